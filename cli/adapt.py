@@ -14,7 +14,7 @@ from tacit.cli.interruption import interruptible
 from tacit.parties.runs.reveals import GIVES_AWAY
 
 if TYPE_CHECKING:  # What it imports takes a moment to load.
-    from tacit.simulate.report.outputs import AdaptationFigures
+    from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 
 
 def adapt(

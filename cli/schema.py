@@ -12,6 +12,7 @@ from tacit.cli.output import WRONG_INPUT, failure, say, screen
 
 _RUNS: Final = "tacit.parties.runs.outputs"
 _MORE: Final = "tacit.simulate.report.outputs"
+_ADAPTATION: Final = "tacit.simulate.report.adaptation_outputs"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ OUTPUTS: Final = {
     "measurement": OutputFile("experiment, of the rest; table.json", _MORE, "MeasurementTable"),
     "distillation": OutputFile("distill; distillation.json", _MORE, "DistillationFigures"),
     "inference": OutputFile("infer", _MORE, "InferenceFigures"),
-    "adaptation": OutputFile("adapt; summary.json", _MORE, "AdaptationFigures"),
+    "adaptation": OutputFile("adapt; summary.json", _ADAPTATION, "AdaptationFigures"),
     "prediction": OutputFile("predict", _MORE, "PredictionFigures"),
     "answers": OutputFile("data-owner", _RUNS, "AnswerFigures"),
     "learned": OutputFile("data-owner, where it learns", _RUNS, "LearnedFigures"),
@@ -50,7 +51,7 @@ OUTPUTS: Final = {
     "bench-start": OutputFile("bench start", _MORE, "StartBenchmarkFigures"),
     "bench-blocks": OutputFile("bench inference, of blocks", _MORE, "BlockBenchmarkFigures"),
     "bench-student": OutputFile("bench inference, of a student", _MORE, "StudentBenchmarkFigures"),
-    "bench-adapt": OutputFile("bench adapt", _MORE, "AdaptationBenchmarkFigures"),
+    "bench-adapt": OutputFile("bench adapt", _ADAPTATION, "AdaptationBenchmarkFigures"),
     "bench-ckks": OutputFile("bench ckks", _MORE, "CkksBenchmarkFigures"),
     "vectors": OutputFile("conformance vectors", _MORE, "VectorVerdicts"),
     "peer": OutputFile("conformance peer", _MORE, "PeerVerdicts"),

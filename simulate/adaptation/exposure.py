@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.reveals import GIVES_AWAY
+from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
-from tacit.simulate.report.outputs import AdaptationFigures
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 from tacit.parties.runs.incidents import incidents
 from tacit.parties.session.event_log import read
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder
+from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 from tacit.simulate.report.fold import Fold
 from tacit.simulate.report.history import History, PartyHistory
-from tacit.simulate.report.outputs import AdaptationFigures
 
 
 def history_of(folder: Folder, summary: AdaptationFigures) -> History:

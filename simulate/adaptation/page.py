@@ -15,9 +15,9 @@ from tacit.parties.runs.reveals import GIVES_AWAY
 from tacit.simulate.adaptation.exposure import collusions, exposures
 from tacit.simulate.adaptation.history import history_of
 from tacit.simulate.adaptation.plan import Folder
+from tacit.simulate.report.adaptation_outputs import AdaptationFigures, AdaptationRound
 from tacit.simulate.report.figures import ACTIVITY_COLOURS, COLOURS, MOST_ROWS, PHASES, compared_curves
 from tacit.simulate.report.history import History
-from tacit.simulate.report.outputs import AdaptationFigures, AdaptationRound
 from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, phase_row, rendered, settings, timelines
 
 

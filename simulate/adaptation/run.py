@@ -34,7 +34,7 @@ from tacit.simulate.adaptation.setting import AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import summarise
 from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.federation.processes import Message
-from tacit.simulate.report.outputs import AdaptationFigures
+from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 
 Show = Callable[[str, str, dict[str, Any]], None]
 """Gets the name of a party, what it tells, and the fields of that. Of the supervisor itself the name is ""."""

@@ -18,7 +18,7 @@ from tacit.parties.runs.summary import phases
 from tacit.parties.session.event_log import read
 from tacit.simulate.adaptation.judging import AdaptersJudged
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
-from tacit.simulate.report.outputs import (
+from tacit.simulate.report.adaptation_outputs import (
     AdaptationFigures,
     AdaptationOwner,
     AdaptationParty,

@@ -303,3 +303,29 @@ def test_wrong_input_is_one_line(
     assert reason in line
     assert "Traceback" not in result.output
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.end_to_end
+def test_what_was_learned_is_asked(tacit: Invoke, run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "figures.json"
+    result = tacit("predict", run.path, "--images", 5, "--batch", 4, "--json", copy)
+    figures = check_output(copy, "prediction")
+    answered = [image for image in figures["images"] if not image["refused"]]
+    assert (result.exit_code, len(figures["images"]), figures["round"]) == (0 if len(answered) == 5 else 1, 5, 2)
+    assert figures["agreement"] in (None, 1.0)
+    assert {image["label"] for image in answered} <= {"5", "6", "7", "8", "9"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--images", "nowhere.png"), "--images nowhere.png: no such file or folder, and no number of test images"),
+        ((), "holds no experiment.toml: name a directory that `tacit adapt` has written, and finished"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(tacit: Invoke, tmp_path: Path, options: tuple[str, ...], reason: str) -> None:
+    if options:
+        for name in ("experiment.toml", "learning.msgpack", "summary.json"):
+            (tmp_path / name).touch()
+    result = tacit("predict", tmp_path, *options)
+    assert (result.exit_code, reason in result.stderr.replace("\n", " ")) == (2, True)

@@ -16,7 +16,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.simulate.adaptation.judging import AdaptersJudged
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
 from tacit.simulate.adaptation.summary import summarise
-from tacit.simulate.report.outputs import AdaptationFigures
+from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 
 ROUNDS: Final = 2
 OWNERS: Final = owner_names(4)
