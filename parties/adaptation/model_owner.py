@@ -111,7 +111,7 @@ class TeachingParty(ModelOwnerParty):
             while (asked := await conversation.next(RoundKept, SumAsked, RoundAsked, PassAsked)) is not None:
                 if isinstance(asked, RoundKept):
                     words = standing.learnt.words
-                    self._openings.keep(peer, asked.number, refreshed(words, zeros(asked.secret, words), MODEL))
+                    self._openings.keep(peer, refreshed(words, zeros(asked.secret, words), MODEL))
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
                     data = None if reason else self._openings.opened(asked.number)

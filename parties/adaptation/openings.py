@@ -53,19 +53,20 @@ class Openings:
             policy, opened=kept.opened, current=kept.current, survivors=kept.survivors, owners=set(kept.owners)
         )
         """When a sum may be told."""
-        self._told = kept.words
-        self._shares: dict[int, dict[str, torch.Tensor]] = {}
-        """By round and data owner."""
+        self._number, self._told = kept.current, kept.words
+        self._shares: dict[str, torch.Tensor] = {}
+        """By data owner: of the last round that it has ended, which RoundSums knows."""
 
-    def keep(self, owner: str, number: int, words: torch.Tensor) -> None:
-        """The model owner's share of what this one has learned in a round, int64 [n]."""
-        self._shares.setdefault(number, {})[owner] = words
+    def keep(self, owner: str, words: torch.Tensor) -> None:
+        """The model owner's share of what this one has learned in a round, int64 [n], in the place of an earlier one:
+        whoever ends round after round takes no more memory than others."""
+        self._shares[owner] = words
 
     def opened(self, number: int) -> bytes:
         """The sum of the round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept."""
         sums = self.sums
-        if (shares := self._shares.pop(number, None)) is not None:
-            total = torch.stack([shares[name] for name in sums.survivors]).sum(0)
+        if number != self._number:
+            total = torch.stack([self._shares[name] for name in sums.survivors]).sum(0)
             kept = _Kept(
                 opened=sums.opened,
                 current=number,
@@ -75,6 +76,6 @@ class Openings:
             )
             if self._path is not None:
                 replace_file(self._path, msgspec.msgpack.encode(kept))
-            self._told = kept.words
-            self._shares = {later: words for later, words in self._shares.items() if later > number}
+            self._number, self._told = number, kept.words
+            self._shares.clear()
         return self._told

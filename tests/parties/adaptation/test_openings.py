@@ -1,0 +1,47 @@
+"""What a model owner keeps of rounds: one share of each data owner, and the last sum, which outlives it."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import torch
+
+from tacit.parties.adaptation.openings import Openings
+from tacit.protocol.adaptation.sums import OpeningPolicy
+
+OWNERS = ("alice", "bob")
+POLICY = OpeningPolicy(rounds=8, owners=2, smallest_cohort=2, colluders=0)
+
+
+def held(openings: Openings, number: int, shares: dict[str, torch.Tensor]) -> bytes:
+    """A round in which all learn, and say who survived."""
+    for name, words in shares.items():
+        openings.sums.begin(name, number)
+        openings.sums.keep(name, number)
+        openings.keep(name, words)
+    for name in shares:
+        openings.sums.say(name, number, OWNERS)
+    assert openings.sums.verdict(number) == ""
+    return openings.opened(number)
+
+
+def test_the_sum_is_that_of_the_survivors_and_is_told_again_after_a_restart(tmp_path: Path) -> None:
+    openings = Openings(POLICY, tmp_path / "openings")
+    told = held(openings, 1, {"alice": torch.tensor([1, 2]), "bob": torch.tensor([10, -20])})
+    assert told == torch.tensor([11, -18]).numpy().tobytes()
+    again = Openings(POLICY, tmp_path / "openings")
+    assert (again.opened(1), again.sums.opened, again.sums.survivors) == (told, 1, OWNERS)
+
+
+def test_who_begins_round_after_round_has_one_share_kept() -> None:
+    openings = Openings(POLICY)
+    shares = [torch.full((4,), number) for number in range(3)]
+    gone = [weakref.ref(words) for words in shares]
+    while shares:
+        openings.keep("alice", shares.pop(0))
+    assert [reference() is None for reference in gone] == [True, True, False]
+    # It is of a round that the others have not learned in.
+    told = held(openings, 4, {"alice": torch.tensor([1]), "bob": torch.tensor([2])})
+    assert told == torch.tensor([3]).numpy().tobytes()
+    assert gone[-1]() is None
