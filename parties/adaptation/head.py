@@ -133,7 +133,7 @@ class HeadResult:
     loss: torch.Tensor
     """The sum of the losses of the images, times the classes, 2 PARAMETER fractional bits."""
     correct: torch.Tensor
-    """How many images have no logit above that of their label, modulo 2^PLACE."""
+    """How many images have their largest logit at their label, of equal ones the first, modulo 2^PLACE."""
 
 
 def fitted_head(
@@ -345,6 +345,7 @@ class HeadProgram(HeadForwards):
         total = shifted(exponentials.sum(-1) * table.factor, WORD_BITS, WORD_BITS - PLACE)
         narrow = shifted(exponentials, WORD_BITS, scales.exponential.bits - _EXPONENTIAL)
         difference = shifted((of_label - centred) * scales.logits.factor, WORD_BITS, WORD_BITS - PLACE)
+        difference = difference + self._before_ties(wanted)
         opened, place, larger = yield from party.open(
             "softmax", value.masked(narrow), self._totals.masked(total), self._larger.masked(difference)
         )
@@ -366,6 +367,12 @@ class HeadProgram(HeadForwards):
             loss=(self._totals.value(*_logarithms(table, unit)) - of_label[..., 0]).sum(),
             correct=images - self._wrong.settle(wrong, Range(0, 1)),
         )
+
+    def _before_ties(self, wanted: torch.Tensor) -> torch.Tensor:
+        """What is added to the differences between a label's logit and all others: of equal logits the first counts as
+        the largest. A difference is off by one, and seen in units of 2^(PLACE - _COMPARED)."""
+        before = wanted.flip(-1).cumsum(-1).flip(-1) - wanted
+        return int(self._party.rank == MODEL) - (before << (PLACE - _COMPARED)) - before
 
     def _through_norm(self, g: torch.Tensor) -> Program[torch.Tensor]:
         """From g [B, D], DERIVATIVE + PARAMETER fractional bits, to the derivative by the class token, as many."""

@@ -95,6 +95,15 @@ def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes
     assert len(declared) == 18 + 21 * sizes.adapters
 
 
+def test_of_equal_logits_the_first_is_the_largest_as_in_the_clear() -> None:
+    """A head of zeros, with which learning begins, says that every image is of class 0."""
+    given = example()
+    zeros = {name: torch.zeros_like(given.parameters.tensors[name]) for name in ("head_weight", "head_bias")}
+    labels = torch.tensor([0, 3, 1, 0])
+    level = replace(given, parameters=AdapterParameters(**{**given.parameters.tensors, **zeros}), labels=labels)
+    assert run(level, fitted(SIZES)).correct == level.descent().correct == 2
+
+
 def test_steps_follow_each_other_on_shares() -> None:
     given, scales, steps = example(), fitted(SIZES), 4
     parameters, clear = shared(given.parameters), given.parameters
