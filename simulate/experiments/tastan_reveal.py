@@ -144,7 +144,7 @@ SMALL_DIFFERENCES: Final = (
     "to the second half; resized to 16 x 16",
     "a vision transformer of width 32, depth 4 and patches of 8 x 8 pixels, with its own functions, trained for 20 "
     "epochs on the owner's images, in place of ViT-B/16 at 384 x 384",
-    "15 rounds of 2 batches of 16 images for each data owner, the learning rate 0.1, 0.01 after 10",
+    "30 rounds of one batch of 16 images for each data owner, the learning rate 0.1, 0.01 after 20",
 )
 FULL_DIFFERENCES: Final = (
     *READING,
@@ -183,9 +183,9 @@ REVEAL: Final = RevealTable(
             model=msgspec.structs.replace(TWIN, patch_size=8),
             training=TrainingConfiguration(batch_size=32, learning_rate=2e-3),
             clients=3,
-            rounds=15,
+            rounds=30,
             epochs=20,
-            adaptation=AdaptationConfiguration(batches=2, learning_rate=0.1, decay_rounds=(10,)),
+            adaptation=AdaptationConfiguration(learning_rate=0.1, decay_rounds=(20,)),
         ),
         copy_epochs=150,
         copy_learning_rate=1e-2,
