@@ -11,6 +11,9 @@ SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
 WORKERS ?= 2
+# Seconds after which a test that waits for ever fails, with its stack; none takes a quarter of it.
+LONGEST_TEST := 240
+LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
@@ -25,13 +28,13 @@ demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
 test: setup ## run the test suite, less what has a target of its own below
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end and not network and not ckks"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not network and not ckks"
 
 end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "end_to_end and not exhaustive and not network"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout $(LONGEST_RUN) -m "end_to_end and not exhaustive and not network"
 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
-	$(BIN)/python -m pytest -rs -m network tests/network
+	$(BIN)/python -m pytest -rs --timeout $(LONGEST_RUN) -m network tests/network
 
 ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)
