@@ -1,8 +1,4 @@
-"""Whatever comes and in whatever order: every machine goes on or ends with a code, and soon; nothing else comes out.
-
-A wrapper around the wire alters messages on their way: mutated bytes, mutated fields in an envelope that the link
-accepts, repetitions, losses, messages of earlier, and messages of the wrong kind.
-"""
+"""Whatever comes and in whatever order: every machine goes on or ends with a code, and soon; nothing else comes out."""
 
 import time
 from collections import Counter
@@ -16,7 +12,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, decode, decode_structure, encode_structure
+from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort
@@ -28,13 +24,12 @@ from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.fuzz.wire import MOST_MESSAGES, Wire
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
 MOST_BYTES = 64 << 20
 """Above what a run starts with; one federation of these tests takes less than a megabyte."""
-MOST_MESSAGES = 2_000
-"""Of one run, which has about 100 without faults: more means that it does not end."""
 CLIENTS = 4
 PROTECTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -44,51 +39,10 @@ PROTECTIONS: tuple[dict[str, Any], ...] = (
 """Without and with a group key."""
 
 
-class Wire:
-    """Alters what is under way in a federation, and looks at what each receiver makes of it."""
-
-    def __init__(self, random: Random, mutate: Callable, outcomes: Counter[str], modes: Sequence[str]) -> None:
-        self.random = random
-        self.mutate = mutate
-        self.outcomes = outcomes
-        self.valid: list[Sequence[Any]] = []
-        # Seldom enough that some runs get far, often enough that most meet a fault.
-        self.rate = random.choice((0.01, 0.05, 0.3))
-        self.federation = MemoryFederation(
-            small_configuration(CLIENTS, mode=random.choice(modes), **random.choice(PROTECTIONS)),
-            CLIENTS,
-            rounds=2,
-        )
-        self.federation.hook = self.alter
-
-    def alter(self, parcel: Parcel) -> list[Parcel]:
-        random = self.random
-        assert len(self.federation.log) < MOST_MESSAGES
-        self.valid.append(parcel.frames)
-        if random.random() >= self.rate:
-            return [parcel]
-        others = self.valid[-30:]
-        match random.randrange(6):
-            case 0:
-                altered = [replace(parcel, frames=tuple(self.mutate(random, parcel.frames, others)))]
-            case 1 | 2:
-                body = self.mutate(random, parcel.frames[1:], [frames[1:] for frames in others])
-                altered = [replace(parcel, frames=(parcel.frames[0], *body))]
-            case 3:
-                other = random.choice(others)
-                altered = [replace(parcel, frames=(self.renamed(parcel.frames[0], other[0]), *other[1:]))]
-            case 4:
-                altered = [parcel, replace(parcel, frames=random.choice(others))]
-            case _:
-                altered = []
-        self.outcomes["altered"] += 1
-        return altered
-
-    @staticmethod
-    def renamed(head: Any, other: Any) -> bytes:
-        """The envelope as another message's type has it, so that the link lets it through."""
-        kinds = [decode_structure(frame, Envelope, limit=ENVELOPE_LIMIT) for frame in (head, other)]
-        return encode_structure(msgspec.structs.replace(kinds[0], type=kinds[1].type))
+def federated(random: Random, modes: Sequence[str]) -> MemoryFederation:
+    """Two rounds under a protection."""
+    configuration = small_configuration(CLIENTS, mode=random.choice(modes), **random.choice(PROTECTIONS))
+    return MemoryFederation(configuration, CLIENTS, rounds=2)
 
 
 def codes(outputs: Sequence[Any]) -> list[Code]:
@@ -106,8 +60,10 @@ def test_federations(mutate: Callable, budget: Callable, tell: Callable) -> None
     @budget(25, 2_000)
     @given(st.integers(0, 2**64 - 1))
     def check(seed: int) -> None:
-        wire = Wire(Random(seed), mutate, outcomes, ("active", "semi-honest"))
-        federation = wire.federation.run()
+        random = Random(seed)
+        federation = federated(random, ("active", "semi-honest"))
+        Wire(federation, random, mutate, outcomes)
+        federation.run()
         assert all(federation.ended(name) for name in (SERVER, *federation.roster.clients))
         outcomes["messages"] += len(federation.log)
         outcomes.update(code.name for code in codes([output for _, output in federation.outputs]))
