@@ -42,7 +42,7 @@ with pytest.MonkeyPatch.context() as patch:
 
 _inference = conftest_of("parties/inference")
 one_block, private = _inference.one_block, _inference.private
-MANY = 5  # Times twenty passes, so that a session lasts.
+MANY = 3  # Times twenty passes, so that a session lasts.
 
 
 @asynccontextmanager
