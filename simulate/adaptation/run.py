@@ -81,8 +81,8 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
     learning, margin = rehearsed_learning(model, transformer, images, labels, lesson, margin=own.margin)
     if margin < own.margin:
         show("", "narrow", {"margin": margin})
-    with writing(folder.learning):
-        folder.learning.write_bytes(msgspec.msgpack.encode(learning))
+    with writing(folder.run.learning):
+        folder.run.learning.write_bytes(msgspec.msgpack.encode(learning))
     return Prepared(found, model, learning)
 
 
