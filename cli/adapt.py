@@ -157,6 +157,10 @@ class _Screen:
             f"{told}; {batches['count']} batches{refused}, {batches['seconds'] or 0:.2f} s each and "
             f"{batches['waited_seconds'] or 0:.2f} s of waiting for material; {summary['wall_seconds']:.0f} s in all",
         )
+        if summary["noise"] is not None:
+            from tacit.simulate.adaptation.exposure import noise_told
+
+            output.say(self._console, noise_told(summary["noise"]))
         output.say(self._console, f"everything is in {path}; ask what was learned: tacit predict {path}")
 
 

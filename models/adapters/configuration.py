@@ -111,6 +111,26 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
 
+    noise: Annotated[
+        float,
+        Meta(
+            description="Standard deviation of the Gaussian noise that the model owner adds to every common parameter "
+            "of a round, with as much on loss and right answers; 0: none. What it guarantees is in the summary, and "
+            "is next to nothing for noise that learning stands.",
+            ge=0.0,
+            le=4.0,
+        ),
+    ] = 0.0
+    largest_epsilon: Annotated[
+        float,
+        Meta(
+            description="Budget: the epsilon, for the delta below, of all sums that the model owner tells, with the "
+            "whole model as the unit; a run that has more rounds is refused. 0: none.",
+            ge=0.0,
+            le=100.0,
+        ),
+    ] = 0.0
+    delta: Annotated[float, Meta(description="The delta of the budget, and of the summary.", gt=0.0, lt=1.0)] = 1e-5
     backbone: Annotated[
         str,
         Meta(
@@ -133,6 +153,15 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.noise and self.reveal != "none":
+            raise ValueError(
+                f'adaptation.noise = {self.noise:g}: with reveal = "{self.reveal}" data owners are told outputs of '
+                "blocks, which have none; set one of them to none"
+            )
+        if self.largest_epsilon and not self.noise:
+            raise ValueError(
+                f"adaptation.largest_epsilon = {self.largest_epsilon:g} is a budget of noise; set adaptation.noise too"
+            )
         if len(set(self.known_classes)) != len(self.known_classes):
             raise ValueError(f"adaptation.known_classes = {list(self.known_classes)}: each class once")
         if not self.backbone and not self.known_classes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tacit.parties.adaptation.federation import nothing, refreshed
+from tacit.parties.adaptation.noise import NoisePolicy, SumNoise
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.standing import Standing, zeros
@@ -49,16 +50,20 @@ class TeachingSettings(ModelOwnerSettings):
     opening: OpeningPolicy
     openings: Path | None = None
     """The file that says which sums were told; None: in memory, until it ends."""
+    noise: NoisePolicy | None = None
+    """On every sum that it tells; None: none."""
 
 
 class TeachingParty(ModelOwnerParty):
-    """Serves until it is cancelled. ValueError as of ModelOwnerParty, and for a file of openings that is none."""
+    """Serves until it is cancelled. ValueError as of ModelOwnerParty, of Openings and of SumNoise."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
     def __init__(self, settings: TeachingSettings, model: PrivateModel, diary: Diary) -> None:
         self._teaching = settings
-        self._openings = Openings(settings.opening, settings.openings)
+        opening, learning, noise = settings.opening, settings.learning, settings.noise
+        added = None if noise is None else SumNoise(noise, learning, owners=opening.owners)
+        self._openings = Openings(opening, settings.openings, noise=added)
         self._standings: defaultdict[str, Standing] = defaultdict(Standing)
         self._news = asyncio.Event()
         """Somebody has said who survived, or a round is lost; another event takes its place then."""

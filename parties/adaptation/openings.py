@@ -1,12 +1,15 @@
 """What a model owner keeps of the rounds of learning: its shares of what data owners have learned, and the last sum.
 
 The sum of a round is on the disk before it is told to anybody, with how many were told before: so a model owner that is
-started again tells no other sum of that round, and no more sums than its policy has. Shares of a round that is not
+started again tells no other sum of that round, and no more sums than its policy has. Noise is drawn once for a round,
+and is a part of what is kept. Shares of a round that is not
 summed yet are in memory alone; with them the round is lost, and no more.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +18,7 @@ import torch
 from msgspec import Meta
 
 from tacit.models.file_system import FILES, replace_file
+from tacit.parties.adaptation.noise import SumNoise
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
@@ -29,15 +33,18 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whose shares its sum is of."""
     owners: frozenset[str] = frozenset()
     """Who learns, or was told a sum."""
+    spent: Annotated[float, Meta(ge=0.0)] = 0.0
+    """What the sums told cost, by the account of their noise: infinite if one had none."""
     words: bytes = b""
     """It, 8 bytes a word."""
 
 
 class Openings:
-    """path: of the file, 0600; None: in memory alone. ValueError for a file that is none."""
+    """path: of the file, 0600; None: in memory alone; noise: on every sum. ValueError for a file that is none, and for
+    a budget of noise that has no room for what is to be learned."""
 
-    def __init__(self, policy: OpeningPolicy, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, policy: OpeningPolicy, path: Path | None = None, *, noise: SumNoise | None = None) -> None:
+        self._path, self._noise = path, noise
         kept = _Kept()
         if path is not None:
             try:
@@ -49,6 +56,13 @@ class Openings:
                     f"{path} does not say which sums were told ({error}): restore it; without it more rounds than the "
                     "policy allows would be opened"
                 ) from None
+        self.spent = kept.spent
+        """What the sums told have cost so far, as protections/budget.py counts."""
+        if (
+            noise is not None
+            and (most := noise.rounds(policy.rounds, opened=kept.opened, spent=kept.spent)) < policy.rounds
+        ):
+            policy = replace(policy, rounds=most, because="as its budget of noise has room for")
         self.sums = RoundSums(
             policy, opened=kept.opened, current=kept.current, survivors=kept.survivors, owners=set(kept.owners)
         )
@@ -66,16 +80,19 @@ class Openings:
         """The sum of the round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept."""
         sums = self.sums
         if number != self._number:
-            total = torch.stack([self._shares[name] for name in sums.survivors]).sum(0)
+            total, owners = torch.stack([self._shares[name] for name in sums.survivors]).sum(0), len(sums.survivors)
+            if self._noise is not None:
+                total += self._noise.words(owners, owners)
             kept = _Kept(
                 opened=sums.opened,
                 current=number,
                 survivors=sums.survivors,
                 owners=frozenset(sums.owners),
+                spent=self.spent + (math.inf if self._noise is None else self._noise.cost),
                 words=total.numpy().astype("<i8").tobytes(),
             )
             if self._path is not None:
                 replace_file(self._path, msgspec.msgpack.encode(kept))
-            self._number, self._told = number, kept.words
+            self._number, self._told, self.spent = number, kept.words, kept.spent
             self._shares.clear()
         return self._told

@@ -7,6 +7,7 @@ have behind them. One may know of one batch more than the other, so each keeps w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
@@ -17,8 +18,8 @@ from tacit.parties.inference.ring import WORD_BITS
 from tacit.protocol.adaptation.schedule import COUNTED
 from tacit.protocol.inference.schedule import PLACE
 
-_COUNT: int = WORD_BITS - PLACE
-"""What a count modulo 2^PLACE is multiplied by, so that it is one modulo 2^64."""
+COUNT_BITS: Final = WORD_BITS - PLACE
+"""Below a count modulo 2^PLACE, so that it is one modulo 2^64."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +53,7 @@ class Learnt:
     @property
     def words(self) -> torch.Tensor:
         """What is summed: int64 [n], modulo 2^64, the parameters, and what is COUNTED."""
-        counted = torch.stack([self.loss, self.correct << _COUNT, torch.tensor(self.images)])
+        counted = torch.stack([self.loss, self.correct << COUNT_BITS, torch.tensor(self.images)])
         return torch.cat([flat(self.parameters).cpu(), counted])
 
 
@@ -70,7 +71,7 @@ class Counted:
         """From the last words of both owners' sums together, int64 [3]."""
         loss, correct, images = words.tolist()
         most = max(images, 1)
-        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * most), (correct >> _COUNT) / most, images)
+        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * most), (correct >> COUNT_BITS) / most, images)
 
 
 class Standing:

@@ -40,7 +40,7 @@ def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates:
     if not noise.norm or not held:
         return result
     multiplier = noise.multiplier / 2
-    result["epsilon_update"] = _epsilon(noise.delta, held / multiplier**2)
+    result["epsilon_update"] = epsilon_of(noise.delta, held / multiplier**2)
     if aggregation.mode != "none":
         # A round that was aborted opened no sum, but is counted as the least that it could have.
         honest = [1] * held
@@ -48,7 +48,7 @@ def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates:
             corrupt = Fraction(str(aggregation.corrupt))
             for place, entry in enumerate(rounds):
                 honest[place] = max(1, len(entry["survivors"]) - math.floor(corrupt * len(entry["cohort"])))
-        result["epsilon_sum"] = _epsilon(noise.delta, sum(1 / (multiplier**2 * count) for count in honest))
+        result["epsilon_sum"] = epsilon_of(noise.delta, sum(1 / (multiplier**2 * count) for count in honest))
     return result
 
 
@@ -59,7 +59,8 @@ def _arrives_whole(experiment: Experiment, noise: Noise) -> bool:
     return experiment.clip >= noise.norm + noise.room and step <= noise.deviation / 2
 
 
-def _epsilon(delta: float, inverse_square: float) -> float:
+def epsilon_of(delta: float, inverse_square: float) -> float:
+    """Of Gaussian mechanisms of which the inverse squares of the noise multipliers add up to this."""
     # Imported here: it takes seconds to load, and only runs with noise need it.
     from dp_accounting import get_epsilon_gaussian
 

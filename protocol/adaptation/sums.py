@@ -24,6 +24,8 @@ class OpeningPolicy:
 
     rounds: int
     """The most sums."""
+    because: str = ""
+    """Why no more, where that is not said by the number: for people."""
     owners: int
     """The most data owners that learn, or are told a sum."""
     smallest_cohort: int
@@ -57,11 +59,8 @@ class RoundSums:
 
     def check_begin(self, owner: str, number: int, based: int) -> None:
         """Refuse an owner that may not learn in this round, or from these parameters."""
-        if self.opened >= self.policy.rounds:
-            raise RemoteProtocolError(
-                Code.POLICY,
-                f"the model owner opens {self.policy.rounds} rounds, and all of them are open: ask it for more",
-            )
+        if (why := self._exhausted()) is not None:
+            raise RemoteProtocolError(Code.POLICY, f"{why}: ask it for more")
         self._check_owner(owner)
         if number <= self.current:
             raise RemoteProtocolError(Code.SESSION, f"round {number} is over: that of {self.current} has been opened")
@@ -143,11 +142,19 @@ class RoundSums:
                 f"{len(survivors)} data owners survived, of whom {policy.colluders} may collude; the model owner opens "
                 f"sums of {policy.smallest_cohort} others at least"
             )
-        if self.opened >= policy.rounds:
-            return f"the model owner opens {policy.rounds} rounds, and all of them are open"
+        if (why := self._exhausted()) is not None:
+            return why
         if other := [name for name, said in self._said_of(number).items() if said != survivors]:
             return f"{owner} and {other[0]} name different survivors of one sum"
         return None
+
+    def _exhausted(self) -> str | None:
+        """Why no more sums are told, if that is so."""
+        policy = self.policy
+        if self.opened < policy.rounds:
+            return None
+        because = f", {policy.because}" if policy.because else ""
+        return f"the model owner opens {policy.rounds} rounds{because}, and all of them are open"
 
     def _lose(self, number: int, reason: str) -> None:
         """There is no sum of this round, and there will be none."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.privacy import MOST_EPSILON
 from tacit.parties.runs.reveals import GIVES_AWAY
-from tacit.simulate.report.adaptation_outputs import AdaptationFigures
+from tacit.simulate.report.adaptation_outputs import AdaptationFigures, SumNoiseFigures
 from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
 
 
@@ -31,6 +32,8 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
     words = f"{len(done)} times {summary['parameters']:,} words"
     what = {"none": (), "sampled": ("outputs of sampled blocks",), "all": ("outputs of all blocks",)}[told]
     pairs = [f"{outputs} of its own images, in secret orders; {GIVES_AWAY}" for outputs in what]
+    noise = summary["noise"]
+    noisy = () if noise is None else (noise_told(noise),)
     weights = "weights of the model, and what its blocks leave" if told == "none" else "weights of the model as such"
     return [
         Exposure(
@@ -38,6 +41,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
             (
                 f"the common adapters and head after every round, the sum over all data owners: {words} in all; the "
                 "update of the head is linear in what the model makes of images",
+                *noisy,
                 *pairs,
                 "of every batch of its own, whether it was out of range; loss and right answers of all data owners "
                 "together, once a round",
@@ -75,6 +79,16 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
         ),
         OWNER_OF_ALL,
     ]
+
+
+def noise_told(noise: SumNoiseFigures) -> str:
+    """What the model owner's noise on its sums guarantees."""
+    weak = ", which guarantees next to nothing: what protects is how few sums are opened"
+    return (
+        f"the model owner's noise on them: standard deviation {noise['deviation']:g} on every common parameter; after "
+        f"{noise['sums']} sums epsilon is {noise['epsilon']:.3g} for delta {noise['delta']:g}, the whole model "
+        f"being the unit{weak if noise['epsilon'] > MOST_EPSILON else ''}"
+    )
 
 
 def collusions(experiment: AdaptationExperiment) -> list[Collusion]:

@@ -21,6 +21,7 @@ import torch
 from tacit.parties.adaptation.data_owner import LearnerSettings
 from tacit.parties.adaptation.dealer import SummingDealerSettings
 from tacit.parties.adaptation.model_owner import TeachingSettings
+from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
@@ -132,6 +133,7 @@ class Seat:
                 smallest_cohort=own.smallest_cohort,
                 colluders=own.colluders,
             ),
+            noise=noise_policy(own),
             **self._common,
         )
 

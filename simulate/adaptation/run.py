@@ -18,6 +18,7 @@ import torch
 
 from tacit.models.adapters.federated import Schedule
 from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.inference.private_model import PrivateModel
@@ -53,6 +54,8 @@ class Prepared:
     setting: AdaptationSetting
     model: PrivateModel
     learning: PublicLearning
+    noise: SumNoise | None
+    """Of the model owner."""
 
 
 def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show: Show) -> Prepared:
@@ -79,11 +82,15 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
     )
     transformer, images, labels = found.served.transformer, found.own.images, found.own.labels
     learning, margin = rehearsed_learning(model, transformer, images, labels, lesson, margin=own.margin)
+    policy = noise_policy(own)
+    noise = None if policy is None else SumNoise(policy, learning, owners=experiment.federation.clients)
+    if noise is not None:
+        noise.rounds(experiment.federation.rounds)  # What the budget has no room for is refused before anybody learns.
     if margin < own.margin:
         show("", "narrow", {"margin": margin})
     with writing(folder.run.learning):
         folder.run.learning.write_bytes(msgspec.msgpack.encode(learning))
-    return Prepared(found, model, learning)
+    return Prepared(found, model, learning, noise)
 
 
 async def _held(
@@ -172,6 +179,7 @@ async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str
         rounds,
         first=first,
         classes=prepared.setting.classes,
+        noise=prepared.noise,
         ends=ends,
         wall_seconds=time.monotonic() - began,
     )

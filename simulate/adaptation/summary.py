@@ -11,7 +11,9 @@ from typing import Any, Literal, cast
 import msgspec
 
 from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.noise import SumNoise
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.privacy import epsilon_of
 from tacit.parties.runs.provenance import told
 from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.summary import phases
@@ -25,6 +27,7 @@ from tacit.simulate.report.adaptation_outputs import (
     AdaptationRound,
     BatchFigures,
     JudgedFigures,
+    SumNoiseFigures,
 )
 
 Events = list[dict[str, Any]]
@@ -37,6 +40,7 @@ def summarise(
     *,
     first: AdapterParameters,
     classes: tuple[str, ...],
+    noise: SumNoise | None = None,
     ends: Mapping[str, Mapping[str, Any]],
     wall_seconds: float,
 ) -> AdaptationFigures:
@@ -59,12 +63,25 @@ def summarise(
         "rounds": _rounds(experiment, logs, owners, judged),
         "owners": {name: _owner(logs[name], ends[name]) for name in owners},
         "batches": _batches([event for name in owners for event in _batches_of(logs[name])]),
+        "noise": None if noise is None else _noise(noise, logs[MODEL_OWNER]),
         "parties": {name: _party(name, events) for name, events in logs.items()},
         "ended": ends[DEALER]["detail"],
         "wall_seconds": wall_seconds,
         "configuration": msgspec.to_builtins(experiment),
         "seed": seed,
         "sessions": sessions,
+    }
+
+
+def _noise(noise: SumNoise, events: Events) -> SumNoiseFigures:
+    sums, policy = len({event["round"] for event in events if event["event"] == "sum" and event["told"]}), noise.policy
+    return {
+        "deviation": policy.deviation,
+        "largest_norm": noise.norm,
+        "sums": sums,
+        "delta": policy.delta,
+        "epsilon": epsilon_of(policy.delta, sums * noise.cost) if sums else 0.0,
+        "largest_epsilon": policy.largest_epsilon or None,
     }
 
 

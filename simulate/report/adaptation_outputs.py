@@ -74,6 +74,21 @@ class BatchFigures(TypedDict):
     model_owner_bytes: int | None
 
 
+class SumNoiseFigures(TypedDict):
+    """Noise of the model owner on the sums that it told, with the whole model as the unit."""
+
+    deviation: float
+    """Of every common parameter."""
+    largest_norm: float
+    """Of all parameters, by the public bounds."""
+    sums: int
+    """Told so far, which is what the figures below are of."""
+    delta: float
+    epsilon: float
+    largest_epsilon: float | None
+    """The budget; null without one."""
+
+
 class AdaptationFigures(TypedDict):
     """summary.json of `tacit adapt`."""
 
@@ -91,6 +106,8 @@ class AdaptationFigures(TypedDict):
     rounds: list[AdaptationRound]
     owners: dict[str, AdaptationOwner]
     batches: BatchFigures
+    noise: SumNoiseFigures | None
+    """Null without noise."""
     parties: dict[str, AdaptationParty]
     ended: str
     wall_seconds: float

@@ -209,6 +209,21 @@ def test_that_telling_outputs_gives_the_model_away_is_said_everywhere(
 
 
 @pytest.mark.end_to_end
+def test_what_noise_on_sums_guarantees_is_said_everywhere(tacit: Invoke, tmp_path: Path) -> None:
+    noisy = held(tacit, changed(tmp_path, "noise = 0.01"), tmp_path / "run", "--seed", 7)
+    assert noisy.result.exit_code == 0, noisy.result.output
+    found = noisy.summary["noise"]
+    assert (found["deviation"], found["sums"], found["largest_epsilon"]) == (0.01, 2, None)
+    # Gaussian mechanisms whose inverse squares add up to much more than 1 have an epsilon of half of that, and a root.
+    spent = 2 * 3 * 4 * (found["largest_norm"] / found["deviation"]) ** 2
+    assert 0.5 * spent <= found["epsilon"] <= 0.5 * spent + 5 * spent**0.5
+    for text in (noisy.result.output, (noisy.path / "report.html").read_text()):
+        said = " ".join(text.split())
+        assert "standard deviation 0.01 on every common parameter; after 2 sums epsilon is" in said
+        assert "guarantees next to nothing" in said
+
+
+@pytest.mark.end_to_end
 def test_a_data_owner_that_dies_costs_its_own_part(
     tacit: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +290,18 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     "nothing left to learn": (
         lambda small, tmp: [changed(tmp, "known_classes = [0, 1, 2, 3, 4, 5, 6, 7, 8]")],
         "adaptation.known_classes has 9 of 10 classes: two at least are to be left",
+    ),
+    "noise on sums where outputs are told": (
+        lambda small, tmp: [changed(tmp, 'noise = 0.01\nreveal = "all"')],
+        'adaptation.noise = 0.01: with reveal = "all" data owners are told outputs of blocks, which have none',
+    ),
+    "a budget of noise that is not there": (
+        lambda small, tmp: [changed(tmp, "largest_epsilon = 1.0")],
+        "adaptation.largest_epsilon = 1 is a budget of noise; set adaptation.noise too",
+    ),
+    "a budget without room": (
+        lambda small, tmp: [changed(tmp, "noise = 0.01\nlargest_epsilon = 1.0")],
+        "the model owner may open 0 rounds, and 2 are to be learned",
     ),
     "a model that is none": (
         lambda small, tmp: [changed(tmp, f'backbone = "{tmp / "nowhere"}"')], "nowhere holds neither",

@@ -15,6 +15,7 @@ import torch
 
 from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
+from tacit.parties.adaptation.noise import NoisePolicy
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
@@ -113,6 +114,26 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
         for name in OWNERS:
             assert distance(found.common(name), found.common("alice")) == 0
             assert found.learners[name].based == 2
+
+
+async def test_noise_of_the_model_owner_is_the_same_for_all(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await begun(found, owned, noise=NoisePolicy(deviation=0.02))
+        await found.over(*OWNERS, DEALER)
+        clear, told = in_the_clear(one_block, learning, list(owned.values()))[0], found.told["alice"][0]
+        exact = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, learning.initial())
+        expected = 0.02 * learning.sizes.parameters**0.5
+        # The norm of n normal numbers is off by more than 4 deviations, each the root of 1 / 2, once in 10^4 times.
+        assert abs(distance(told.parameters, clear) - expected) <= exact + 4 * 0.02 * 0.5**0.5
+        for name in OWNERS:
+            assert distance(found.told[name][0].parameters, told.parameters) == 0
+            assert distance(found.common(name), found.common("alice")) == 0
 
 
 @pytest.mark.end_to_end

@@ -33,6 +33,7 @@ def test_figures_are_those_of_the_logs(tmp_path: Path) -> None:
     assert found["final_balanced_accuracy"] == JUDGED[2].balanced_accuracy
     assert found["before"]["accuracy"] == JUDGED[0].accuracy
     assert found["protects"] == PROTECTS["none"]
+    assert found["noise"] is None
 
 
 def test_passes_and_sums_are_told_by_party(tmp_path: Path) -> None:

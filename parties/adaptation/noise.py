@@ -1,0 +1,134 @@
+"""Gaussian noise of the model owner on the sums that it tells, and what a budget of it has room for.
+
+The unit is the whole model: two model owners are neighbours if they publish the same of a learning (`PublicLearning`),
+whatever the weights behind it are. The parameters that a batch in range leaves have a norm below `largest_norm`, which
+follows from the public bounds alone (bounds.py), with this model and with any other; so does their mean over any
+weights. So with another model the mean that is opened differs by 2 largest_norm at most, as an update of a client does
+by twice its largest norm, and the account is that of a client (protections/budget.py): sums cost the same whether one
+owner learns or many, and whoever pools what they know. Loss and right answers, which the model decides as well, have
+noise in the same proportion to what they can be, and are accounted for as two sums more.
+
+Not in it is what else a data owner is told: whether a batch was in range, how many images were, and predictions.
+
+What is added are whole units of the words, and the sum is exact: a rounded Gaussian on whole words is a Gaussian,
+rounded afterwards, of which the rounding tells nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from tacit.models.adapters.configuration import AdaptationConfiguration
+from tacit.models.gaussian_noise import noise_bytes, standard_normal
+from tacit.parties.adaptation.fixed_point import KEPT, LOOKED_AT, PARAMETER
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.standing import COUNT_BITS
+from tacit.parties.inference.ring import SPARE, WORD_BITS
+from tacit.parties.inference.tables import FILLED
+from tacit.parties.protections.budget import affordable, cost_of
+from tacit.parties.protections.protection import Noise
+from tacit.protocol.adaptation.schedule import HEAD_TENSORS
+
+_ACCOUNTED: Final = 3
+"""Gaussian mechanisms in a sum: of the parameters, of the loss, and of the right answers."""
+_FARTHEST: Final = 8.7
+"""Standard deviations that no draw of `standard_normal` exceeds: the root of 108 ln 2."""
+_ROOM: Final = 2.0 ** (WORD_BITS - 2)
+"""What noise is below, so that with a sum that fits it does not go round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisePolicy:
+    """What a model owner adds to the sums that it tells, and for how long."""
+
+    deviation: float
+    """Standard deviation of the noise of every common parameter."""
+    largest_epsilon: float = 0.0
+    """Budget, of all sums that it tells; 0: none."""
+    delta: float = 1e-5
+
+
+def noise_policy(own: AdaptationConfiguration) -> NoisePolicy | None:
+    """Of an experiment; None where there is no noise."""
+    if not own.noise:
+        return None
+    return NoisePolicy(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)
+
+
+def largest_norm(learning: PublicLearning) -> float:
+    """Of all parameters behind a batch that was in range, whatever the model is.
+
+    The sum of squares of a tensor is made to fill its ring by a factor, at the most that it can be (fitted_sum); that
+    bound is what the factor says."""
+    total = 0.0
+    for name, check in learning.scales.parameters.items():
+        most = 2.0**WORD_BITS * FILLED / (check.factor * 4.0**LOOKED_AT)
+        total += most * (1 if name in HEAD_TENSORS else learning.sizes.adapters)
+    return math.sqrt(total)
+
+
+class SumNoise:
+    """Of the sums of one learning. ValueError where it does not fit the words of a sum over so many data owners."""
+
+    def __init__(self, policy: NoisePolicy, learning: PublicLearning, *, owners: int) -> None:
+        self.policy, self.norm = policy, largest_norm(learning)
+        self.multiplier = policy.deviation / self.norm
+        """Standard deviation of the noise, as a multiple of the largest norm."""
+        self.cost = _ACCOUNTED * cost_of(Noise(self.multiplier, norm=self.norm, delta=policy.delta))
+        """Of a sum."""
+        self._learning = learning
+        if _FARTHEST * max(self._deviations(owners, owners)) >= _ROOM:
+            raise ValueError(
+                f"adaptation.noise = {policy.deviation:g} does not fit the words of a sum over {owners} data owners"
+            )
+
+    def words(self, weight: int, owners: int) -> torch.Tensor:
+        """Fresh noise for the model owner's sum: int64 [n]. weight: by which the sum is divided; owners: in it."""
+        parameters, loss, correct = self._deviations(weight, owners)
+        count = self._learning.sizes.parameters
+        drawn = standard_normal(np.frombuffer(os.urandom(noise_bytes(count + 2)), "<u8"))
+        deviations = np.concatenate([np.full(count, parameters), [loss, correct]])
+        words = np.rint(drawn[: count + 2] * deviations).astype(np.int64)
+        # How many images there were, which comes last, follows from what was in range.
+        return torch.from_numpy(np.append(words, np.int64(0)))
+
+    def rounds(self, most: int, *, opened: int = 0, spent: float = 0.0) -> int:
+        """How many sums may be told in all, of so many, when some are, which have cost so much. ValueError, which
+        names the budget, where it has no room for as many as are to be learned."""
+        policy, planned = self.policy, self._learning.schedule.rounds
+        if not policy.largest_epsilon:
+            return most
+
+        def exhausted(more: int) -> bool:
+            after = spent + more * self.cost
+            return not math.isfinite(after) or not affordable(after, epsilon=policy.largest_epsilon, delta=policy.delta)
+
+        found = min(opened + bisect_left(range(1, most + 1), True, key=exhausted), most)
+        if found < min(planned, most):
+            raise ValueError(
+                f"adaptation.largest_epsilon = {policy.largest_epsilon:g}, for delta = {policy.delta:g}: with "
+                f"adaptation.noise = {policy.deviation:g}, and parameters whose norm can reach {self.norm:.4g}, the "
+                f"model owner may open {found} rounds, and {planned} are to be learned; take more noise, or rely on "
+                "adaptation.most_rounds instead of a budget"
+            )
+        return found
+
+    def _deviations(self, weight: int, owners: int) -> tuple[float, float, float]:
+        """In units of the words: of a parameter, of the loss, and of the right answers."""
+        learning = self._learning
+        images = owners * learning.batch * learning.batches
+        half = self.multiplier * images / 2
+        # A loss is from 0 to the distance of two logits in range, and the logarithm of the classes.
+        worst = (2 * learning.scales.head.reach + math.log(learning.classes)) / SPARE
+        return (
+            self.policy.deviation * weight * 2.0**KEPT,
+            half * worst * learning.classes * 2.0 ** (2 * PARAMETER),
+            half * 2.0**COUNT_BITS,
+        )
