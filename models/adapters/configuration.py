@@ -52,6 +52,10 @@ Reveal = Literal["none", "sampled", "all"]
 """What data owners are told of the outputs of blocks."""
 
 
+Weights = Literal["equal", "counts"]
+"""How much data owners count: alike, or by how many images they have, which they state then."""
+
+
 Batches = Annotated[int, Meta(description="Batches of a data owner in a round, a step each.", ge=1, le=10_000)]
 SmallestCohort = Annotated[
     int,
@@ -111,6 +115,13 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
 
+    weights: Annotated[
+        Weights,
+        Meta(
+            description='How much a data owner counts in the mean: "equal", all alike; "counts", by how many images it '
+            "has, which it states to the model owner, and never more than twice what another does."
+        ),
+    ] = "equal"
     noise: Annotated[
         float,
         Meta(

@@ -140,19 +140,29 @@ def federated(
     sampling: BlockSampling = ALL_BLOCKS,
     activation: Activation = QUADRATIC_GELU,
     note: Note = unnoted,
+    weights: Sequence[int] = (),
 ) -> Iterator[AdapterParameters]:
     """The common parameters after every round, computed when they are asked for.
 
-    Every client counts alike, whatever it has. For every batch a client draws its images first, then the blocks whose
-    outputs are given. `note` is given what passes through all steps (gradients.py). Raises ValueError for no clients, a
-    client without images, and outputs or labels that do not fit the parameters; FloatingPointError as soon as the loss
-    of a batch is not finite.
+    Every client counts by its weight, or alike where there are none, whatever it has. For every batch a client draws
+    its images first, then the blocks whose outputs are given. `note` is given what passes through all steps
+    (gradients.py). Raises ValueError for no clients, a client without images, and outputs or labels that do not fit the
+    parameters; FloatingPointError as soon as the loss of a batch is not finite.
     """
     if not clients:
         raise ValueError("there are no clients to train; at least one is needed")
     for index, client in enumerate(clients):
         if len(client.labels) == 0:
             raise ValueError(f"client {index} has no images to train on; give it one, or leave it out")
+    factors = torch.tensor(weights)
+
+    def mean(*values: torch.Tensor) -> torch.Tensor:
+        stacked = torch.stack(values)
+        if not weights:
+            return stacked.mean(0)
+        total: torch.Tensor = torch.tensordot(factors.to(stacked.dtype), stacked, 1)
+        return total / sum(weights)
+
     for number in range(1, schedule.rounds + 1):
         rate = schedule.rate(number)
         updated = []
@@ -170,7 +180,7 @@ def federated(
                     )
                 local = stepped(local, found.gradient, rate)
             updated.append(local)
-        parameters = each(lambda *values: torch.stack(values).mean(0), *updated)
+        parameters = each(mean, *updated)
         yield parameters
 
 

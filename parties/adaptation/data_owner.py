@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
+from tacit.models.adapters.configuration import Weights
 from tacit.models.adapters.federated import FullBatches, Order
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.interruption import Interrupted, Proceed
@@ -41,6 +42,7 @@ from tacit.parties.session.diary import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.results import RoundAnswered, SumTold
 from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.adaptation.weighting import sum_of_weights, weight_of
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output, Trigger
 from tacit.protocol.inference.data_owner import Wish
@@ -72,6 +74,8 @@ class LearnerSettings:
     """What it expects to be told of outputs of blocks."""
     smallest_cohort: int
     """The fewest data owners whose sum it takes part in, without those who may collude."""
+    weights: Weights = "equal"
+    """Whether data owners count alike, or by how many images they have, which it states then."""
     seed: tuple[int, int] | None = None
     """Of the order of its images: a seed, and this data owner's number; None draws from the operating system's
     randomness."""
@@ -135,6 +139,7 @@ class PrivateLearner:
         self.common, self.based = last or (None, 0)
         self._settings = settings
         self._images, self._labels = images, labels
+        self._count = len(images) if settings.weights == "counts" else 0
         self._diary = diary
         self._on_told = on_told
         self._on_batch = on_batch
@@ -214,6 +219,7 @@ class PrivateLearner:
             purpose="learning",
             reveal=settings.reveal,
             smallest_cohort=settings.smallest_cohort,
+            count=self._count,
             entropy=os.urandom,
         )
         conversation = await self._exit.enter_async_context(conversing(own, lambda: machine))
@@ -271,7 +277,13 @@ class PrivateLearner:
             return
         total = last.words + torch.frombuffer(told.data, dtype=torch.int64)
         counted = Counted.of(total[-COUNTS:], learning.classes)
-        self.common, self.based = mean_of(total[:-COUNTS], last.owners, learning.sizes), last.round
+        least, most = sum_of_weights(last.owners, adaptation_terms(session.agreed.terms).least_count)
+        if not least <= counted.weight <= most:
+            raise TaskError(
+                f"the sums of round {last.round} do not fit each other: a weight of {counted.weight} over "
+                f"{last.owners} data owners, which is from {least} to {most}"
+            )
+        self.common, self.based = mean_of(total[:-COUNTS], counted.weight, learning.sizes), last.round
         self._on_told(RoundLearned(last.round, self.common, last.owners, counted))
         self._diary.write(
             "learned",
@@ -291,7 +303,8 @@ class PrivateLearner:
         batches = self._batches(round)
         while standing.done < self._settings.batches:
             await self._batch(session, round, batches[standing.done])
-        words = standing.learnt.words
+        weight = weight_of(self._count, adaptation_terms(session.agreed.terms).least_count)
+        words = standing.learnt.words(weight, DATA)
         secret, said = machine.keep_round(round, conversation.now())
         conversation.hear(said)
         await conversation.sent()

@@ -2,14 +2,13 @@
 
 At the beginning of a round each data owner knows the common parameters: its share is all of them, and the model owner's
 is nothing. At the end a data owner k and the model owner hold shares of the owner's own W_k. Opened is the sum over the
-owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. All owners
-count alike: the next common parameters are the sum over the number of owners. Both sums are over the same survivors,
-and the model owner's is told once in a round, when they are final.
+owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. Each owner's
+share is times the weight of the data owner, which is 1 where all count alike: the next common parameters are the sum
+over all weights. Both sums are over the same survivors, and the model owner's is told once in a round, when they are
+final.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import torch
 
@@ -21,9 +20,7 @@ from tacit.parties.adaptation.step import ParameterShares, StepSizes, shaped
 from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
-
-MOST_OWNERS: Final = 1 << 12
-"""Of a sum: of parameters below 2^6 it does not go round, and those in range are below 2^3 (bounds.py)."""
+from tacit.protocol.adaptation.weighting import LARGEST_SUM
 
 
 def shares_of_known(parameters: AdapterParameters) -> ParameterShares:
@@ -47,17 +44,17 @@ def refreshed(words: torch.Tensor, zero: torch.Tensor, rank: int) -> torch.Tenso
     return words + zero if rank == MODEL else words - zero
 
 
-def mean_of(total: torch.Tensor, owners: int, sizes: StepSizes) -> AdapterParameters:
-    """The common parameters, float64, from the sum [n] modulo 2^64 of the words (`flat`) of so many data owners and
-    of the model owner.
+def mean_of(total: torch.Tensor, weight: int, sizes: StepSizes) -> AdapterParameters:
+    """The common parameters, float64, from the sum [n] modulo 2^64 of the words (`flat`) of data owners with this
+    weight together, and of the model owner.
 
-    ValueError for a number of owners that no sum can have."""
-    if not 1 <= owners <= MOST_OWNERS:
-        raise ValueError(f"a sum over {owners} data owners; 1 to {MOST_OWNERS} can be added")
+    ValueError for a weight that no sum can have."""
+    if not 1 <= weight <= LARGEST_SUM:
+        raise ValueError(f"a sum over data owners whose weight is {weight}; 1 to {LARGEST_SUM} can be added")
     parts = shaped(total, sizes)
 
     def value(words: torch.Tensor) -> torch.Tensor:
-        return words.double() / (2.0**KEPT * owners)
+        return words.double() / (2.0**KEPT * weight)
 
     empty = {
         "channel_down": (sizes.rank, sizes.width),

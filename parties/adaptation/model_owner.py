@@ -35,6 +35,7 @@ from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.adaptation.weighting import LARGEST_SUM, sum_of_weights, weight_of
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
@@ -50,6 +51,8 @@ class TeachingSettings(ModelOwnerSettings):
     opening: OpeningPolicy
     openings: Path | None = None
     """The file that says which sums were told; None: in memory, until it ends."""
+    least_count: int = 0
+    """Data owners count by the images that they state, from so many on up to twice as many; 0: all count alike."""
     noise: NoisePolicy | None = None
     """On every sum that it tells; None: none."""
 
@@ -61,6 +64,12 @@ class TeachingParty(ModelOwnerParty):
 
     def __init__(self, settings: TeachingSettings, model: PrivateModel, diary: Diary) -> None:
         self._teaching = settings
+        _, heaviest = sum_of_weights(settings.opening.owners, settings.least_count)
+        if heaviest > LARGEST_SUM:
+            raise ValueError(
+                f"{settings.opening.owners} data owners can have a weight of {heaviest} together, and {LARGEST_SUM} "
+                "can be added: let fewer learn, or let all count alike"
+            )
         opening, learning, noise = settings.opening, settings.learning, settings.noise
         added = None if noise is None else SumNoise(noise, learning, owners=opening.owners)
         self._openings = Openings(opening, settings.openings, noise=added)
@@ -80,6 +89,7 @@ class TeachingParty(ModelOwnerParty):
             most_images=own.most_images,
             rounds=own.opening.rounds,
             smallest_cohort=own.opening.smallest_cohort,
+            least_count=own.least_count,
         )
 
     def _machine(self, peer: str) -> InferenceModelOwner:
@@ -115,8 +125,9 @@ class TeachingParty(ModelOwnerParty):
             # A share is kept before anything that was said after it is answered.
             while (asked := await conversation.next(RoundKept, SumAsked, RoundAsked, PassAsked)) is not None:
                 if isinstance(asked, RoundKept):
-                    words = standing.learnt.words
-                    self._openings.keep(peer, refreshed(words, zeros(asked.secret, words), MODEL))
+                    weight = weight_of(self._openings.sums.counts[peer], own.least_count)
+                    words = standing.learnt.words(weight, MODEL)
+                    self._openings.keep(peer, refreshed(words, zeros(asked.secret, words), MODEL), weight)
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
                     data = None if reason else self._openings.opened(asked.number)

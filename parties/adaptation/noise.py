@@ -29,7 +29,7 @@ from tacit.models.adapters.configuration import AdaptationConfiguration
 from tacit.models.gaussian_noise import noise_bytes, standard_normal
 from tacit.parties.adaptation.fixed_point import KEPT, LOOKED_AT, PARAMETER
 from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.adaptation.standing import COUNT_BITS
+from tacit.parties.adaptation.standing import COUNT_BITS, COUNTS
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.tables import FILLED
 from tacit.parties.protections.budget import affordable, cost_of
@@ -96,8 +96,8 @@ class SumNoise:
         drawn = standard_normal(np.frombuffer(os.urandom(noise_bytes(count + 2)), "<u8"))
         deviations = np.concatenate([np.full(count, parameters), [loss, correct]])
         words = np.rint(drawn[: count + 2] * deviations).astype(np.int64)
-        # How many images there were, which comes last, follows from what was in range.
-        return torch.from_numpy(np.append(words, np.int64(0)))
+        # How many images there were follows from what was in range, and weights are public.
+        return torch.from_numpy(np.append(words, np.zeros(COUNTS - 2, np.int64)))
 
     def rounds(self, most: int, *, opened: int = 0, spent: float = 0.0) -> int:
         """How many sums may be told in all, of so many, when some are, which have cost so much. ValueError, which

@@ -33,6 +33,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whose shares its sum is of."""
     owners: frozenset[str] = frozenset()
     """Who learns, or was told a sum."""
+    counts: dict[str, _Number] = {}
+    """How many images they have, as they have stated it."""
     spent: Annotated[float, Meta(ge=0.0)] = 0.0
     """What the sums told cost, by the account of their noise: infinite if one had none."""
     words: bytes = b""
@@ -64,30 +66,37 @@ class Openings:
         ):
             policy = replace(policy, rounds=most, because="as its budget of noise has room for")
         self.sums = RoundSums(
-            policy, opened=kept.opened, current=kept.current, survivors=kept.survivors, owners=set(kept.owners)
+            policy,
+            opened=kept.opened,
+            current=kept.current,
+            survivors=kept.survivors,
+            owners=set(kept.owners),
+            counts=dict(kept.counts),
         )
         """When a sum may be told."""
         self._number, self._told = kept.current, kept.words
-        self._shares: dict[str, torch.Tensor] = {}
-        """By data owner: of the last round that it has ended, which RoundSums knows."""
+        self._shares: dict[str, tuple[torch.Tensor, int]] = {}
+        """By data owner, with its weight: of the last round that it has ended, which RoundSums knows."""
 
-    def keep(self, owner: str, words: torch.Tensor) -> None:
-        """The model owner's share of what this one has learned in a round, int64 [n], in the place of an earlier one:
-        whoever ends round after round takes no more memory than others."""
-        self._shares[owner] = words
+    def keep(self, owner: str, words: torch.Tensor, weight: int = 1) -> None:
+        """The model owner's share of what this one has learned in a round, int64 [n], times its weight, in the place
+        of an earlier one: whoever ends round after round takes no more memory than others."""
+        self._shares[owner] = words, weight
 
     def opened(self, number: int) -> bytes:
         """The sum of the round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept."""
         sums = self.sums
         if number != self._number:
-            total, owners = torch.stack([self._shares[name] for name in sums.survivors]).sum(0), len(sums.survivors)
+            shares, weights = zip(*(self._shares[name] for name in sums.survivors), strict=True)
+            total = torch.stack(shares).sum(0)
             if self._noise is not None:
-                total += self._noise.words(owners, owners)
+                total += self._noise.words(sum(weights), len(weights))
             kept = _Kept(
                 opened=sums.opened,
                 current=number,
                 survivors=sums.survivors,
                 owners=frozenset(sums.owners),
+                counts=dict(sums.counts),
                 spent=self.spent + (math.inf if self._noise is None else self._noise.cost),
                 words=total.numpy().astype("<i8").tobytes(),
             )

@@ -144,6 +144,7 @@ def learning_terms(
     most_images: int,
     rounds: int,
     smallest_cohort: int,
+    least_count: int = 0,
 ) -> AdaptationTerms:
     """What the model owner offers to data owners: passes of the batch of the learning, on shares from the image on.
     ValueError for a learning beside another model, a number out of bounds, and what `learning_of` would refuse."""
@@ -163,6 +164,7 @@ def learning_terms(
             "learning": learning.learning,
             "rounds": rounds,
             "smallest_cohort": smallest_cohort,
+            "least_count": least_count,
         },
         AdaptationTerms,
     )

@@ -14,6 +14,7 @@ import torch
 from tacit.parties.adaptation.fixed_point import PARAMETER
 from tacit.parties.adaptation.step import ParameterShares, flat
 from tacit.parties.correlated.streams import Keystream
+from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.protocol.adaptation.schedule import COUNTED
 from tacit.protocol.inference.schedule import PLACE
@@ -50,11 +51,12 @@ class Learnt:
             images=self.images + images,
         )
 
-    @property
-    def words(self) -> torch.Tensor:
-        """What is summed: int64 [n], modulo 2^64, the parameters, and what is COUNTED."""
-        counted = torch.stack([self.loss, self.correct << COUNT_BITS, torch.tensor(self.images)])
-        return torch.cat([flat(self.parameters).cpu(), counted])
+    def words(self, weight: int, rank: int) -> torch.Tensor:
+        """What this owner's share adds to its sum: int64 [n], modulo 2^64, the parameters, times the weight of the data
+        owner, and what is COUNTED."""
+        known = torch.tensor([self.images, weight if rank == DATA else 0])
+        counted = torch.stack([self.loss, self.correct << COUNT_BITS])
+        return torch.cat([weight * flat(self.parameters).cpu(), counted, known])
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class Counted:
     """Mean over the images."""
     accuracy: float
     images: int
+    weight: int = 1
+    """Of all owners together, by which the sum of their parameters is divided."""
 
     @classmethod
     def of(cls, words: torch.Tensor, classes: int) -> Counted:
-        """From the last words of both owners' sums together, int64 [3]."""
-        loss, correct, images = words.tolist()
+        """From the last words of both owners' sums together, int64 [COUNTS]."""
+        loss, correct, images, weight = words.tolist()
         most = max(images, 1)
-        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * most), (correct >> COUNT_BITS) / most, images)
+        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * most), (correct >> COUNT_BITS) / most, images, weight)
 
 
 class Standing:

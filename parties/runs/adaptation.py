@@ -18,6 +18,7 @@ from tacit.parties.protections.none import NoProtection
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.sections import FederationSection
 from tacit.parties.runs.served import served_experiment
+from tacit.protocol.adaptation.weighting import LARGEST, LARGEST_SUM
 
 
 class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +56,12 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
             raise ValueError(
                 f"federation.clients = {self.federation.clients}: sums of {own.smallest_cohort} data owners beside "
                 f"{own.colluders} who may collude need {needed}; take more, or lower adaptation.smallest_cohort"
+            )
+        most = LARGEST_SUM // LARGEST
+        if own.weights == "counts" and self.federation.clients > most:
+            raise ValueError(
+                f'federation.clients = {self.federation.clients}: with adaptation.weights = "counts" {most} '
+                "data owners can be added"
             )
 
     @property

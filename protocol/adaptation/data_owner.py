@@ -58,8 +58,8 @@ class LearningDataOwner(
     outputs=InferenceSession.outputs | RoundAnswered | SumTold,
 ):
     """purpose: what it comes for; reveal: what it expects to be told of outputs of blocks; smallest_cohort: the fewest
-    survivors whose sum it wants opened, without those who may collude; entropy: of the zeros by which shares are
-    refreshed."""
+    survivors whose sum it wants opened, without those who may collude; count: how many images it says it has, 0 where
+    its policy is that all count alike; entropy: of the zeros by which shares are refreshed."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
     terms_type: ClassVar[type[Terms]] = AdaptationTerms
@@ -75,6 +75,7 @@ class LearningDataOwner(
         purpose: Purpose,
         reveal: Reveal = "none",
         smallest_cohort: int,
+        count: int = 0,
         entropy: Entropy,
     ) -> None:
         super().__init__(name, roster, wish=wish, policy=policy, patience=patience)
@@ -82,6 +83,7 @@ class LearningDataOwner(
         self._purpose = purpose
         self._reveal = reveal
         self._smallest_cohort = smallest_cohort
+        self._count = count
         self._entropy = entropy
 
     def begin_round(self, number: int, based: int, done: int, now: float) -> list[Output]:
@@ -98,7 +100,7 @@ class LearningDataOwner(
         return [] if self.over else self.trigger(Trigger.ASK_SUM, now, number, survivors)
 
     def on_begin_round(self, number: int, based: int, done: int, now: float) -> Step[InferenceState]:
-        message = BeginRound(number=number, based=based, done=done)
+        message = BeginRound(number=number, based=based, done=done, count=self._count)
         return Step(InferenceState.AWAIT_ROUND, (self._send(message),), data=done)
 
     def on_round_begun(self, heard: Heard[RoundBegun], now: float) -> Step[InferenceState]:
@@ -153,6 +155,11 @@ class LearningDataOwner(
             raise RemoteProtocolError(
                 Code.POLICY,
                 f"it learns by batches of {found.learning.batch} images; here they have {self._wish.batch}",
+            )
+        if bool(found.least_count) != bool(self._count) and self._purpose == "learning":
+            said, here = ("by their images", "alike") if found.least_count else ("alike", "by their images")
+            raise RemoteProtocolError(
+                Code.POLICY, f"data owners count {said} with it; the policy here is that they count {here}"
             )
         if found.smallest_cohort < self._smallest_cohort:
             raise RemoteProtocolError(

@@ -67,6 +67,8 @@ class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The most rounds whose sums the model owner opens."""
     smallest_cohort: Annotated[int, Meta(ge=2, le=LARGEST_COHORT)]
     """The fewest survivors whose sum the model owner opens, without those who may collude."""
+    least_count: Index = 0
+    """Data owners count by the images that they state, from so many on up to twice as many; 0: all count alike."""
 
     def __post_init__(self) -> None:
         if self.learning.adapters not in (0, self.sizes.blocks):
@@ -83,6 +85,8 @@ class BeginRound(Message, frozen=True, kw_only=True):
     """The round whose sums the common parameters are of that I begin with; 0: the first ones, of the terms."""
     done: Index
     """Batches of this round that are behind me, in an earlier session or an attempt whose sum was lost."""
+    count: Index
+    """How many images I have, where data owners count by that; 0: they all count alike."""
 
 
 class RoundBegun(Message, frozen=True, kw_only=True):

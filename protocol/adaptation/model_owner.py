@@ -88,11 +88,18 @@ class LearningModelOwner(
     def on_begin_round(self, heard: Heard[BeginRound], now: float) -> Step[InferenceState]:
         message = heard.message
         self._check_learning()
-        self._sums.check_begin(self.peer, message.number, message.based)
+        counted = bool(adaptation_terms(self._terms).least_count)
+        if bool(message.count) != counted:
+            raise RemoteProtocolError(
+                Code.SESSION,
+                f"it says that it has {message.count} images, where data owners count "
+                + ("by how many they have" if counted else "alike, and say 0"),
+            )
+        self._sums.check_begin(self.peer, message.number, message.based, message.count)
 
         def commit() -> None:
             self._round = message.number
-            self._sums.begin(self.peer, message.number)
+            self._sums.begin(self.peer, message.number, message.count)
 
         return Step(InferenceState.BEGINNING_ROUND, (RoundAsked(message.number, message.done),), commit, data=message)
 

@@ -41,8 +41,8 @@ ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up"
 HEAD_TENSORS: Final = ("weight", "bias")
 """Tensors of an adapter, and of the head, each with a check of its own."""
 
-COUNTED: Final = ("loss", "correct", "images")
-"""What is added over a round beside the parameters, a word each."""
+COUNTED: Final = ("loss", "correct", "images", "weight")
+"""What is added over the data owners beside the parameters, a word each."""
 
 
 def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:

@@ -37,7 +37,7 @@ class OpeningPolicy:
 @dataclass
 class RoundSums:
     """Of one model owner. A model owner that starts again gives it what it was told to keep: `opened`, `current`,
-    `survivors` and `owners`."""
+    `survivors`, `owners` and `counts`."""
 
     policy: OpeningPolicy
     opened: int = 0
@@ -48,6 +48,8 @@ class RoundSums:
     """Whose shares its sum is of."""
     owners: set[str] = field(default_factory=set)
     """Who learns, or was told a sum."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many images an owner has, as it has stated it in its first round."""
     begun: dict[str, int] = field(default_factory=dict)
     """The round that an owner learns in, from the parameters of the current one."""
     kept: dict[str, int] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class RoundSums:
     lost: dict[int, str] = field(default_factory=dict)
     """Why there is no sum of a round, for those rounds after the current one that are lost."""
 
-    def check_begin(self, owner: str, number: int, based: int) -> None:
+    def check_begin(self, owner: str, number: int, based: int, count: int = 0) -> None:
         """Refuse an owner that may not learn in this round, or from these parameters."""
         if (why := self._exhausted()) is not None:
             raise RemoteProtocolError(Code.POLICY, f"{why}: ask it for more")
@@ -69,10 +71,13 @@ class RoundSums:
                 Code.SESSION,
                 f"it begins with the parameters of round {based}, and those of round {self.current} are the last",
             )
+        if (stated := self.counts.get(owner, count)) != count:
+            raise RemoteProtocolError(Code.SESSION, f"it says that it has {count} images, and has said {stated} before")
 
-    def begin(self, owner: str, number: int) -> None:
-        """This owner learns in this round."""
+    def begin(self, owner: str, number: int, count: int = 0) -> None:
+        """This owner, with so many images, learns in this round."""
         self.owners.add(owner)
+        self.counts[owner] = count
         self.begun[owner] = number
 
     def keep(self, owner: str, number: int) -> None:

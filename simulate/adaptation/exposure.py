@@ -32,7 +32,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
     words = f"{len(done)} times {summary['parameters']:,} words"
     what = {"none": (), "sampled": ("outputs of sampled blocks",), "all": ("outputs of all blocks",)}[told]
     pairs = [f"{outputs} of its own images, in secret orders; {GIVES_AWAY}" for outputs in what]
-    noise = summary["noise"]
+    counted, noise = experiment.adaptation.weights == "counts", summary["noise"]
     noisy = () if noise is None else (noise_told(noise),)
     weights = "weights of the model, and what its blocks leave" if told == "none" else "weights of the model as such"
     return [
@@ -61,6 +61,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
             (
                 "how many batches each data owner has gone through, and which were out of range",
                 "who is in the sum of a round; its own shares, which look random",
+                *(["how many images each data owner has, by which they count"] if counted else []),
             ),
             ("images and labels of anybody, adapters, head, loss and right answers: their sums go to the data owners",),
         ),

@@ -80,6 +80,8 @@ class Seat:
     roster: Roster
     learning: PublicLearning = field(repr=False)
     seed: int
+    least_count: int
+    """Images of the data owner with the fewest, where they count by that; 0: all count alike."""
     device: str
     command: str = field(default_factory=command_line)
     """With which the run was started."""
@@ -133,6 +135,7 @@ class Seat:
                 smallest_cohort=own.smallest_cohort,
                 colluders=own.colluders,
             ),
+            least_count=self.least_count,
             noise=noise_policy(own),
             **self._common,
         )
@@ -153,6 +156,7 @@ class Seat:
             rounds=self.experiment.federation.rounds,
             reveal=own.reveal,
             smallest_cohort=own.smallest_cohort,
+            weights=own.weights,
             # So that it draws what it would draw in the clear (models/adapters/federated.py).
             seed=(self.seed, owner_names(self.experiment.federation.clients).index(self.keys.name)),
         )

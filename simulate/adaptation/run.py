@@ -107,6 +107,9 @@ async def _held(
         )
     )
 
+    counted = experiment.adaptation.weights == "counts"
+    least_count = min(len(own.labels) for own in prepared.setting.owners) if counted else 0
+
     def seat(name: str) -> dict[str, Any]:
         return {
             "seat": Seat(
@@ -116,6 +119,7 @@ async def _held(
                 roster=roster,
                 learning=prepared.learning,
                 seed=seed,
+                least_count=least_count,
                 device=device,
             )
         }

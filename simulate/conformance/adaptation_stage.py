@@ -17,6 +17,7 @@ from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKe
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.adaptation.weighting import weight_of
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
@@ -54,6 +55,7 @@ class LearnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     purpose: Purpose
     reveal: Reveal = "none"
     smallest_cohort: int
+    count: int = 0
     entropy: Octets
     patience: float
 
@@ -102,12 +104,18 @@ def draw_zeros(*, secret: Octets, words: int) -> bytes:
     return Keystream(secret).draw((words,)).numpy().astype("<i8").tobytes()
 
 
+def weigh(*, count: int, least_count: int) -> int:
+    """The weight of a data owner with so many images."""
+    return weight_of(count, least_count)
+
+
 ADAPTATION_OPERATIONS: Final[Operations] = {
     **MessageFamily(ADAPTATION_MESSAGES).operations(),
     "write terms": write_adaptation_terms,
     "read terms": read_adaptation_terms,
     "schedule": adaptation_schedule,
     "draw zeros": draw_zeros,
+    "weigh": weigh,
 }
 """By the names that vectors use."""
 
@@ -155,6 +163,7 @@ class AdaptationStage(Stage):
                 purpose=owner.purpose,
                 reveal=owner.reveal,
                 smallest_cohort=owner.smallest_cohort,
+                count=owner.count,
                 entropy=entropy_of(owner.entropy),
             )
         if model_owner is not None:

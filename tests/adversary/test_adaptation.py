@@ -8,6 +8,7 @@ import pytest
 from tacit.protocol.adaptation.messages import OwnSum
 from tacit.protocol.adaptation.results import RoundKept, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.adaptation.weighting import weight_of
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import PassStarted
 from tacit.protocol.inference.results import InferenceEnded, PassBegun
@@ -128,6 +129,28 @@ def test_no_more_owners_are_told_than_the_policy_has() -> None:
     assert (ended.code, ended.culprit) == (Code.POLICY, LIAR)
 
 
+@pytest.mark.threat("data-owner/claims-images")
+def test_who_claims_more_images_later_is_refused() -> None:
+    counts = dict.fromkeys(NAMES, 9) | {LIAR: 12}
+    plans: dict[str, Any] = {name: round_plan(1, NAMES) for name in NAMES}
+    run = MemoryAdaptation(plans, terms=learning_terms(least_count=9), counts=counts).run()
+    assert run.sums.counts == counts
+    run.counts = counts | {LIAR: 90}
+    run.plans[LIAR] = round_plan(2, NAMES, based=1)
+    run.start(LIAR)
+    run.settle()
+    ended = run.ended(MODEL_OWNER, data_owner=LIAR)
+    assert ended is not None
+    assert (ended.code, ended.culprit) == (Code.SESSION, LIAR)
+    assert ended.detail.endswith("it says that it has 90 images, and has said 12 before")
+
+
+@pytest.mark.threat("data-owner/claims-images")
+def test_no_claim_counts_more_than_twice_the_smallest() -> None:
+    claims = [weight_of(count, 9) for count in (1, 9, 18, 2**31)]
+    assert max(claims) == 2 * min(claims)
+
+
 @pytest.mark.threat("data-owner/sum-of-few")
 @pytest.mark.parametrize(("colluders", "opened"), [(0, True), (1, True), (2, False)])
 def test_no_sum_over_fewer_than_the_cohort_and_colluders(colluders: int, opened: bool) -> None:
@@ -148,8 +171,8 @@ def test_a_data_owner_takes_no_smaller_cohort_than_its_own() -> None:
     ("message", "size", "code"),
     [
         (OwnSum(number=1, chunk=0), 8, Code.VECTOR),
-        (OwnSum(number=1, chunk=0), 264, Code.VECTOR),
-        (OwnSum(number=2, chunk=0), 256, Code.UNEXPECTED),
+        (OwnSum(number=1, chunk=0), 272, Code.VECTOR),
+        (OwnSum(number=2, chunk=0), 264, Code.UNEXPECTED),
     ],
 )
 def test_a_sum_of_another_length_or_round_is_not_taken(message: OwnSum, size: int, code: Code) -> None:
@@ -164,7 +187,7 @@ def test_a_sum_that_nobody_has_asked_for_is_not_taken() -> None:
     run = whole_round(2)
     unasked = OwnSum(number=1, chunk=0)
     run.say_instead(
-        "round-begun", MODEL_OWNER, lambda parcel: [altered(parcel, message=unasked, payload=bytes(256))], at=None
+        "round-begun", MODEL_OWNER, lambda parcel: [altered(parcel, message=unasked, payload=bytes(264))], at=None
     )
     assert run.run().verdicts() == {(Code.UNEXPECTED, MODEL_OWNER)}
     assert not run.outcome(SumTold)

@@ -24,6 +24,7 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
+from tacit.protocol.adaptation.weighting import weight_of
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.setting import setting
 from tests.cli.outputs import check_output
@@ -110,8 +111,9 @@ def distance(one: AdapterParameters, other: AdapterParameters) -> float:
     return sum((left - right).square().sum().item() for left, right in parts) ** 0.5
 
 
-def in_the_clear(run: Run) -> list[AdapterParameters]:
-    """The common adapters after every round, with the same images in the same batches."""
+def in_the_clear(run: Run, *, by_images: bool = False) -> list[AdapterParameters]:
+    """The common adapters after every round, with the same images in the same batches; by_images: data owners count by
+    how many they have."""
     experiment, learning = load_as(AdaptationExperiment, run.folder.run.experiment), run.learning
     seed = run.summary["seed"]["value"]
     found = setting(experiment, run.path, seed=seed)
@@ -123,7 +125,9 @@ def in_the_clear(run: Run) -> list[AdapterParameters]:
         outputs = block_outputs(found.served.transformer, own.images).double()
         owners.append(Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=own.labels))
     work = FullBatches(learning.batch, learning.batches)
-    return list(federated(learning.initial(), norm, owners, learning.schedule, work, seed=seed))
+    counts = [len(own.labels) for own in found.owners]
+    weights = [weight_of(count, min(counts) if by_images else 0) for count in counts]
+    return list(federated(learning.initial(), norm, owners, learning.schedule, work, seed=seed, weights=weights))
 
 
 def error(run: Run, expected: AdapterParameters, steps: int) -> float:
@@ -206,6 +210,18 @@ def test_that_telling_outputs_gives_the_model_away_is_said_everywhere(
     assert GIVES_AWAY in (told.path / "report.html").read_text()
     (expected,) = in_the_clear(told)
     assert distance(told.adapters(1), expected) <= error(told, expected, steps=1)
+
+
+@pytest.mark.end_to_end
+def test_data_owners_count_by_their_images(tacit: Invoke, tmp_path: Path) -> None:
+    keys = SMALL.replace('partition = "iid"', 'partition = "dirichlet"\nalpha = 1.0')
+    experiment = written(tmp_path, keys.replace("[adaptation]", '[adaptation]\nweights = "counts"'))
+    counted = held(tacit, experiment, tmp_path / "run", "--seed", 7, "--rounds", 1)
+    assert counted.result.exit_code == 0, counted.result.output
+    (expected,), (alike,) = in_the_clear(counted, by_images=True), in_the_clear(counted)
+    bound = error(counted, expected, steps=1)
+    assert distance(counted.adapters(1), expected) <= bound < distance(expected, alike)
+    assert "how many images each data owner has" in (counted.path / "report.html").read_text()
 
 
 @pytest.mark.end_to_end
@@ -298,6 +314,10 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     "a budget of noise that is not there": (
         lambda small, tmp: [changed(tmp, "largest_epsilon = 1.0")],
         "adaptation.largest_epsilon = 1 is a budget of noise; set adaptation.noise too",
+    ),
+    "more data owners than can be weighed": (
+        lambda small, tmp: [changed(tmp, 'weights = "counts"'), "--clients", 129],
+        'federation.clients = 129: with adaptation.weights = "counts" 128 data owners can be added',
     ),
     "a budget without room": (
         lambda small, tmp: [changed(tmp, "noise = 0.01\nlargest_epsilon = 1.0")],

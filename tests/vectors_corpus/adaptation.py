@@ -18,7 +18,7 @@ from tests.vectors_corpus.script import Script
 PROTOCOL: Final = "double-blind adaptation"
 BODIES: Final[dict[str, dict[str, Any]]] = {
     **{kind: body for kind, body in INFERENCE_BODIES.items() if kind in ADAPTATION_MESSAGES},
-    "begin-round": {"number": 1, "based": 0, "done": 2**31},
+    "begin-round": {"number": 1, "based": 0, "done": 2**31, "count": 40},
     "round-begun": {"done": 3},
     "keep-round": {"number": 2**31, "secret": octets(drawn("secret"))},
     "ask-sum": {"number": 2, "survivors": ["data", "data-2", "n" * 64]},
@@ -52,6 +52,7 @@ def adaptation_message_bad_value() -> Script:
     script = message("Numbers, names and byte strings beyond their bounds, other fields, and raw frames where none is.")
     for kind, changes in (
         ("begin-round", {"number": 0}), ("begin-round", {"number": 2**31 + 1}), ("begin-round", {"based": -1}),
+        ("begin-round", {"count": -1}),
         ("round-begun", {"done": None}), ("keep-round", {"secret": bytes(31)}), ("keep-round", {"number": 0}),
         ("ask-sum", {"survivors": ["n" * 65]}), ("ask-sum", {"survivors": "data"}), ("ask-sum", {"number": "1"}),
         ("own-sum", {"chunk": 2**31 + 1}), ("sum-lost", {"detail": "d" * 301}), ("sum-lost", {"more": 0}),
@@ -80,6 +81,7 @@ def learning_terms(**changes: Any) -> dict[str, Any]:
     """Terms with other sizes, and other fields of what is learned."""
     learning = {name: changes.pop(name, value) for name, value in LEARNING.items()}
     own = {"purpose": "learning", "reveal": "none", "learning": learning, "rounds": 2, "smallest_cohort": 2}
+    own["least_count"] = 0
     own |= {name: changes.pop(name) for name in own if name in changes}
     return terms_with(**({"input": "shared"} | changes)) | own
 
@@ -95,7 +97,7 @@ def adaptation_terms() -> Script:
     for changes in (
         {"reveal": "sampled"},
         {"purpose": "prediction", "reveal": "all", "adapters": 0},
-        {"rounds": 1 << 20, "cut": 38, "gradient": 64},
+        {"rounds": 1 << 20, "cut": 38, "gradient": 64, "least_count": 2**31},
     ):
         written = script.do("write terms", terms=learning_terms(**changes))
         script.do("read terms", encoding=written["encoding"])
@@ -123,11 +125,12 @@ def adaptation_terms_bad_value() -> Script:
         {"reveal": "most"},
         {"rounds": 0},
         {"smallest_cohort": 1},
+        {"least_count": -1},
         {"learning": None},
         {"more": 0},
     ):
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
-    for missing in (("reveal",), ("purpose", "reveal", "learning", "rounds", "smallest_cohort")):
+    for missing in (("reveal",), ("least_count",), ("purpose", "reveal", "learning", "rounds", "smallest_cohort")):
         rest = {name: value for name, value in honest.items() if name not in missing}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(rest))
     return script
@@ -162,11 +165,19 @@ def adaptation_zeros() -> Script:
     return script
 
 
+def adaptation_weights() -> Script:
+    script = Script(PROTOCOL, "primitive", "Weights of data owners by the images that they state, and without.")
+    for count, least in ((0, 0), (7, 0), (1, 9), (9, 9), (10, 9), (17, 9), (18, 9), (2**31, 9), (2**31, 2**31)):
+        script.do("weigh", count=count, least_count=least)
+    return script
+
+
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         adaptation_messages, adaptation_message_bad_value, adaptation_message_bad_family, adaptation_terms,
         adaptation_terms_bad_value, adaptation_schedule, adaptation_zeros,
+        adaptation_weights,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

@@ -271,7 +271,7 @@ def adaptation_resumed_round() -> Script:
     play.act(DATA_OWNER, "drop", party=DATA_OWNER, peer=MODEL_OWNER)
     agreed_by_hand(play, DATA_OWNER, 1, roster_hash)
     mask(play, DATA_OWNER)
-    said(play, DATA_OWNER, 1, 1, BeginRound(number=1, based=0, done=2))
+    said(play, DATA_OWNER, 1, 1, BeginRound(number=1, based=0, done=2, count=0))
     play.refuse("INVALID", "answer round", party=MODEL_OWNER, done=3)
     play.act(MODEL_OWNER, "answer round", party=MODEL_OWNER, done=1)
     return ending(play, "ended", "LEFT")
@@ -325,6 +325,17 @@ def begin_round_bad_policy() -> Script:
         tell(play, name, 1)
         begin(play, name, 2, based=1)
     return ending(play, "ended", "POLICY")
+
+
+def begin_round_bad_count() -> Script:
+    play = begun("Images that are not stated where they count, and another number of them than before.",
+                 *BOTH, terms={"least_count": 4}, owner={"count": 5})  # fmt: skip
+    said(play, DATA_OWNER, 0, 1, BeginRound(number=1, based=0, done=0, count=0))
+    check_end(play, "SESSION", DATA_OWNER)
+    begin(play, SECOND, 1)
+    keep(play, SECOND, 1)
+    said(play, SECOND, 1, 3, BeginRound(number=1, based=0, done=0, count=6))
+    return ending(play, "ended", "SESSION")
 
 
 def keep_round_bad_number() -> Script:
@@ -424,9 +435,12 @@ def agree_terms_bad_learning() -> Script:
 
 
 def adaptation_terms_bad_policy() -> Script:
-    play = Play(PROTOCOL, "session", "Terms that data owners refuse: another purpose, reveal, batch, and cohort.")
+    play = Play(
+        PROTOCOL, "session", "Terms that data owners refuse: another purpose, reveal, batch, cohort, and weights."
+    )
     wishes: tuple[Changes, ...] = (
         {"purpose": "prediction"}, {"reveal": "none"}, {"reveal": "all"}, {"batch": 2}, {"smallest_cohort": 3},
+        {"count": 9},
     )  # fmt: skip
     names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(wishes)))
     owners = [
@@ -514,7 +528,8 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     for function in (
         adaptation_round, adaptation_sampled, adaptation_all_told, adaptation_prediction, adaptation_lost_round,
         adaptation_late_words, adaptation_resumed_round,
-        begin_round_bad_number, begin_round_bad_policy, keep_round_bad_number, start_pass_bad_round,
+        begin_round_bad_number, begin_round_bad_policy, begin_round_bad_count, keep_round_bad_number,
+        start_pass_bad_round,
         ask_sum_bad_survivors, ask_sum_bad_lists, agree_terms_bad_learning,
         adaptation_terms_bad_policy, adaptation_bad_version, round_begun_bad_done, own_sum_bad_form,
         adaptation_bad_silence,

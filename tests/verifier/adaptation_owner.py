@@ -15,6 +15,7 @@ class Sums:
     def __init__(self, policy: dict[str, int], opened: int, current: int, survivors: list[str]) -> None:
         self.policy, self.opened, self.current, self.survivors = policy, opened, current, survivors
         self.owners: set[str] = set()
+        self.counts: dict[str, int] = {}
         self.begun: dict[str, int] = {}
         self.shares: dict[str, int] = {}
         self.words: dict[str, list[str]] = {}
@@ -23,11 +24,13 @@ class Sums:
     def check_owner(self, owner: str) -> None:
         require(owner in self.owners or len(self.owners) < self.policy["owners"], "POLICY")
 
-    def begin(self, owner: str, number: int, based: int) -> None:
+    def begin(self, owner: str, number: int, based: int, count: int) -> None:
         require(self.opened < self.policy["rounds"], "POLICY")
         self.check_owner(owner)
         require(number > self.current and based == self.current, "SESSION")
+        require(self.counts.get(owner, count) == count, "SESSION")
         self.owners.add(owner)
+        self.counts[owner] = count
         self.begun[owner] = number
 
     def keep(self, owner: str, number: int) -> None:
@@ -93,6 +96,8 @@ class LearningDataOwner(Learner, DataOwner):
         require(terms["purpose"] == self.wish["purpose"], "POLICY")
         require(terms["purpose"] != "learning" or terms["reveal"] == self.wish["reveal"], "POLICY")
         require(terms["purpose"] != "learning" or terms["learning"]["batch"] == self.wish["batch"], "POLICY")
+        counted = terms["least_count"] > 0
+        require(terms["purpose"] != "learning" or counted == (self.wish["count"] > 0), "POLICY")
         require(terms["smallest_cohort"] >= self.wish["smallest_cohort"], "POLICY")
 
     def admitted(self) -> tuple[str, ...]:
@@ -124,7 +129,8 @@ class LearningDataOwner(Learner, DataOwner):
 
     def begin_round(self, number: int, based: int, done: int, now: float) -> None:
         self.said_done = done
-        self.say("begin-round", {"number": number, "based": based, "done": done}, "AWAIT_ROUND", now)
+        body = {"number": number, "based": based, "done": done, "count": self.wish["count"]}
+        self.say("begin-round", body, "AWAIT_ROUND", now)
 
     def keep_round(self, number: int, now: float) -> None:
         self.say("keep-round", {"number": number, "secret": self.draw()}, "IDLE", now)
@@ -152,7 +158,8 @@ class LearningModelOwner(Learner, ModelOwner):
     def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         if kind == "begin-round":
             require(self.learning, "UNEXPECTED")
-            self.sums.begin(self.peer, body["number"], body["based"])
+            require((body["count"] > 0) == (self.offered["least_count"] > 0), "SESSION")
+            self.sums.begin(self.peer, body["number"], body["based"], body["count"])
             self.round, self.said_done = body["number"], body["done"]
             self.go_to("BEGINNING_ROUND", now)
             self.tell({"event": "round asked", "number": body["number"], "done": body["done"]})

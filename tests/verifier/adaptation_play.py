@@ -3,7 +3,14 @@
 from typing import Any
 
 from adaptation_owner import LearningDataOwner, LearningModelOwner, Sums
-from adaptation_terms import ADAPTATION, ADAPTATION_TERMS, adaptation_rounds, read_adaptation_terms, sum_words
+from adaptation_terms import (
+    ADAPTATION,
+    ADAPTATION_TERMS,
+    adaptation_rounds,
+    read_adaptation_terms,
+    sum_words,
+    weight_of,
+)
 from constants import Refused
 from conversation import Roster
 from inference_material import Stream
@@ -47,6 +54,10 @@ def do_schedule(terms: dict[str, Any], images: int, session: str, number: int) -
     return {"rounds": adaptation_rounds(terms, images, given(session), number), "words": sum_words(terms)}
 
 
+def weigh(count: int, least_count: int) -> int:
+    return weight_of(count, least_count)
+
+
 PURE: dict[str, Any] = {
     "write message": do_write_message,
     "read message": do_read_message,
@@ -54,6 +65,7 @@ PURE: dict[str, Any] = {
     "read terms": lambda encoding: to_body(read_adaptation_terms(given(encoding))),
     "schedule": do_schedule,
     "draw zeros": do_draw_zeros,
+    "weigh": weigh,
 }
 
 
@@ -92,7 +104,7 @@ class AdaptationPerformance:
         self.roster = Roster(members_of(roster))
         self.model_owner = model_owner
         for row in data_owners:
-            wish = {"reveal": "none"} | row | {"weights": None, "inputs": ["known", "shared"]}
+            wish = {"reveal": "none", "count": 0} | row | {"weights": None, "inputs": ["known", "shared"]}
             exchange = (row["name"], self.roster.server, row["patience"], self.transmit, self.tell)
             self.data_owners[row["name"]] = LearningDataOwner(
                 entropy(given(row["entropy"])), self.roster.hash, wish, *exchange

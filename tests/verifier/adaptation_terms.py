@@ -14,7 +14,7 @@ SHARED_TYPES = (
     "close-inference", "inference-closed", "abort",
 )  # fmt: skip
 ADAPTATION_BODIES = {kind: INFERENCE_BODIES[kind] for kind in SHARED_TYPES} | {
-    "begin-round": Map(number=ROUND, based=NUMBER, done=NUMBER),
+    "begin-round": Map(number=ROUND, based=NUMBER, done=NUMBER, count=NUMBER),
     "round-begun": Map(done=NUMBER),
     "keep-round": Map(number=ROUND, secret=HASH),
     "ask-sum": Map(number=ROUND, survivors=Array(LARGEST_COHORT, NAME)),
@@ -37,6 +37,7 @@ ADAPTATION_TERMS = Map(
     learning=LEARNING,
     rounds=Integer(1, 2**20),
     smallest_cohort=Integer(2, LARGEST_COHORT),
+    least_count=NUMBER,
 )
 
 
@@ -54,7 +55,14 @@ def parameters_of(terms: dict[str, Any]) -> int:
 
 
 def sum_words(terms: dict[str, Any]) -> int:
-    return parameters_of(terms) + 3
+    return parameters_of(terms) + 4
+
+
+def weight_of(count: int, least: int) -> int:
+    """*Weights*."""
+    if least == 0:
+        return 1
+    return min(max(16 * count // least, 16), 32)
 
 
 def told_of(terms: dict[str, Any], session: bytes, number: int) -> list[bool]:

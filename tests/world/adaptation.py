@@ -44,7 +44,7 @@ def learning_terms(**changes: Any) -> AdaptationTerms:
     is learned."""
     sizes = {"adapters": 1, "rank": 1, "classes": 2, "batch": 1, "cut": 8, "gradient": 30}
     learning = LearningSizes(**{name: changes.pop(name, size) for name, size in sizes.items()})
-    own: dict[str, Any] = {"purpose": "learning", "rounds": 2, "smallest_cohort": 2}
+    own: dict[str, Any] = {"purpose": "learning", "rounds": 2, "smallest_cohort": 2, "least_count": 0}
     own |= {name: changes.pop(name) for name in own if name in changes}
     terms = small_terms(**({"input": "shared"} | changes))
     return AdaptationTerms(**{name: getattr(terms, name) for name in Terms.__struct_fields__}, learning=learning, **own)
@@ -120,7 +120,8 @@ class LearningOwner(Owner):
 
 class MemoryAdaptation(MemoryInference):
     """plans: what the data owners do, by name; purposes: of those that do not come to learn; opening: the model owner's
-    policy. behind: how many batches it has behind it with a data owner, if not as many as that says."""
+    policy; counts: how many images data owners state, if they do. behind: how many batches it has behind it with a data
+    owner, if not as many as that says."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
@@ -132,10 +133,11 @@ class MemoryAdaptation(MemoryInference):
         purposes: Mapping[str, Purpose] | None = None,
         opening: OpeningPolicy | None = None,
         smallest_cohort: int = 2,
+        counts: Mapping[str, int] | None = None,
         **given: Any,
     ) -> None:
         self.plans = {name: tuple(plan) for name, plan in plans.items()}
-        self.purposes, self.smallest_cohort = purposes or {}, smallest_cohort
+        self.purposes, self.smallest_cohort, self.counts = purposes or {}, smallest_cohort, counts or {}
         self.learning = terms or learning_terms()
         self.sums = RoundSums(opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0))
         self.behind: dict[str, int] = {}
@@ -152,6 +154,7 @@ class MemoryAdaptation(MemoryInference):
             patience=PATIENCE,
             purpose=self.purposes.get(name, "learning"),
             smallest_cohort=self.smallest_cohort,
+            count=self.counts.get(name, 0),
             entropy=self.streams.of(name),
         )
         self.owners[name] = LearningOwner(self, name, name, machine)

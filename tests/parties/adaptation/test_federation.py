@@ -19,10 +19,12 @@ from tacit.models.partition import dirichlet
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
 from tacit.parties.adaptation.bounds import StepScales, fitted_step
-from tacit.parties.adaptation.federation import MOST_OWNERS, mean_of, nothing, shares_of_known
+from tacit.parties.adaptation.federation import mean_of, nothing, shares_of_known
+from tacit.parties.adaptation.fixed_point import KEPT
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
+from tacit.protocol.adaptation.weighting import LARGEST_SUM
 from tacit.protocol.inference.schedule import PLACE
 
 with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +153,15 @@ def test_what_is_learnt_on_shares_is_as_good(seed: int) -> None:
     assert on > 0.5
 
 
-@pytest.mark.parametrize("owners", [0, -1, MOST_OWNERS + 1])
-def test_a_sum_over_no_owners_or_too_many_has_no_mean(owners: int) -> None:
-    with pytest.raises(ValueError, match=f"a sum over {owners} data owners"):
-        mean_of(torch.zeros(SIZES.parameters, dtype=torch.int64), owners, SIZES)
+@pytest.mark.parametrize("weight", [0, -1, LARGEST_SUM + 1])
+def test_a_sum_over_no_owners_or_too_many_has_no_mean(weight: int) -> None:
+    with pytest.raises(ValueError, match=f"a sum over data owners whose weight is {weight}"):
+        mean_of(torch.zeros(SIZES.parameters, dtype=torch.int64), weight, SIZES)
+
+
+def test_the_largest_weights_of_the_largest_parameters_do_not_go_round() -> None:
+    largest = torch.full((SIZES.parameters,), 2.0**6 - 2.0**-40, dtype=torch.float64)
+    for sign in (1, -1):
+        model, data = shares(encoded(sign * largest, 2.0**KEPT))
+        total = LARGEST_SUM * (model + data)
+        assert mean_of(total, LARGEST_SUM, SIZES).head_bias.equal(sign * largest[: SIZES.classes])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
+import pytest
 import torch
 
 from tacit.parties.adaptation.openings import Openings
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.errors import RemoteProtocolError
 
 OWNERS = ("alice", "bob")
 POLICY = OpeningPolicy(rounds=8, owners=2, smallest_cohort=2, colluders=0)
@@ -32,6 +34,22 @@ def test_the_sum_is_that_of_the_survivors_and_is_told_again_after_a_restart(tmp_
     assert told == torch.tensor([11, -18]).numpy().tobytes()
     again = Openings(POLICY, tmp_path / "openings")
     assert (again.opened(1), again.sums.opened, again.sums.survivors) == (told, 1, OWNERS)
+
+
+def test_numbers_of_images_that_were_stated_outlive_the_model_owner(tmp_path: Path) -> None:
+    openings = Openings(POLICY, tmp_path / "openings")
+    for name, count in (("alice", 5), ("bob", 9)):
+        openings.sums.check_begin(name, 1, 0, count)
+        openings.sums.begin(name, 1, count)
+        openings.sums.keep(name, 1)
+        openings.keep(name, torch.tensor([1]), 16)
+    for name in OWNERS:
+        openings.sums.say(name, 1, OWNERS)
+    openings.opened(1)
+    again = Openings(POLICY, tmp_path / "openings")
+    assert again.sums.counts == {"alice": 5, "bob": 9}
+    with pytest.raises(RemoteProtocolError, match="it says that it has 6 images, and has said 5 before"):
+        again.sums.check_begin("alice", 2, 1, 6)
 
 
 def test_who_begins_round_after_round_has_one_share_kept() -> None:

@@ -66,13 +66,14 @@ def in_the_clear(
     model: Transformer,
     learning: PublicLearning,
     owned: Sequence[Owned],
+    weights: Sequence[int] = (),
 ) -> list[AdapterParameters]:
     """The common parameters after every round."""
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
     clients = [Features(outputs=block_outputs(model, own.images), labels=own.labels) for own in owned]
     work = FullBatches(learning.batch, learning.batches)
-    return list(federated(learning.initial(), norm, clients, learning.schedule, work, seed=1))
+    return list(federated(learning.initial(), norm, clients, learning.schedule, work, seed=1, weights=weights))
 
 
 def distance(one: AdapterParameters, other: AdapterParameters) -> float:
@@ -114,6 +115,53 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
         for name in OWNERS:
             assert distance(found.common(name), found.common("alice")) == 0
             assert found.learners[name].based == 2
+
+
+async def test_data_owners_count_by_their_images_where_both_policies_say_so(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    many = one_block.images.repeat(2, 1, 1, 1)
+    counted = {
+        name: Owned(many[6 * place : 6 * place + count], torch.arange(count) % 3)
+        for place, (name, count) in enumerate(zip(OWNERS, (6, 8, 13), strict=True))
+    }
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner(least_count=6)
+        for name, own in counted.items():
+            found.learns(name, own, weights="counts")
+        await found.over(*OWNERS, DEALER)
+        weights = [16, 21, 32]
+        clear = in_the_clear(one_block, learning, list(counted.values()), weights)
+        alike = in_the_clear(one_block, learning, list(counted.values()))
+        for told, expected, equal in zip(found.told["alice"], clear, alike, strict=True):
+            assert told.counted.weight == sum(weights)
+            assert told.counted.images == 3 * learning.batch * learning.batches
+            bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(expected, learning.initial())
+            assert distance(told.parameters, expected) <= bound < distance(expected, equal)
+        for name in OWNERS:
+            assert distance(found.common(name), found.common("alice")) == 0
+
+
+async def test_sums_whose_weights_do_not_fit_are_refused_by_name(
+    tmp_path: Path, private: PrivateModel, learning: PublicLearning, owned: dict[str, Owned]
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        party = await found.model_owner()
+        opened = party._openings.opened
+        # As a model owner that adds up other shares than those of the survivors would tell it.
+        party._openings.opened = lambda number: bytes(len(opened(number)))  # type: ignore[method-assign]
+        for name, own in owned.items():
+            found.learns(name, own)
+        told = await found.house.waits("alice", "cannot-train")
+        assert told["detail"].startswith("the sums of round 1 do not fit each other: a weight of ")
+        for name in OWNERS:
+            await found.house.tasks.pop(name)
 
 
 async def test_noise_of_the_model_owner_is_the_same_for_all(
@@ -250,6 +298,7 @@ async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_polic
         ({"rounds": 5}, "2 rounds of 2 batches; here there are 5 of 2"),
         ({"batch": 3}, "it learns by batches of 4 images; here they have 3"),
         ({"smallest_cohort": 3}, "it opens sums of 2 data owners; the policy here wants 3"),
+        ({"weights": "counts"}, "data owners count alike with it; the policy here is that they count by their images"),
         ({"reveal": "all"}, "it reveals none of the outputs of blocks; here all is expected"),
     ],
 )

@@ -34,6 +34,7 @@ CODES: dict[tuple[str, str], set[Code | None]] = {
     ("begin-round", "number"): {Code.SESSION},
     ("begin-round", "based"): {Code.SESSION},
     ("begin-round", "done"): {Code.SESSION},
+    ("begin-round", "count"): {Code.SESSION},
     ("round-begun", "done"): {Code.SESSION},
     ("keep-round", "number"): {Code.SESSION},
     ("keep-round", "secret"): {None},

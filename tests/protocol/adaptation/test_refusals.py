@@ -112,6 +112,38 @@ def test_terms_that_a_data_owner_refuses(
     refused(world(terms=learning_terms(**terms), **given).run(), code, words, MODEL_OWNER)
 
 
+@pytest.mark.parametrize(
+    ("least", "count", "words"),
+    [
+        (5, 0, "data owners count by their images with it; the policy here is that they count alike"),
+        (0, 5, "data owners count alike with it; the policy here is that they count by their images"),
+    ],
+)
+def test_both_policies_have_to_count_images(least: int, count: int, words: str) -> None:
+    run = world(terms=learning_terms(least_count=least), counts={DATA_OWNER: count})
+    refused(run.run(), Code.POLICY, words, MODEL_OWNER)
+
+
+@pytest.mark.parametrize(
+    ("least", "said", "words"),
+    [
+        (0, 7, "it says that it has 7 images, where data owners count alike, and say 0"),
+        (5, 0, "it says that it has 0 images, where data owners count by how many they have"),
+    ],
+)
+def test_images_that_are_stated_where_they_do_not_count_or_the_other_way_round(
+    least: int, said: int, words: str
+) -> None:
+    run = world(terms=learning_terms(least_count=least), counts={DATA_OWNER: 9 if least else 0})
+
+    def other(parcel: Parcel) -> list[Parcel]:
+        assert isinstance(parcel.message, BeginRound)
+        return [altered(parcel, message=msgspec.structs.replace(parcel.message, count=said))]
+
+    run.say_instead("begin-round", DATA_OWNER, other)
+    refused(run.run(), Code.SESSION, words, DATA_OWNER)
+
+
 @pytest.mark.parametrize(("images", "batch"), [(3, 2), (3, 1), (1, 1)])
 def test_batches_of_another_size_are_refused(images: int, batch: int) -> None:
     run = world(terms=learning_terms(batch=2))
@@ -139,9 +171,9 @@ def test_batches_are_charged_to_the_quota() -> None:
          "it goes on behind batch 3 of a round of which 2 are done"),
         (None, "own-sum", OwnSum(number=2, chunk=0), bytes(8), Code.UNEXPECTED, "chunk 0 of the sum of round 2"),
         (None, "own-sum", OwnSum(number=1, chunk=1), bytes(8), Code.UNEXPECTED, "chunk 1 of the sum of round 1"),
-        (None, "own-sum", OwnSum(number=1, chunk=0), bytes(8), Code.VECTOR, "has 8 bytes; 256 are due"),
-        (None, "own-sum", OwnSum(number=1, chunk=0), bytes(264), Code.VECTOR, "has 264 bytes; 256 are due"),
-        (None, "own-sum", OwnSum(number=1, chunk=0), b"", Code.VECTOR, "has 0 bytes; 256 are due"),
+        (None, "own-sum", OwnSum(number=1, chunk=0), bytes(8), Code.VECTOR, "has 8 bytes; 264 are due"),
+        (None, "own-sum", OwnSum(number=1, chunk=0), bytes(272), Code.VECTOR, "has 272 bytes; 264 are due"),
+        (None, "own-sum", OwnSum(number=1, chunk=0), b"", Code.VECTOR, "has 0 bytes; 264 are due"),
         (None, "own-sum", SumLost(number=2, detail="late"), None, Code.SESSION,
          "it gives up round 2 where the sum of 1 is due"),
         (None, "own-sum", SumLost(number=1, detail=""), None, Code.SESSION, "is due, and a reason"),
@@ -161,7 +193,7 @@ def test_a_sum_for_nothing_that_was_asked_is_refused() -> None:
     run = world(("begin_round", (1, 0, 0)))
     sum_of_nothing = OwnSum(number=1, chunk=0)
     run.say_instead(
-        "round-begun", MODEL_OWNER, lambda parcel: [altered(parcel, message=sum_of_nothing, payload=bytes(256))]
+        "round-begun", MODEL_OWNER, lambda parcel: [altered(parcel, message=sum_of_nothing, payload=bytes(264))]
     )
     refused(run.run(), Code.UNEXPECTED, "own-sum is not expected in state AWAIT_ROUND", MODEL_OWNER)
 
@@ -216,8 +248,8 @@ def test_owners_beyond_the_policy_are_refused() -> None:
     [
         (lambda machine: machine.provide(2, None, 0.0, "late"), "the sum of round 2 where that of 1 was asked for"),
         (lambda machine: machine.provide(1, None, 0.0), "there is no sum of round 1, for no reason"),
-        (lambda machine: machine.provide(1, bytes(256), 0.0), "256 are due, and against it speaks: None"),
-        (lambda machine: machine.provide(1, bytes(248), 0.0), "248 bytes as the sum of round 1; 256 are due"),
+        (lambda machine: machine.provide(1, bytes(264), 0.0), "264 are due, and against it speaks: None"),
+        (lambda machine: machine.provide(1, bytes(256), 0.0), "256 bytes as the sum of round 1; 264 are due"),
         (lambda machine: machine.begin_round(0, 0.0), "cannot begin a round of learning in state SUMMING"),
     ],
 )

@@ -40,10 +40,10 @@ def test_what_a_round_says() -> None:
         "keep-round", "ask-sum", "own-sum", "close-inference", "inference-closed",
     ]  # fmt: skip
     terms = run.learning
-    assert sum_words(terms.sizes, terms.learning) == parameter_count(terms.sizes, terms.learning) + 3 == 32
+    assert sum_words(terms.sizes, terms.learning) == parameter_count(terms.sizes, terms.learning) + 4 == 33
     expected = [(1, run.sum_of(1), "")]
     assert told(run, FIRST) == told(run, SECOND) == expected
-    assert len(expected[0][1]) == 8 * 32
+    assert len(expected[0][1]) == 8 * 33
 
 
 def test_a_batch_goes_through_the_rounds_of_learning_and_tells_nothing_else() -> None:
