@@ -52,6 +52,10 @@ Reveal = Literal["none", "sampled", "all"]
 """What data owners are told of the outputs of blocks."""
 
 
+Selection = Literal["data-owner", "enrolment"]
+"""Which images a batch has whose outputs are told."""
+
+
 Weights = Literal["equal", "counts"]
 """How much data owners count: alike, or by how many images they have, which they state then."""
 
@@ -115,6 +119,14 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
 
+    selection: Annotated[
+        Selection,
+        Meta(
+            description="Which images a batch has where outputs are told: those that the data owner chose for it "
+            '("data-owner"), or the next ones of all that it goes through, which are put into one secret order at the '
+            'beginning of a session ("enrolment"); these have to be held in memory.'
+        ),
+    ] = "data-owner"
     weights: Annotated[
         Weights,
         Meta(
@@ -168,6 +180,10 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
             raise ValueError(
                 f'adaptation.noise = {self.noise:g}: with reveal = "{self.reveal}" data owners are told outputs of '
                 "blocks, which have none; set one of them to none"
+            )
+        if self.selection == "enrolment" and self.reveal == "none":
+            raise ValueError(
+                'adaptation.selection = "enrolment" is for outputs that are told; with reveal = "none" leave it out'
             )
         if self.largest_epsilon and not self.noise:
             raise ValueError(

@@ -32,6 +32,7 @@ from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
 from tacit.parties.adaptation.ways import Batch, LearningWay, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
+from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.stages import input_share
@@ -41,7 +42,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.results import RoundAnswered, SumTold
-from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.adaptation.weighting import sum_of_weights, weight_of
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output, Trigger
@@ -72,6 +73,8 @@ class LearnerSettings:
     rounds: int
     reveal: Reveal = "none"
     """What it expects to be told of outputs of blocks."""
+    selection: Selection = "data-owner"
+    """Whether it chooses the images of a batch, or enrols all that it goes through."""
     smallest_cohort: int
     """The fewest data owners whose sum it takes part in, without those who may collude."""
     weights: Weights = "equal"
@@ -218,6 +221,7 @@ class PrivateLearner:
             patience=FOR_OWNER * own.patience,
             purpose="learning",
             reveal=settings.reveal,
+            selection=settings.selection,
             smallest_cohort=settings.smallest_cohort,
             count=self._count,
             entropy=os.urandom,
@@ -237,7 +241,7 @@ class PrivateLearner:
         worker = Worker()
         self._exit.callback(worker.close)
         sizes = learning.public.sizes
-        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=DATA)
+        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=DATA, images=agreed.images)
         preparation = Preparation(
             conversation,
             sizes,
@@ -317,10 +321,20 @@ class PrivateLearner:
         work = FullBatches(self._settings.batch, self._settings.batches)
         return list(work.batches(len(self._images), generator))
 
+    def _brought(self, session: _Session, order: Order) -> Order:
+        """Indices of the images that it brings to the next pass: those of the batch, or all of all rounds, or none."""
+        count = session.way.brought(session.machine.number + 1, len(order))
+        if count in (0, len(order)):
+            return order[:count]
+        return np.concatenate([each for number in range(self._settings.rounds) for each in self._batches(number + 1)])
+
+    def _share(self, public: PublicModel, chosen: torch.Tensor) -> torch.Tensor:
+        return input_share(public, len(chosen), self._images[chosen] if len(chosen) else None)
+
     async def _batch(self, session: _Session, round: int, order: Order) -> None:
         conversation, preparation = session.conversation, session.preparation
-        chosen, began = torch.from_numpy(order), time.perf_counter()
-        share = await session.worker(input_share, session.learning.public, len(order), self._images[chosen])
+        chosen, began = torch.from_numpy(self._brought(session, order)), time.perf_counter()
+        share = await session.worker(self._share, session.learning.public, chosen)
         await preparation.ready()
         conversation.hear(session.machine.ask(conversation.now()))
         await conversation.expect(PassBegun)

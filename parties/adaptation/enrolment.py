@@ -13,7 +13,7 @@ is 43,676 images of 3 x 32 x 32 pixels, 891 of 3 x 224 x 224, and 303 of 3 x 384
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,13 +24,23 @@ from tacit.parties.correlated.material import LARGEST_WORDS
 from tacit.parties.inference.material import AnyBlockRequest, Shuffle
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, FixedLinear, Party, Program
-from tacit.parties.inference.stages import Carried, Run
+from tacit.parties.inference.stages import Carried, PassStage, Run
 from tacit.protocol.inference.schedule import STREAM, Sizes
 
 
 def most_enrolled(sizes: Sizes) -> int:
     """How many images can be put into one order: of each word two are drawn or sent."""
     return LARGEST_WORDS // (2 * _words(sizes))
+
+
+def check_enrolled(sizes: Sizes, images: int) -> None:
+    """ValueError for more images than can be put into one order, and for none."""
+    most = most_enrolled(sizes)
+    if not 1 <= images <= most:
+        raise ValueError(
+            f"{images} images cannot be enrolled together, 1 to {most} of this model's can: take fewer rounds or "
+            'batches, or adaptation.selection = "data-owner"'
+        )
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,7 @@ class EnrolmentStage:
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         """As of ModelStage. ValueError for more images than fit."""
-        most = most_enrolled(self.public.sizes)
-        if not 1 <= images <= most:
-            raise ValueError(
-                f"{images} images cannot be enrolled together, 1 to {most} of this model's can: enrol fewer, or let "
-                "the data owner choose its batches"
-            )
+        check_enrolled(self.public.sizes, images)
         return (Shuffle(MODEL, (images, _words(self.public.sizes)), STREAM),)
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
@@ -63,6 +68,38 @@ class EnrolmentStage:
             rows = torch.cat([carried.share.flatten(1), carried.labels[:, None]], 1).to(party.device)
             rows = yield from shuffled.run(rows)
             return replace(carried, share=rows[:, :-1].reshape(carried.share.shape), labels=rows[:, -1])
+
+        return run
+
+
+@dataclass(frozen=True)
+class Enrolling:
+    """The first stage of the first pass of a session, before which everything is put into order; all of it is kept."""
+
+    enrolment: EnrolmentStage
+    images: int
+    """Of all passes."""
+    first: PassStage
+    keep: Callable[[Revealed], Revealed]
+    """Gets all, in the order of the model owner, and says what the first pass goes on with."""
+
+    @property
+    def name(self) -> str:
+        return self.first.name
+
+    def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
+        """As of ModelStage."""
+        return (*self.enrolment.requests(self.images, numbers), *self.first.requests(images, numbers))
+
+    def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
+        """As of ModelStage."""
+        enrol = self.enrolment.prepared(party, self.images, layers)
+        begin = self.first.prepared(party, images, layers)
+
+        def run(carried: Carried) -> Program[Carried]:
+            enrolled = yield from enrol(carried)
+            assert isinstance(enrolled, Revealed)
+            return (yield from begin(self.keep(enrolled)))
 
         return run
 

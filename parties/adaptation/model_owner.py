@@ -34,7 +34,7 @@ from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTe
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.adaptation.weighting import LARGEST_SUM, sum_of_weights, weight_of
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
@@ -48,6 +48,8 @@ class TeachingSettings(ModelOwnerSettings):
     learning: PublicLearning
     reveal: Reveal = "none"
     """What data owners are told of outputs of blocks; anything but nothing gives the model away."""
+    selection: Selection = "data-owner"
+    """Which images a batch has where outputs are told."""
     opening: OpeningPolicy
     openings: Path | None = None
     """The file that says which sums were told; None: in memory, until it ends."""
@@ -85,6 +87,7 @@ class TeachingParty(ModelOwnerParty):
             own.learning,
             purpose="learning",
             reveal=own.reveal,
+            selection=own.selection,
             results=own.results,
             most_images=own.most_images,
             rounds=own.opening.rounds,
@@ -111,7 +114,7 @@ class TeachingParty(ModelOwnerParty):
         own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
         self.diary.write("agreed", peer=peer, images=agreed.images, session=agreed.session.hex()[:16])
         standing, worker = self._standings[peer], Worker()
-        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=MODEL)
+        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=MODEL, images=agreed.images)
         preparation = Preparation(
             conversation,
             learning.public.sizes,
@@ -156,7 +159,8 @@ class TeachingParty(ModelOwnerParty):
         await preparation.ready()
         conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
         await conversation.expect(PassBegun)
-        share, learnt = input_share(learning.public, images, None), standing.learnt
+        brought = way.brought(machine.number, images)
+        share, learnt = input_share(learning.public, brought, None), standing.learnt
         batch = Batch(number=machine.number, share=share, labels=None, rate=learning.rate(standing.number))
         found, _ = await hold_pass(conversation, preparation, worker, way.begun(batch, learnt))
         preparation.over(machine.number)

@@ -19,6 +19,7 @@ from tacit.models.adapters.configuration import AdapterConfiguration, ParallelCo
 from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters, each, initial
 from tacit.parties.adaptation.bounds import StepScales
+from tacit.parties.adaptation.enrolment import check_enrolled
 from tacit.parties.adaptation.fixed_point import ACTIVATION
 from tacit.parties.adaptation.step import StepSizes, whole_rate
 from tacit.parties.inference.model import PRINTABLE, PublicModel
@@ -26,7 +27,7 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.results import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
-from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.inference.schedule import STREAM, Results
 
 LARGEST_PARAMETERS: Final = 1 << 24
@@ -140,6 +141,7 @@ def learning_terms(
     *,
     purpose: Purpose,
     reveal: Reveal = "none",
+    selection: Selection = "data-owner",
     results: Results,
     most_images: int,
     rounds: int,
@@ -161,6 +163,7 @@ def learning_terms(
             "arithmetic": msgspec.msgpack.encode(learning),
             "purpose": purpose,
             "reveal": reveal,
+            "selection": selection,
             "learning": learning.learning,
             "rounds": rounds,
             "smallest_cohort": smallest_cohort,
@@ -196,4 +199,6 @@ def _check(terms: AdaptationTerms, learning: PublicLearning) -> None:
         raise ValueError(
             f"terms for {terms.rounds} rounds come with a schedule of {learning.schedule.rounds}; open as many"
         )
+    if terms.selection == "enrolment":
+        check_enrolled(terms.sizes, terms.most_images)
     check_labels(learning.classes, terms.results.labels)

@@ -161,4 +161,4 @@ class LearningModelOwner(
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
         terms = adaptation_terms(self.agreed.terms)
-        return adaptation_rounds(terms, images, session=self.session, number=self.number)
+        return adaptation_rounds(terms, images, session=self.session, number=self.number, enrolled=self.agreed.images)

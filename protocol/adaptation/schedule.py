@@ -56,11 +56,17 @@ def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
     return parameter_count(sizes, learning) + len(COUNTED)
 
 
-def adaptation_rounds(terms: AdaptationTerms, images: int, *, session: bytes, number: int) -> tuple[Round, ...]:
-    """Of the pass of this number in a session, of learning or of a prediction."""
+def adaptation_rounds(
+    terms: AdaptationTerms, images: int, *, session: bytes, number: int, enrolled: int = 0
+) -> tuple[Round, ...]:
+    """Of the pass of this number in a session, of learning or of a prediction. enrolled: images of all passes, which
+    the first one puts into one order, if the terms say so."""
     sizes, learning = terms.sizes, terms.learning
     if terms.purpose == "learning" and terms.reveal != "none":
-        return told_rounds(sizes, images, told_blocks(terms.reveal, sizes.blocks, session=session, number=number))
+        enrols = number == 1 and terms.selection == "enrolment"
+        first = enrolment_rounds(sizes, enrolled) if enrols else ()
+        told = told_blocks(terms.reveal, sizes.blocks, session=session, number=number)
+        return (*first, *told_rounds(sizes, images, told))
     backbone = (
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * sizes.blocks,

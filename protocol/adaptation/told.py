@@ -19,6 +19,9 @@ from tacit.protocol.core.primitives import Label, digest
 
 Reveal = Literal["none", "sampled", "all"]
 """Which outputs of blocks data owners are told: none, a sample that is drawn for every pass, or all."""
+Selection = Literal["data-owner", "enrolment"]
+"""Which images a batch has whose outputs are told: those that the data owner chose for it, or the next ones in a secret
+order of the model owner, of everything that the data owner goes through in a session."""
 MOST_BLOCKS: Final = 257
 """Of which a sample can be drawn: a digest has 256 coins, and the last block needs none."""
 

@@ -27,12 +27,13 @@ class Collusion:
 
 def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> list[Exposure]:
     """The parties of a run, from the data owners to the outside world."""
-    told = experiment.adaptation.reveal
+    own, told = experiment.adaptation, experiment.adaptation.reveal
     done = [row for row in summary["rounds"] if row["status"] == "completed"]
     words = f"{len(done)} times {summary['parameters']:,} words"
     what = {"none": (), "sampled": ("outputs of sampled blocks",), "all": ("outputs of all blocks",)}[told]
-    pairs = [f"{outputs} of its own images, in secret orders; {GIVES_AWAY}" for outputs in what]
-    counted, noise = experiment.adaptation.weights == "counts", summary["noise"]
+    orders = "in one secret order of all of them, and others" if own.selection == "enrolment" else "in secret orders"
+    pairs = [f"{outputs} of its own images, {orders}; {GIVES_AWAY}" for outputs in what]
+    counted, noise = own.weights == "counts", summary["noise"]
     noisy = () if noise is None else (noise_told(noise),)
     weights = "weights of the model, and what its blocks leave" if told == "none" else "weights of the model as such"
     return [

@@ -129,6 +129,7 @@ class Seat:
             device=torch.device(self.device),
             learning=self.learning,
             reveal=own.reveal,
+            selection=own.selection,
             opening=OpeningPolicy(
                 rounds=own.most_rounds or experiment.federation.rounds,
                 owners=experiment.federation.clients,
@@ -155,6 +156,7 @@ class Seat:
             batches=own.batches,
             rounds=self.experiment.federation.rounds,
             reveal=own.reveal,
+            selection=own.selection,
             smallest_cohort=own.smallest_cohort,
             weights=own.weights,
             # So that it draws what it would draw in the clear (models/adapters/federated.py).

@@ -18,6 +18,7 @@ import torch
 
 from tacit.models.adapters.federated import Schedule
 from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation.enrolment import check_enrolled
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
@@ -82,6 +83,8 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
     )
     transformer, images, labels = found.served.transformer, found.own.images, found.own.labels
     learning, margin = rehearsed_learning(model, transformer, images, labels, lesson, margin=own.margin)
+    if own.selection == "enrolment":
+        check_enrolled(model.public.sizes, own.batch * own.batches * experiment.federation.rounds)
     policy = noise_policy(own)
     noise = None if policy is None else SumNoise(policy, learning, owners=experiment.federation.clients)
     if noise is not None:

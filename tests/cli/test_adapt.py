@@ -213,6 +213,16 @@ def test_that_telling_outputs_gives_the_model_away_is_said_everywhere(
 
 
 @pytest.mark.end_to_end
+def test_one_batch_that_is_enrolled_is_that_batch(tacit: Invoke, tmp_path: Path) -> None:
+    experiment = changed(tmp_path, 'selection = "enrolment"\nreveal = "all"')
+    told = held(tacit, experiment, tmp_path / "run", "--rounds", 1, "--clients", 3, "--seed", 7)
+    assert told.result.exit_code == 0, told.result.output
+    # A step is that of a mean over the batch, whatever its order.
+    (expected,) = in_the_clear(told)
+    assert distance(told.adapters(1), expected) <= error(told, expected, steps=1)
+
+
+@pytest.mark.end_to_end
 def test_data_owners_count_by_their_images(tacit: Invoke, tmp_path: Path) -> None:
     keys = SMALL.replace('partition = "iid"', 'partition = "dirichlet"\nalpha = 1.0')
     experiment = written(tmp_path, keys.replace("[adaptation]", '[adaptation]\nweights = "counts"'))
@@ -310,6 +320,10 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     "noise on sums where outputs are told": (
         lambda small, tmp: [changed(tmp, 'noise = 0.01\nreveal = "all"')],
         'adaptation.noise = 0.01: with reveal = "all" data owners are told outputs of blocks, which have none',
+    ),
+    "enrolment where nothing is told": (
+        lambda small, tmp: [changed(tmp, 'selection = "enrolment"')],
+        'adaptation.selection = "enrolment" is for outputs that are told',
     ),
     "a budget of noise that is not there": (
         lambda small, tmp: [changed(tmp, "largest_epsilon = 1.0")],

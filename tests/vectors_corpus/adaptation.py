@@ -81,7 +81,7 @@ def learning_terms(**changes: Any) -> dict[str, Any]:
     """Terms with other sizes, and other fields of what is learned."""
     learning = {name: changes.pop(name, value) for name, value in LEARNING.items()}
     own = {"purpose": "learning", "reveal": "none", "learning": learning, "rounds": 2, "smallest_cohort": 2}
-    own["least_count"] = 0
+    own |= {"least_count": 0, "selection": "data-owner"}
     own |= {name: changes.pop(name) for name in own if name in changes}
     return terms_with(**({"input": "shared"} | changes)) | own
 
@@ -95,7 +95,7 @@ def encoded_learning_terms(**changes: Any) -> bytes:
 def adaptation_terms() -> Script:
     script = message("Terms of both purposes, and their encoding and digest.")
     for changes in (
-        {"reveal": "sampled"},
+        {"reveal": "sampled", "selection": "enrolment"},
         {"purpose": "prediction", "reveal": "all", "adapters": 0},
         {"rounds": 1 << 20, "cut": 38, "gradient": 64, "least_count": 2**31},
     ):
@@ -123,6 +123,7 @@ def adaptation_terms_bad_value() -> Script:
     for fields in (
         {"purpose": "other"},
         {"reveal": "most"},
+        {"selection": "enrolment"},
         {"rounds": 0},
         {"smallest_cohort": 1},
         {"least_count": -1},
@@ -130,7 +131,7 @@ def adaptation_terms_bad_value() -> Script:
         {"more": 0},
     ):
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
-    for missing in (("reveal",), ("least_count",), ("purpose", "reveal", "learning", "rounds", "smallest_cohort")):
+    for missing in (("reveal",), ("purpose", "reveal", "learning", "rounds", "smallest_cohort")):
         rest = {name: value for name, value in honest.items() if name not in missing}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(rest))
     return script
@@ -142,7 +143,9 @@ def adaptation_schedule() -> Script:
     one = dict.fromkeys(SIZES, 1) | {"far": False, "adapters": 1, "rank": 1, "classes": 2}
     predicts: dict[str, Any] = {"purpose": "prediction", "reveal": "all"}
     sampled: dict[str, Any] = {"reveal": "sampled", "blocks": 4, "adapters": 4}
+    enrolled = {"reveal": "all", "selection": "enrolment"}
     cases: tuple[tuple[dict[str, Any], int, int], ...] = (
+        (one | enrolled, 2, 1),
         ({}, 5, 1),
         ({"adapters": 0, "cut": 38, "gradient": 1}, 1, 1),
         (one, 2, 1),
@@ -154,7 +157,7 @@ def adaptation_schedule() -> Script:
     )
     for changes, images, number in cases:
         terms = learning_terms(**changes)
-        script.do("schedule", terms=terms, images=images, session=drawn("session"), number=number)
+        script.do("schedule", terms=terms, images=images, session=drawn("session"), number=number, enrolled=6)
     return script
 
 

@@ -34,6 +34,7 @@ ADAPTATION_TERMS = Map(
     **TERMS.fields,
     purpose=choice("learning", "prediction"),
     reveal=choice("none", "sampled", "all"),
+    selection=choice("data-owner", "enrolment"),
     learning=LEARNING,
     rounds=Integer(1, 2**20),
     smallest_cohort=Integer(2, LARGEST_COHORT),
@@ -44,6 +45,7 @@ ADAPTATION_TERMS = Map(
 def read_adaptation_terms(encoded: bytes) -> dict[str, Any]:
     found = read_terms(encoded, ADAPTATION_TERMS)
     require(found["learning"]["adapters"] in (0, found["sizes"]["blocks"]), "MALFORMED")
+    require(found["selection"] == "data-owner" or found["reveal"] != "none", "MALFORMED")
     return found
 
 
@@ -93,11 +95,23 @@ def told_rounds(sizes: dict[str, int], images: int, told: list[bool]) -> list[tu
     return [*found, ("count", 4, 4), ("range", 8, 8)]
 
 
-def adaptation_rounds(terms: dict[str, Any], images: int, session: bytes, number: int) -> list[tuple[str, int, int]]:
+def enrolment_rounds(terms: dict[str, Any], number: int, enrolled: int) -> list[tuple[str, int, int]]:
+    """What the first pass begins with: *Enrolment*."""
+    if number > 1 or terms["selection"] == "data-owner":
+        return []
+    sizes = terms["sizes"]
+    words = (tokens_of(sizes) - 1) * sizes["channels"] * sizes["patch"] ** 2 + 1
+    return [("shuffle", 4 * enrolled, 5 * enrolled * words)]
+
+
+def adaptation_rounds(
+    terms: dict[str, Any], images: int, session: bytes, number: int, enrolled: int
+) -> list[tuple[str, int, int]]:
     """Of the pass of this number in a session: *Rounds of a pass*, and *Told outputs*."""
     learns = terms["purpose"] == "learning"
     if learns and terms["reveal"] != "none":
-        return told_rounds(terms["sizes"], images, told_of(terms, session, number))
+        told = told_rounds(terms["sizes"], images, told_of(terms, session, number))
+        return enrolment_rounds(terms, number, enrolled) + told
     sizes, learning = terms["sizes"], terms["learning"]
     n, t, d = images, tokens_of(sizes), sizes["width"]
     a, r, c, p = learning["adapters"], learning["rank"], learning["classes"], parameters_of(terms)

@@ -86,7 +86,7 @@ def test_counts_have_as_much_of_what_they_can_be(probing: PublicLearning) -> Non
     images = 3 * probing.batch * probing.batches
     words = torch.stack([own.words(3, 3) for _ in range(DRAWS)])[:, -COUNTS:]
     assert bool((words[:, 2] == 0).all())
-    told = [Counted.of(each + torch.tensor([0, 0, images]), probing.classes) for each in words]
+    told = [Counted.of(each + torch.tensor([0, 0, images, 3]), probing.classes) for each in words]
     worst = 2 * probing.scales.head.reach + math.log(probing.classes)
     for found, half in (
         (torch.tensor([each.loss for each in told]), worst / 2 / 0.97),

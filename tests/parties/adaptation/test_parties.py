@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
 from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
+from tacit.parties.adaptation import ways
 from tacit.parties.adaptation.noise import NoisePolicy
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
+from tacit.parties.adaptation.told_stages import ToldBatch
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.links import endpoint
 from tacit.protocol.adaptation.told import Reveal
@@ -115,6 +118,47 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
         for name in OWNERS:
             assert distance(found.common(name), found.common("alice")) == 0
             assert found.learners[name].based == 2
+
+
+async def test_what_is_enrolled_is_learned_in_the_order_of_the_model_owner(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[ToldBatch] = []
+    step = ways.told_step
+
+    def noting(parameters: AdapterParameters, norm: FinalNorm, batch: ToldBatch, *, rate: float) -> Any:
+        seen.append(batch)
+        return step(parameters, norm, batch, rate=rate)
+
+    monkeypatch.setattr(ways, "told_step", noting)
+    # Of different labels for each data owner, so that it shows whose batches these are.
+    own = {name: Owned(each.images, torch.full((6,), place)) for place, (name, each) in enumerate(owned.items())}
+    rows = learning.schedule.rounds * learning.batches * learning.batch
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner(reveal="all", selection="enrolment", most_images=rows)
+        for name, each in own.items():
+            found.learns(name, each, reveal="all", selection="enrolment")
+        await found.over(*OWNERS, DEALER)
+        assert [told.counted.images for told in found.told["alice"]] == [3 * learning.batch * learning.batches] * 2
+    for place, each in enumerate(own.values()):
+        told = torch.cat([batch.outputs[0] for batch in seen if batch.labels[0] == place])
+        assert all(bool((batch.labels == batch.labels[0]).all()) for batch in seen)
+        (expected,) = block_outputs(one_block, each.images)
+        distances = torch.cdist(told.flatten(1), expected.flatten(1))
+        nearest, image = distances.min(1)
+        assert bool((nearest <= 2 * BLOCK_ERROR * expected.flatten(1).norm(dim=1)[image]).all())
+        # Two rounds of batches go through all images as often as they would in the order of the data owner.
+        works = [FullBatches(learning.batch, learning.batches)] * learning.schedule.rounds
+        drawn = [work.batches(6, np.random.default_rng([1, number + 1, place])) for number, work in enumerate(works)]
+        chosen = np.concatenate([order for orders in drawn for order in orders])
+        assert sorted(image.tolist()) == sorted(chosen.tolist())
+        assert len(chosen) == rows
 
 
 async def test_data_owners_count_by_their_images_where_both_policies_say_so(
@@ -299,6 +343,7 @@ async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_polic
         ({"batch": 3}, "it learns by batches of 4 images; here they have 3"),
         ({"smallest_cohort": 3}, "it opens sums of 2 data owners; the policy here wants 3"),
         ({"weights": "counts"}, "data owners count alike with it; the policy here is that they count by their images"),
+        ({"selection": "enrolment"}, "its batches are by data-owner; here they are by enrolment"),
         ({"reveal": "all"}, "it reveals none of the outputs of blocks; here all is expected"),
     ],
 )

@@ -78,6 +78,21 @@ def test_rounds_and_parameters_of_the_page(
 
 
 @settings(max_examples=30, deadline=None)
+@given(enrolled=st.integers(1, 9), grid=st.integers(1, 3), channels=st.integers(1, 3), patch=st.integers(1, 3))
+def test_enrolment_of_the_page(enrolled: int, grid: int, channels: int, patch: int) -> None:
+    (formulas,) = re.findall(r"the model owner sends\s(.+?) bytes and the data owner\s(.+?), for", PAGE, re.DOTALL)
+    terms = learning_terms(
+        side=grid * patch, patch=patch, channels=channels, adapters=0, reveal="all", selection="enrolment", batch=1
+    )
+    letters = {"E": enrolled, "T": terms.sizes.tokens, "p": channels * patch**2}
+    model_owner, data_owner = (value(" ".join(formula.split()), letters) for formula in formulas)
+    first, second = (
+        adaptation_rounds(terms, 1, session=bytes(32), number=number, enrolled=enrolled) for number in (1, 2)
+    )
+    assert first == (Round("shuffle", model_owner, data_owner), *second)
+
+
+@settings(max_examples=30, deadline=None)
 @given(told=st.lists(st.booleans(), max_size=3), images=st.integers(1, 4), width=st.integers(1, 5))
 def test_told_outputs_of_the_page(told: list[bool], images: int, width: int) -> None:
     told = [*told, True]
