@@ -171,7 +171,7 @@ def adaptation_round() -> Script:
 
 def _told(about: str, **changes: Any) -> tuple[Play, AdaptationTerms]:
     """A data owner that expects what these terms reveal, in a round."""
-    wanted = {name: changes[name] for name in ("reveal", "selection") if name in changes}
+    wanted: Changes = {name: changes[name] for name in ("reveal", "selection") if name in changes}
     play = begun(about, DATA_OWNER, terms=changes, owner=wanted)
     begin(play, DATA_OWNER, 1)
     return play, small_terms(**changes)
