@@ -14,8 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+
+
+MOST_LOST: Final = 64
+"""Rounds after the last sum of which it is known why they were lost: a liar can lose any number of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +167,11 @@ class RoundSums:
         return f"the model owner opens {policy.rounds} rounds{because}, and all of them are open"
 
     def _lose(self, number: int, reason: str) -> None:
-        """There is no sum of this round, and there will be none."""
+        """There is no sum of this round, and there will be none. Of many the one lost first is forgotten: no share of
+        it is left, so that it is final only if it is learned anew."""
         self.lost[number] = reason
+        if len(self.lost) > MOST_LOST:
+            del self.lost[next(iter(self.lost))]
         for owner in [name for name, round in self.kept.items() if round == number]:
             del self.kept[owner]
             self.said.pop(owner, None)

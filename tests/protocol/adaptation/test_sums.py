@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.adaptation.sums import MOST_LOST, OpeningPolicy, RoundSums
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 
 OWNERS = ("a", "b", "c")
@@ -256,6 +256,20 @@ def test_what_is_lost_stays_lost_and_the_next_round_is_not() -> None:
         sums.say(owner, 2, ALL)
     assert (sums.verdict(2), sums.verdict(1)) == ("", "a later round, 2, has been opened")
     assert sums.lost == sums.kept == sums.said == sums.begun == {}
+
+
+def test_a_liar_that_loses_round_after_round_fills_no_memory() -> None:
+    sums = learned()
+    for number in range(2, 2 * MOST_LOST):
+        sums.begin("c", number)
+        sums.keep("c", number)
+        sums.say("c", number, ("c",))
+        assert sums.verdict(number) is not None
+    assert len(sums.lost) == MOST_LOST
+    assert sums.verdict(2) is None
+    for owner in ("a", "b"):
+        sums.say(owner, 1, ("a", "b"))
+    assert (sums.verdict(1), sums.lost) == ("", {})
 
 
 @pytest.mark.parametrize(
