@@ -18,7 +18,6 @@ from typing import Final
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 
-
 MOST_LOST: Final = 64
 """Rounds after the last sum of which it is known why they were lost: a liar can lose any number of them."""
 
