@@ -11,9 +11,7 @@ from tacit.cli.output import WRONG_INPUT, complaining, failure, warn
 
 
 def report(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` or `tacit adapt` writes it.")
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` writes it.")],
     others: Annotated[
         list[Path] | None,
         typer.Argument(metavar="LOGS", help="Event logs of other hosts, or directories of such; clocks are aligned."),
@@ -22,8 +20,7 @@ def report(
 ) -> None:
     """Make the report of a run from its event logs: one HTML page that needs nothing else.
 
-    Logs of parties on other hosts are merged into it, their clocks aligned by the messages that both ends noted. An
-    adaptation has a report when it is over.
+    Logs of parties on other hosts are merged into it, their clocks aligned by the messages that both ends noted.
 
     Exit status: 0 the page is written; 2 wrong input.
     """
@@ -34,14 +31,7 @@ def report(
     try:
         with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):
             run = RunDirectory.of_a_run(directory)
-            if run.learning.is_file():
-                if others:
-                    raise RunDirectoryError(f"{others[0]}: an adaptation of one machine has no logs of other hosts")
-                # Imported here, as below: what draws takes half a second to load.
-                from tacit.simulate.adaptation.page import report_again
-
-                typer.echo(report_again(run, out=out))
-                return
+            # Imported here: what draws takes half a second to load.
             from tacit.simulate.report.page import write_report
 
             typer.echo(write_report(run, *others or (), out=out, on_unread=warn))

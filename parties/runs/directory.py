@@ -7,7 +7,6 @@ velocity-ROUND.safetensors   with momentum of the server: its velocity after tha
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 rounds.csv, clients.csv   its rounds as tables: a row for a round, and for a client in a round
-learning.msgpack      of an adaptation alone: what is public of it, from its beginning on
 statistics.json       mean and deviation of the pixels, where a first sum told them
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
@@ -130,7 +129,6 @@ class RunDirectory:
         self.model = path / "model.safetensors"
         self.plain_model = path / "plain-model.safetensors"
         self.summary = path / "summary.json"
-        self.learning = path / "learning.msgpack"
         self.statistics = path / "statistics.json"
         self.logs = path / "logs"
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from markupsafe import Markup
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY
 from tacit.simulate.adaptation.exposure import collusions, exposures
 from tacit.simulate.adaptation.history import history_of
@@ -24,28 +21,11 @@ from tacit.simulate.report.history import History
 from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, phase_row, rendered, settings, timelines
 
 
-def write_report(
-    folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures, *, out: Path | None = None
-) -> Path:
-    """Write the page, by default into the folder of the run; returns its path. OSError, and as of `make_report`."""
-    path = out or folder.path / "report.html"
+def write_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> Path:
+    """Write the page into the folder of the run; returns its path. OSError, and as of `make_report`."""
+    path = folder.path / "report.html"
     path.write_text(make_report(folder, experiment, summary), encoding="utf-8")
     return path
-
-
-def report_again(run: RunDirectory, *, out: Path | None = None) -> Path:
-    """The same from what an adaptation that is over has left. ExperimentError, EventLogError, and RunDirectoryError for
-    one without a summary, or with another file in its place; OSError."""
-    if not run.summary.is_file():
-        raise RunDirectoryError(
-            f"{run.path}: {run.summary.name} is missing: the adaptation goes on, or was cut short; only one that has "
-            "come to its end has a report"
-        )
-    try:
-        summary = msgspec.json.decode(run.summary.read_bytes(), type=AdaptationFigures)
-    except msgspec.MsgspecError as error:
-        raise RunDirectoryError(f"{run.summary} is not what `tacit adapt` writes: {error}") from None
-    return write_report(Folder(run.path), load_as(AdaptationExperiment, run.experiment), summary, out=out)
 
 
 def make_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> str:

@@ -61,6 +61,11 @@ class Folder:
         """What it has in common with other runs."""
         return RunDirectory(self.path)
 
+    @property
+    def learning(self) -> Path:
+        """What is public of the learning."""
+        return self.path / "learning.msgpack"
+
     def adapters(self, round: int) -> Path:
         """The common ones after this round."""
         return self.path / "adapters" / f"{round}.safetensors"
@@ -188,6 +193,6 @@ def tell(control: Control, party: str) -> Callable[[str, dict[str, Any]], None]:
 def read_learning(folder: Folder) -> PublicLearning:
     """What is public of the learning of a run. ValueError or OSError if it cannot be read."""
     try:
-        return msgspec.msgpack.decode(folder.run.learning.read_bytes(), type=PublicLearning)
+        return msgspec.msgpack.decode(folder.learning.read_bytes(), type=PublicLearning)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{folder.run.learning} is not what `tacit adapt` writes: {error}") from error
+        raise ValueError(f"{folder.learning} is not what `tacit adapt` writes: {error}") from error

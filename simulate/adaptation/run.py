@@ -91,8 +91,8 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
         noise.rounds(experiment.federation.rounds)  # What the budget has no room for is refused before anybody learns.
     if margin < own.margin:
         show("", "narrow", {"margin": margin})
-    with writing(folder.run.learning):
-        folder.run.learning.write_bytes(msgspec.msgpack.encode(learning))
+    with writing(folder.learning):
+        folder.learning.write_bytes(msgspec.msgpack.encode(learning))
     return Prepared(found, model, learning, noise)
 
 

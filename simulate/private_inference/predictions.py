@@ -33,7 +33,7 @@ class PredictionRequest:
     """A number of test images, a file, or a folder; None: all test images."""
 
     def __post_init__(self) -> None:
-        for file in (self.folder.run.experiment, self.folder.run.learning, self.folder.run.summary):
+        for file in (self.folder.run.experiment, self.folder.learning, self.folder.run.summary):
             if not file.is_file():
                 raise ValueError(
                     f"{self.folder.path} holds no {file.name}: name a directory that `tacit adapt` has written, and "

@@ -40,7 +40,7 @@ def judge(prepared: Prepared) -> Judge:
 
 def test_what_is_public_is_kept(prepared: Prepared, folder: Folder, tmp_path: Path) -> None:
     assert read_learning(folder) == prepared.learning
-    (tmp_path / folder.run.learning.name).write_bytes(b"nothing")
+    (tmp_path / folder.learning.name).write_bytes(b"nothing")
     with pytest.raises(ValueError, match="is not what `tacit adapt` writes"):
         read_learning(Folder(tmp_path))
 

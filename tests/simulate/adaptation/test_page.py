@@ -8,12 +8,7 @@ from pathlib import Path
 
 import playwright.sync_api
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from tacit.cli.report import report
-from tacit.parties.runs.directory import write_output
-from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
 from tacit.simulate.adaptation.page import make_report, write_report
 
@@ -21,8 +16,6 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from scripted import JUDGED, OWNERS, Script
 
-app = typer.Typer()
-app.command()(report)
 HIDDEN = "[...document.querySelectorAll('.cards')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
 """How many tables go on beyond their edge."""
 
@@ -75,31 +68,6 @@ def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:
     path = write_report(script.folder, script.experiment, summary)
     assert path == tmp_path / "run" / "report.html"
     assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
-
-
-def test_it_is_made_again_from_the_folder(tmp_path: Path) -> None:
-    script = well(tmp_path / "run")
-    script.folder.run.keep_experiment(experiment_toml(script.experiment))
-    script.folder.run.learning.touch()
-    refused = CliRunner().invoke(app, [str(script.folder.path)])
-    assert refused.exit_code == 2
-    assert "summary.json is missing: the adaptation goes on, or was cut short" in refused.stderr
-    summary = script.summary()
-    write_output("adaptation", summary, script.folder.run.summary)
-    assert CliRunner().invoke(app, [str(script.folder.path), "--out", str(tmp_path / "page.html")]).exit_code == 0
-    assert (tmp_path / "page.html").read_text() == make_report(script.folder, script.experiment, summary)
-
-
-def test_what_is_no_adaptation_has_no_page_of_one(tmp_path: Path) -> None:
-    script = well(tmp_path / "run")
-    script.folder.run.keep_experiment(experiment_toml(script.experiment))
-    script.folder.run.learning.touch()
-    script.folder.run.summary.write_text("{}")
-    done = CliRunner().invoke(app, [str(script.folder.path)])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{script.folder.run.summary} is not what `tacit adapt` writes" in done.stderr
-    elsewhere = CliRunner().invoke(app, [str(script.folder.path), str(tmp_path)])
-    assert "an adaptation of one machine has no logs of other hosts" in elsewhere.stderr
 
 
 @pytest.mark.parametrize("reveal", ["sampled", "all"])
