@@ -79,6 +79,11 @@ def _show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
         )
     elif event == "learning":
         say(f"shares of {fields['words']} words: adaptation.words of the dealer")
+    elif event == "reveals":
+        if fields["reveal"] == "none":
+            say(fields["detail"])
+        else:
+            output.warn(f'adaptation.reveal = "{fields["reveal"]}": {fields["detail"]}')
     elif event == "joined":
         say(f"  {fields['member']} takes part in the sums")
     elif event == "round-done":

@@ -69,7 +69,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     """Let data owners ask a model about images that only they see, until it is stopped. Nobody else sees the model.
 
     Killed and started again, it goes on: data owners ask once more for the pass that was lost. With [adaptation] in its
-    file data owners learn beside the model instead, and it learns nothing of that.
+    file data owners learn beside the model instead, or ask with what they have learned; it learns nothing of that.
 
     Exit status: 1 it failed, or the dealer refused; 2 wrong input; 4 the dealer was not reached; 130 Ctrl-C or SIGTERM.
     """
@@ -101,7 +101,8 @@ def data_owner(
 
     Killed and started again with the same command, it goes on after the last answer, and asks nothing where all is
     answered. What is answered is in the folder of the party. With [adaptation] in its file it learns beside the model
-    instead, with other data owners; the common adapters are in its folder after every round.
+    instead, with other data owners; the common adapters are in its folder after every round, and it asks with them when
+    the purpose there is "prediction".
 
     Exit status: 0 all is answered, or learned; 1 it failed, one of the others refused, or an image was out of range; 2
     wrong input; 3 a round was lost; 4 one of the others was not reached, or lost; 130 Ctrl-C or SIGTERM.
@@ -117,7 +118,7 @@ def data_owner(
         opened = open_party(DataOwnerFile, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         # Loads torch: what is wrong with the files is said before.
-        if (own := opened.file.adaptation) is not None:
+        if (own := opened.file.learns) is not None:
             from tacit.cli.adaptation_host import learn
 
             raise learn(console, opened, own, json_file)
@@ -147,7 +148,8 @@ def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:
     say = partial(output.say, console)
     if event == "images":
         answered = f", {fields['answered']} of them answered" if fields["answered"] else ""
-        say(f"{fields['images']} images{answered}")
+        learned = f"; with what is learned after round {fields['learned']}" if "learned" in fields else ""
+        say(f"{fields['images']} images{answered}{learned}")
     elif event == "agreed":
         say(f"model {fields['weights']}, {fields['input']} input")
     elif event == "laid-by":

@@ -25,6 +25,7 @@ from tacit.models.device import resolve_device
 from tacit.models.file_system import FILES, replace_file
 from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.parties.adaptation.predicting import PredictingParty, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
@@ -34,8 +35,10 @@ from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.inference.dealer import DealerSettings
+from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.sections import FederationSection
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.parties.session.diary import Diary, Tell
@@ -129,11 +132,20 @@ def _kept_sum(path: Path) -> KeptSum | None:
 
 
 async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, *, show: Tell) -> None:
-    """Serve, for ever. Raises as run_model_owner, and ValueError for a learning or openings on the disk that are none,
-    or of another learning than the party's file has; FloatingPointError for a learning rate that is too large."""
+    """Serve data owners that learn, or ask with what was learned, for ever.
+
+    Raises as run_model_owner, and ValueError for a learning or openings on the disk that are none, or of another
+    learning than the party's file has, or that are needed and missing; FloatingPointError for a learning rate that is
+    too large."""
     file, folder = party.file, party.folder
+    learns = own.purpose == "learning"
     status = Status(
-        name=party.name, role=file.role, process=os.getpid(), since=time.time(), rounds=own.rounds, learning=True
+        name=party.name,
+        role=file.role,
+        process=os.getpid(),
+        since=time.time(),
+        rounds=own.rounds if learns else 0,
+        learning=learns,
     )
     with at_work(party, status, show) as tell, EventLog(folder.events(party.name), party.name) as log:
         diary = Diary(log, tell)
@@ -141,23 +153,33 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
         model = served.prepared(salt=kept_salt(folder.salt))
         diary.write("model", weights=model.commitment.hex())
         learning = await asyncio.to_thread(_learning, folder.learning, served, model, own, diary)
-        words = sum_words(learning.public.sizes, learning.learning)
-        diary.write("learning", words=words, rounds=own.rounds, classes=learning.classes)
-        settings = TeachingSettings(
+        common = {
             **model_owner_settings(party, diary),
-            most_images=own.batch * own.batches * own.rounds,
-            most_batch=own.batch,
-            device=resolve_device(file.device),
-            learning=learning,
-            opening=OpeningPolicy(
-                rounds=own.most_rounds or own.rounds,
-                owners=own.owners or len(party.roster.clients),
-                smallest_cohort=own.smallest_cohort,
-                colluders=own.colluders,
-            ),
-            openings=folder.openings,
-        )
-        await TeachingParty(settings, model, diary).run()
+            "most_batch": own.batch,
+            "device": resolve_device(file.device),
+            "learning": learning,
+        }
+        serving: ModelOwnerParty
+        if learns:
+            words = sum_words(learning.public.sizes, learning.learning)
+            diary.write("learning", words=words, rounds=own.rounds, classes=learning.classes)
+            diary.write("reveals", reveal=own.reveal, detail=PROTECTS[own.reveal])
+            teaching = TeachingSettings(
+                **common,
+                most_images=own.batch * own.batches * own.rounds,
+                reveal=own.reveal,
+                opening=OpeningPolicy(
+                    rounds=own.most_rounds or own.rounds,
+                    owners=own.owners or len(party.roster.clients),
+                    smallest_cohort=own.smallest_cohort,
+                    colluders=own.colluders,
+                ),
+                openings=folder.openings,
+            )
+            serving = TeachingParty(teaching, model, diary)
+        else:
+            serving = PredictingParty(PredictionSettings(**common, most_images=file.most_images), model, diary)
+        await serving.run()
 
 
 def _learning(
@@ -184,6 +206,8 @@ def _learning(
                 "`directory`, or correct the file"
             )
         return kept
+    if own.purpose == "prediction":
+        raise ValueError(f"{path} is missing: nobody has learned here; name the `directory` of the learning")
     diary.write("rehearses")
     learning, margin = rehearsed_learning(model, served.transformer, *served.rehearsed(), lesson, margin=own.margin)
     if margin < own.margin:

@@ -17,6 +17,7 @@ from tacit.models.adapters.configuration import (
     Batches,
     Colluders,
     ParallelConfiguration,
+    Reveal,
     SmallestCohort,
     TeachingConfiguration,
 )
@@ -96,13 +97,6 @@ class TeachingSection(TeachingConfiguration, frozen=True, forbid_unknown_fields=
             raise ValueError(
                 f"adaptation.classes = {literal(list(self.classes))}: two classes at least are learned, each once"
             )
-        if self.reveal != "none":
-            raise ValueError(
-                f'adaptation.reveal = "{self.reveal}": between hosts data owners are told nothing of what blocks '
-                'leave; set it to "none"'
-            )
-        if self.purpose != "learning":
-            raise ValueError(f'adaptation.purpose = "{self.purpose}": between hosts there is "learning" alone')
         if (images := self.batch * self.batches * self.rounds) > MOST_IMAGES:
             raise ValueError(
                 f"adaptation.rounds = {self.rounds}: with {self.batches} batches of {self.batch} a data owner goes "
@@ -118,7 +112,21 @@ class TeachingSection(TeachingConfiguration, frozen=True, forbid_unknown_fields=
 class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[adaptation] of a data owner. ValueError if keys contradict."""
 
+    purpose: Annotated[
+        Purpose,
+        Meta(
+            description='"learning", or "prediction": it asks about `images`, with what was learned in `directory`; no '
+            "other key of this section is needed then."
+        ),
+    ] = "learning"
     sums: Annotated[str, Meta(description="Address at which the dealer serves the sums, tcp://HOST:PORT.")] = ""
+    reveal: Annotated[
+        Reveal,
+        Meta(
+            description="What this data owner is to be told of the outputs of blocks; the same as the model owner has, "
+            "which says what that gives away."
+        ),
+    ] = "none"
     batches: Batches = 1
     rounds: Rounds = 10
     smallest_cohort: SmallestCohort = 3
@@ -126,9 +134,10 @@ class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     grace: Annotated[Seconds, Meta(description="Seconds for a lost link to the sums to come back.")] = 10.0
 
     def __post_init__(self) -> None:
-        if not self.sums:
+        if not self.sums and self.purpose == "learning":
             raise ValueError("adaptation.sums is missing: the address at which the dealer serves the sums")
-        check_addresses(**{"adaptation.sums": self.sums})
+        if self.sums:
+            check_addresses(**{"adaptation.sums": self.sums})
 
 
 def check_addresses(**addresses: Any) -> None:

@@ -2,7 +2,8 @@
 
 Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
 asked in another session, which has other keys and other material, or the next piece of what both have laid by. A model
-that is not the one that has answered before is refused, so that answers of two are never mixed.
+that is not the one that has answered before is refused, so that answers of two are never mixed. Where it has learned
+beside the model (learned.py) it asks with that.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 import torch
+from msgspec import structs
 
 from tacit.models.device import resolve_device
 from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass, AnsweredRow, Answers, AnswersError
+from tacit.parties.hosting.folder import PartyFolder
+from tacit.parties.hosting.learned import Learned, read_learned
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.own_images import OwnImages, own_images
 from tacit.parties.hosting.party_file import DataOwnerFile
@@ -49,17 +53,26 @@ async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> di
     status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time(), address=file.model_owner)
     with at_work(party, status, show) as tell:
         images = own_images(file.images)
-        answers = Answers(party.folder.answers(images.digest), images=len(images.names))
+        learned = None if file.adaptation is None else read_learned(party.folder)
+        answers = own_answers(party.folder, images, learned)
         status.round, status.rounds = answers.count, len(images.names)
         with EventLog(party.folder.events(party.name), party.name) as log:
-            await _Asking(party, images, answers, Diary(log, tell)).finish()
+            await _Asking(party, images, learned, answers, Diary(log, tell)).finish()
         return figures(images, answers)
 
 
 class _Asking:
-    def __init__(self, party: OpenedParty[DataOwnerFile], images: OwnImages, answers: Answers, diary: Diary) -> None:
+    def __init__(
+        self,
+        party: OpenedParty[DataOwnerFile],
+        images: OwnImages,
+        learned: Learned | None,
+        answers: Answers,
+        diary: Diary,
+    ) -> None:
         self._file = file = party.file
         self._images = images
+        self._learned = learned
         self._answers = answers
         self._diary = diary
         self._settings = DataOwnerSettings(
@@ -70,20 +83,23 @@ class _Asking:
             patience=file.answer,
             waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
             device=resolve_device(file.device),
-            laid_by=party.folder.material,
+            laid_by=party.folder.material if learned is None else None,
             told=lambda reason: diary.write("laid-by", reason=reason),
         )
 
     async def finish(self) -> None:
         """One session after the other, until all is answered."""
-        answers, total = self._answers, len(self._images.names)
-        self._diary.write("images", images=total, answered=answers.count)
+        answers, total, learned = self._answers, len(self._images.names), self._learned
+        session = None if learned is None else learned.session()
+        self._diary.write(
+            "images", images=total, answered=answers.count, **({} if learned is None else {"learned": learned.round})
+        )
         since = time.monotonic()
         while (before := answers.count) < total:
             known = answers.by is not None
-            wish, policy = wanted(self._file, self._images, answers)
+            wish, policy = wanted(self._file, self._images, answers, learned)
             try:
-                await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take)
+                await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take, session)
             except StoreError as error:
                 # It is deleted, so this does not come again.
                 self._diary.write("session-over", code=Code.LOCAL.name, detail=str(error))
@@ -93,6 +109,8 @@ class _Asking:
                     since = time.monotonic()
                 if answers.count == total:
                     return
+                if error.code is Code.MODEL and learned is not None:
+                    raise ValueError(f"{error}; {learned.misfit}") from None
                 if error.code is Code.MODEL and known:
                     remedy = remove(answers)
                     raise AnswersError(f"{error}; {before} images are answered by the former: {remedy}") from None
@@ -101,7 +119,9 @@ class _Asking:
                 await asyncio.sleep(_PAUSE)
 
     def _prepare(self, terms: Terms, public: PublicModel) -> torch.Tensor:
-        told = interface_of(public, self._answers)
+        if self._learned is not None:
+            self._learned.check(terms)
+        told = interface_of(public, self._answers, self._learned)
         if self._answers.by is None:
             self._answers.write(AnsweredBy(weights=terms.weights.hex(), input=terms.input, classes=told.classes))
         self._diary.write("agreed", weights=terms.weights.hex(), input=terms.input)
@@ -123,9 +143,21 @@ class _Asking:
         self._diary.write("answered", **counts, refused=costs.images if costs.refused else 0)
 
 
-def wanted(file: DataOwnerFile, images: OwnImages, answers: Answers) -> tuple[Wish, InferencePolicy]:
+def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> Answers:
+    """What it knows of its images. AnswersError."""
+    name = images.digest if learned is None else learned.named(images.digest)
+    return Answers(folder.answers(name), images=len(images.names))
+
+
+def wanted(
+    file: DataOwnerFile, images: OwnImages, answers: Answers, learned: Learned | None = None
+) -> tuple[Wish, InferencePolicy]:
     """What it comes with, for the images that are not answered yet. ValueError if it wants another model for them."""
     known = "" if answers.by is None else answers.by.weights
+    if learned is not None:
+        known = learned.weights
+        if file.policy.weights not in ("", known):
+            raise ValueError(f"policy.weights: what was learned here is beside the model {known}; name that, or none")
     if known and file.policy.weights not in ("", known):
         raise ValueError(f"policy.weights: {answers.count} images are answered by another model; {remove(answers)}")
     weights = bytes.fromhex(known or file.policy.weights) or None
@@ -135,13 +167,15 @@ def wanted(file: DataOwnerFile, images: OwnImages, answers: Answers) -> tuple[Wi
     return wish, policy
 
 
-def interface_of(public: PublicModel, answers: Answers) -> Interface:
-    """What the model takes, and says. ValueError if it is not known, or other than before."""
+def interface_of(public: PublicModel, answers: Answers, learned: Learned | None = None) -> Interface:
+    """What the model takes, and says, if need be with what was learned. ValueError if it is not known, or other than
+    before."""
     if public.interface is None:
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
-    if answers.by is not None and answers.by.classes != public.interface.classes:
+    told = public.interface if learned is None else structs.replace(public.interface, classes=learned.classes)
+    if answers.by is not None and answers.by.classes != told.classes:
         raise ValueError(f"the model owner has given the classes other names; {remove(answers)}")
-    return public.interface
+    return told
 
 
 def remove(answers: Answers) -> str:

@@ -25,13 +25,14 @@ from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
 from tacit.models.device import resolve_device
-from tacit.models.file_system import FILES, replace_file
+from tacit.models.file_system import replace_file
 from tacit.models.interruption import Proceed
 from tacit.parties.adaptation import adapters_file
 from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import read_rounds_task, roster_of_sums
 from tacit.parties.hosting.adaptation_sections import LearningSection
+from tacit.parties.hosting.learned import KeptLearning, kept_adapters, read_kept
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import DataOwnerFile
 from tacit.parties.hosting.state import Status
@@ -62,16 +63,6 @@ _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT})
 """Ends of a session of sums after which a dealer may come back."""
 
 
-class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a data owner goes by, on its disk."""
-
-    terms: bytes
-    """The digest of the model owner's terms."""
-    weights: bytes
-    """The commitment to the model."""
-    learning: PublicLearning
-
-
 async def run_learner(
     party: OpenedParty[DataOwnerFile], own: LearningSection, *, show: Tell
 ) -> tuple[Ended, dict[str, Any]]:
@@ -98,7 +89,7 @@ async def run_learner(
             kept = read_kept(folder.learning)
             if kept is not None:
                 check_own(file, own, source, kept.learning)
-            last = None if kept is None else _kept_adapters(folder.adapters, kept.learning)
+            last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
             status.round = 0 if last is None else last[1]
             diary.write("images", images=len(source.train.images), learned=status.round)
             ended = Ended(None, "all rounds were learned before")
@@ -207,6 +198,7 @@ class _Learning:
                 policy=settings.policy,
                 patience=FOR_OWNER * file.answer,
                 purpose="learning",
+                reveal=own.reveal,
                 smallest_cohort=own.smallest_cohort,
                 entropy=os.urandom,
             )
@@ -242,6 +234,7 @@ class _Learning:
             batch=file.batch,
             batches=own.batches,
             rounds=own.rounds,
+            reveal=own.reveal,
             smallest_cohort=own.smallest_cohort,
         )
         learner = PrivateLearner(settings, images, labels, diary, last=last, terms=kept.terms, on_told=keep)
@@ -289,25 +282,6 @@ def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, to
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
     data = normalise(source, image_size=learning.public.sizes.side, mean=told.mean, std=told.std)
     return data.x_train, data.y_train
-
-
-def read_kept(path: Path) -> KeptLearning | None:
-    """What a data owner goes by, if that is known. ValueError for a file that does not say it."""
-    try:
-        return msgspec.msgpack.decode(FILES.read(path), type=KeptLearning)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise ValueError(
-            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
-        ) from None
-
-
-def _kept_adapters(path: Path, learning: PublicLearning) -> tuple[AdapterParameters, int] | None:
-    try:
-        return adapters_file.load(path, learning.initial())
-    except FileNotFoundError:
-        return None
 
 
 def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> dict[str, Any]:

@@ -310,7 +310,7 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
         str,
         Meta(
             description="What to ask about: an image file, a folder of them, an .npz file with x_test and y_test, or "
-            '"digits" for the test digits of scikit-learn. Nobody else sees them. Needed without [adaptation].'
+            '"digits" for the test digits of scikit-learn. Nobody else sees them. Not needed to learn.'
         ),
     ] = ""
     batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16
@@ -321,18 +321,26 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     )
     adaptation: Annotated[
         LearningSection | None,
-        Meta(description="It does not ask the model, but learns beside it, with other data owners, from [data]."),
+        Meta(
+            description="It does not ask the model, but learns beside it, with other data owners, from [data]; or asks "
+            "with what was learned."
+        ),
     ] = None
     data: Annotated[
         ImagesConfiguration | None,
         Meta(description="Labelled images to learn from, of which only the training images; they stay here."),
     ] = None
 
+    @property
+    def learns(self) -> LearningSection | None:
+        """By what it learns; None where it asks about images."""
+        return None if self.adaptation is None or self.adaptation.purpose == "prediction" else self.adaptation
+
     def __post_init__(self) -> None:
         check_addresses(model_owner=self.model_owner, dealer=self.dealer)
-        if self.adaptation is None and not self.images:
+        if self.learns is None and not self.images:
             raise ValueError("images is missing: what to ask about; or what to learn, in [adaptation] and [data]")
-        if (self.adaptation is None) is not (self.data is None):
+        if (self.adaptation is None and self.data is not None) or (self.learns is not None and self.data is None):
             lacking = "data" if self.data is None else "adaptation"
             raise ValueError(f"[{lacking}] is missing: who learns has both, [adaptation] and [data]")
         if self.data is not None and self.data.factory:

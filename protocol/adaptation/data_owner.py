@@ -148,10 +148,14 @@ class LearningDataOwner(
         super()._check(terms)
         found = adaptation_terms(terms)
         if found.purpose != self._purpose:
-            raise RemoteProtocolError(Code.POLICY, f"it offers {found.purpose}; here {self._purpose} is wanted")
+            raise RemoteProtocolError(
+                Code.POLICY, f"it offers {found.purpose}; here {self._purpose} is wanted: agree on a purpose"
+            )
         if found.reveal != self._reveal and self._purpose == "learning":
             raise RemoteProtocolError(
-                Code.POLICY, f"it reveals {found.reveal} of the outputs of blocks; here {self._reveal} is expected"
+                Code.POLICY,
+                f"it reveals {found.reveal} of the outputs of blocks; here {self._reveal} is expected: both need the "
+                "same `reveal`",
             )
         if found.selection != self._selection and self._purpose == "learning":
             raise RemoteProtocolError(

@@ -87,6 +87,15 @@ class AdaptationHouse:
         adapter = 2 * (2 * 8 + 2 * 5) + 1
         return 2 * adapter + 2 * 8 + 2 + 3
 
+    def inference_dealer(self) -> Path:
+        """Of a dealer that sums nothing."""
+        return self.write("dealer", {}, bind=self.at("dealer"))
+
+    def predictor(self, name: str, images: Path, **keys: Any) -> Path:
+        """Of a data owner that asks with what it has learned."""
+        given = {"model_owner": self.at("owner"), "dealer": self.at("dealer"), "images": str(images), "batch": BATCH}
+        return self.write(name, {"adaptation": {"purpose": "prediction"}}, **given, **keys)
+
     def model_owner(self, **keys: Any) -> Path:
         own = {"classes": CLASSES, "batch": BATCH, "rounds": self.rounds, "learning_rate": 0.02, "margin": 4.0, **keys}
         adapter = {"kind": "parallel", "rank": 2}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from tacit.parties.runs.reveals import GIVES_AWAY
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, AdaptationHouse, complaint, labelled
 from tests.cli.outputs import check_output
 
@@ -106,6 +107,24 @@ def options(name: str) -> tuple[str, ...]:
     return ("--json", "learned.json") if name in DATA_OWNERS else ()
 
 
+def test_outputs_of_blocks_are_told_where_both_say_so(house: AdaptationHouse) -> None:
+    """The model owner is told what it gives away, on its screen and in its log."""
+    house.model_owner(reveal="all")
+    for name in DATA_OWNERS:
+        house.data_owner(name, reveal="all")
+    running = house.start_all()
+    for name in (*DATA_OWNERS, "dealer"):
+        assert running[name].end() == 0, running[name].everything
+    assert running["owner"].complained[-1] == f'tacit: adaptation.reveal = "all": {GIVES_AWAY}'
+    (said,) = house.events("owner", "reveals")
+    assert (said["reveal"], said["detail"]) == ("all", GIVES_AWAY)
+    assert GIVES_AWAY in (house.path / "owner" / "state" / "logs" / "owner.log").read_text()
+    assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
+    assert [event["round"] for event in house.events("bob", "learned")] == [1, 2]
+    # Told in the clear, no value can be out of range, and so all batches have taught.
+    assert [in_range(house, number) for number in (1, 2)] == [3, 3]
+
+
 def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHouse) -> None:
     """All but the model owner have lost what they knew, and begin anew."""
     running = house.start_all()
@@ -175,6 +194,11 @@ TOLD: dict[str, tuple[Callable[[AdaptationHouse], object], str, int]] = {
         "owner: it opens sums of 3 data owners; the policy here wants 4 or more",
         1,
     ),
+    "outputs of blocks": (
+        lambda house: house.data_owner("alice", reveal="all"),
+        "owner: it reveals none of the outputs of blocks; here all is expected: both need the same `reveal`",
+        1,
+    ),
     "other classes": (swapped, "have the classes 1, 0; what is learned are 0, 1, in this order", 2),
     "other channels": (other_channels, "data.mean has 1 channels, and the images have 2", 2),
     "another roster": (
@@ -228,8 +252,8 @@ SERVING: dict[str, tuple[str, Callable[[AdaptationHouse], object], str]] = {
     "fewer openings than rounds": (
         "owner", lambda house: house.model_owner(most_rounds=1), "2 rounds could not be opened",
     ),
-    "outputs of blocks": (
-        "owner", lambda house: house.model_owner(reveal="all"), 'adaptation.reveal = "all": between hosts',
+    "nothing to predict with": (
+        "owner", lambda house: house.model_owner(purpose="prediction"), "learning.msgpack is missing: nobody has",
     ),
 }  # fmt: skip
 

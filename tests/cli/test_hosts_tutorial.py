@@ -20,6 +20,7 @@ pytestmark = pytest.mark.end_to_end
 PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
 INFERENCE = re.compile(r"^## Private inference between hosts$.*?(?=^## )", re.M | re.S)
 ADAPTATION = re.compile(r"^## Adapting a model between hosts$.*?(?=^## )", re.M | re.S)
+PREDICTION = re.compile(r"^## Asking with what was learned$.*?(?=^## )", re.M | re.S)
 BLOCK = re.compile(
     r"^On `(?P<host>[a-z-]+)`(?P<how>, at the same time|, in the background)?:\n\n"
     r"```sh\n(?P<commands>.*?)```$",
@@ -104,7 +105,10 @@ def fingerprints(said: str) -> list[str]:
 
 
 def test_the_commands_of_the_tutorial(hosts: Hosts) -> None:
-    said = hosts.play(ADAPTATION.sub("", INFERENCE.sub("", PAGE.read_text(encoding="utf-8"))))
+    text = PAGE.read_text(encoding="utf-8")
+    for other in (INFERENCE, ADAPTATION, PREDICTION):
+        text = other.sub("", text)
+    said = hosts.play(text)
     first, later = fingerprints(said)[:3], fingerprints(said)[3:]
     assert (len(set(first)), len(set(later)), len(later)) == (1, 3, 3)
     assert first[0] not in later
@@ -128,8 +132,9 @@ def test_the_commands_of_private_inference(hosts: Hosts) -> None:
     assert hosts.stop(signal.SIGTERM) == [130, 130]
 
 
-def test_the_commands_of_an_adaptation(hosts: Hosts) -> None:
-    (section,) = ADAPTATION.findall(PAGE.read_text(encoding="utf-8"))
+def test_the_commands_of_an_adaptation_and_of_its_predictions(hosts: Hosts) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (section,) = ADAPTATION.findall(text)
     said = hosts.play(section)
     assert len(fingerprints(said)) == 5
     assert len(set(fingerprints(said))) == 1
@@ -141,3 +146,11 @@ def test_the_commands_of_an_adaptation(hosts: Hosts) -> None:
     for host in ("lab", "notary", *clinics):
         assert [path.name for path in (hosts.path / host).glob("*.key")] == [f"{host}.key"]
     assert hosts.stop(signal.SIGTERM) == [130]
+    hosts.background.clear()
+    (section,) = PREDICTION.findall(text)
+    said = hosts.play(section)
+    answers = json.loads((hosts.path / "clinic-a" / "answers.json").read_bytes())
+    assert (len(answers["images"]), answers["classes"]) == (360, learned["classes"])
+    assert answers["weights"] == learned["weights"]
+    assert "360 images; with what is learned after round 2" in said
+    assert hosts.stop(signal.SIGTERM) == [130, 130]

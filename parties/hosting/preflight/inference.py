@@ -63,6 +63,13 @@ def learning_images(subject: DataOwnerSubject) -> str:
     return f"{len(found.train.images):,} training images of {len(found.class_names)} classes"
 
 
+def learned(subject: DataOwnerSubject) -> str:
+    """What was learned can be read."""
+    found = subject.learned
+    assert found is not None
+    return f"{len(found.classes)} classes, after round {found.round}, beside the model {found.weights}"
+
+
 def answers(subject: DataOwnerSubject) -> str:
     """What was answered before can be read."""
     if subject.running:
@@ -131,7 +138,9 @@ MODEL: Final = Check("model", model)
 MODEL_OWNER_MEMORY: Final = Check("memory", model_owner_memory, needs=("model",))
 IMAGES: Final = Check("images", images)
 LEARNING_IMAGES: Final = Check("images", learning_images)
+LEARNED: Final = Check("learned", learned, needs=("folder",))
 ANSWERS: Final = Check("answers", answers, needs=("folder", "images"))
+ANSWERS_BY_LEARNED: Final = Check("answers", answers, needs=("images", "learned"))
 TERMS: Final = Check("terms", terms, needs=("answers", "owner-version"))
 DATA_OWNER_MEMORY: Final = Check("memory", data_owner_memory, needs=("terms",))
 PIXELS: Final = Check("pixels", pixels, needs=("terms", "memory"))

@@ -76,6 +76,16 @@ LEARNING: Final[tuple[Check[Any], ...]] = (
     *reach.TEACHER.checks,
 )
 """Of a data owner that learns beside a model."""
+PREDICTING: Final[tuple[Check[Any], ...]] = (
+    *BEFORE,
+    inference.IMAGES,
+    inference.LEARNED,
+    inference.ANSWERS_BY_LEARNED,
+    own.DISK,
+    *reach.DEALER.checks,
+    *reach.TEACHER.checks,
+)
+"""Of one that asks with what it has learned."""
 
 
 def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
@@ -85,5 +95,5 @@ def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Findin
         raise PartyFileError(f'role = "{file.role}": private inference has no experiment: leave the file out')
     subject, checks = ROLES[file.role]
     if isinstance(file, DataOwnerFile) and file.adaptation is not None:
-        checks = LEARNING
+        checks = PREDICTING if file.learns is None else LEARNING
     return made(checks, subject(file, experiment))

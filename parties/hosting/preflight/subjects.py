@@ -17,7 +17,9 @@ from tacit.models.data import read
 from tacit.models.datasets.samples import Source
 from tacit.parties.hosting.answers import Answers
 from tacit.parties.hosting.client_host import own_images
+from tacit.parties.hosting.data_owner_host import own_answers
 from tacit.parties.hosting.inference_host import kept_salt
+from tacit.parties.hosting.learned import Learned, read_learned
 from tacit.parties.hosting.own_images import OwnImages
 from tacit.parties.hosting.own_images import own_images as inference_images
 from tacit.parties.hosting.party_file import (
@@ -174,7 +176,12 @@ class DataOwnerSubject(_InferenceSubject[DataOwnerFile], ConnectingSubject[DataO
     @cached_property
     def answers(self) -> Answers:
         """What it knows of them already. AnswersError."""
-        return Answers(self.folder.answers(self.images.digest), images=len(self.images.names))
+        return own_answers(self.folder, self.images, self.learned)
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """With what it asks, if it is not the model alone. ValueError, OSError."""
+        return None if self.file.adaptation is None else read_learned(self.folder)
 
 
 def chosen(subject: ClientSubject | ServerSubject) -> Experiment:

@@ -203,9 +203,9 @@ REFUSED: dict[str, tuple[str, str]] = {
         MODEL_OWNER + '[adaptation]\nclasses = ["a", "a"]\n',
         'party.toml: adaptation.classes = ["a", "a"]: two classes at least are learned, each once',
     ),
-    "predictions": (
-        MODEL_OWNER + '[adaptation]\npurpose = "prediction"\nclasses = ["a", "b"]\n',
-        'party.toml: adaptation.purpose = "prediction": between hosts there is "learning" alone',
+    "predictions about nothing": (
+        DATA_OWNER.replace('images = "images"\n', "") + '[adaptation]\npurpose = "prediction"\n',
+        "party.toml: images is missing: what to ask",
     ),
     "a session that is too long": (
         MODEL_OWNER + '[adaptation]\nclasses = ["a", "b"]\nbatch = 1024\nrounds = 1025\n',
