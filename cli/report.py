@@ -11,7 +11,9 @@ from tacit.cli.output import WRONG_INPUT, complaining, failure, warn
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` writes it.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` or `tacit adapt` writes it.")
+    ],
     others: Annotated[
         list[Path] | None,
         typer.Argument(metavar="LOGS", help="Event logs of other hosts, or directories of such; clocks are aligned."),
@@ -24,6 +26,7 @@ def report(
 
     Exit status: 0 the page is written; 2 wrong input.
     """
+    from tacit.parties.runs.adaptation import is_adaptation
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import ExperimentError
     from tacit.parties.session.event_log import EventLogError
@@ -31,6 +34,14 @@ def report(
     try:
         with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):
             run = RunDirectory.of_a_run(directory)
+            if is_adaptation(run.experiment):
+                from tacit.simulate.adaptation.page import report_of
+                from tacit.simulate.adaptation.plan import Folder
+
+                if others:
+                    raise failure("an adaptation has all its logs in its folder: name no others", WRONG_INPUT)
+                typer.echo(report_of(Folder(directory), out=out))
+                return
             # Imported here: what draws takes half a second to load.
             from tacit.simulate.report.page import write_report
 

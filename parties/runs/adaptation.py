@@ -7,6 +7,7 @@ known classes are the model owner's, and the others are divided among the data o
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -78,3 +79,11 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
         place(self.data)
         if self.adaptation.backbone:
             served_experiment(Path(self.adaptation.backbone))
+
+
+def is_adaptation(path: Path) -> bool:
+    """Whether the file of an experiment is of an adaptation; what is wrong with it is for whoever loads it to say."""
+    try:
+        return "adaptation" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

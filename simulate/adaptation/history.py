@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.parties.runs.incidents import incidents
-from tacit.parties.session.event_log import read
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder
 from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 from tacit.simulate.report.fold import Fold
@@ -16,7 +15,7 @@ from tacit.simulate.report.history import History, PartyHistory
 
 def history_of(folder: Folder, summary: AdaptationFigures) -> History:
     """From the logs that the parties of a run have left. EventLogError for logs that cannot be read."""
-    logs = {name: list(read(folder.run.events(name))) for name in summary["parties"]}
+    logs = {name: folder.events(name) for name in summary["parties"]}
     rounds = {row["round"]: row for row in summary["rounds"]}
     fold = Fold(History(DEALER, {name: PartyHistory(name) for name in (DEALER, *summary["owners"])}))
     # Of one time, that of the dealer comes first: so does its log.

@@ -11,19 +11,30 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY
 from tacit.simulate.adaptation.exposure import collusions, exposures
 from tacit.simulate.adaptation.history import history_of
 from tacit.simulate.adaptation.plan import Folder
+from tacit.simulate.adaptation.summary import figures_of
 from tacit.simulate.report.adaptation_outputs import AdaptationFigures, AdaptationRound
 from tacit.simulate.report.figures import ACTIVITY_COLOURS, COLOURS, MOST_ROWS, PHASES, compared_curves
 from tacit.simulate.report.history import History
 from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, phase_row, rendered, settings, timelines
 
 
-def write_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> Path:
-    """Write the page into the folder of the run; returns its path. OSError, and as of `make_report`."""
-    path = folder.path / "report.html"
+def report_of(folder: Folder, *, out: Path | None = None) -> Path:
+    """Write the page anew, of a run that may go on or have been killed. Returns its path. ExperimentError, OSError, and
+    as of `figures_of` and `make_report`."""
+    experiment = load_as(AdaptationExperiment, folder.run.experiment)
+    return write_report(folder, experiment, figures_of(folder, experiment), out=out)
+
+
+def write_report(
+    folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures, *, out: Path | None = None
+) -> Path:
+    """Write the page, by default into the folder of the run; returns its path. OSError, and as of `make_report`."""
+    path = out or folder.path / "report.html"
     path.write_text(make_report(folder, experiment, summary), encoding="utf-8")
     return path
 

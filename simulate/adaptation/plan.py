@@ -5,6 +5,7 @@ backbone/                  the model owner's model, where it was trained for thi
 learning.msgpack           what is public of the learning: scales, bounds and schedule
 adapters/ROUND.safetensors the common adapters and head after that round
 owners/NAME.safetensors    the last ones, as each data owner has them
+judged.json                what the adapters of every round were judged by, from before the first one on
 summary.json, report.html, events/, journal/, logs/   as in a run of `tacit simulate`
 """
 
@@ -31,6 +32,7 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.provenance import Provenance, Seed, command_line, provenance
 from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.event_log import read
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.server import ServerSettings
@@ -65,6 +67,16 @@ class Folder:
     def learning(self) -> Path:
         """What is public of the learning."""
         return self.path / "learning.msgpack"
+
+    @property
+    def judged(self) -> Path:
+        """What is known beside the event logs, while the run goes on (known.py)."""
+        return self.path / "judged.json"
+
+    def events(self, party: str) -> list[dict[str, Any]]:
+        """What a party has logged so far. EventLogError for a log that cannot be read."""
+        path = self.run.events(party)
+        return list(read(path)) if path.exists() else []
 
     def adapters(self, round: int) -> Path:
         """The common ones after this round."""

@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from tacit.models.adapters.federated import Schedule
+from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation import adapters_file
 from tacit.parties.adaptation.enrolment import check_enrolled
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
@@ -30,6 +31,7 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.judging import AdaptersJudged, Judge
+from tacit.simulate.adaptation.known import Known, keep
 from tacit.simulate.adaptation.parties import run_data_owner, run_dealer, run_model_owner
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, Seat, owner_names
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
@@ -55,7 +57,6 @@ class Prepared:
     setting: AdaptationSetting
     model: PrivateModel
     learning: PublicLearning
-    noise: SumNoise | None
     """Of the model owner."""
 
 
@@ -86,14 +87,14 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
     if own.selection == "enrolment":
         check_enrolled(model.public.sizes, own.batch * own.batches * experiment.federation.rounds)
     policy = noise_policy(own)
-    noise = None if policy is None else SumNoise(policy, learning, owners=experiment.federation.clients)
-    if noise is not None:
-        noise.rounds(experiment.federation.rounds)  # What the budget has no room for is refused before anybody learns.
+    if policy is not None:
+        # What the budget has no room for is refused before anybody learns.
+        SumNoise(policy, learning, owners=experiment.federation.clients).rounds(experiment.federation.rounds)
     if margin < own.margin:
         show("", "narrow", {"margin": margin})
     with writing(folder.learning):
         folder.learning.write_bytes(msgspec.msgpack.encode(learning))
-    return Prepared(found, model, learning, noise)
+    return Prepared(found, model, learning)
 
 
 async def _held(
@@ -161,14 +162,21 @@ async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str
     ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
     ProcessError, which names the party that failed.
     """
-    began = time.monotonic()
+    began, clock = time.monotonic(), time.time()
     seed = experiment.federation.seed
     seed = secrets.randbits(53) if seed is None else seed
     prepared = await asyncio.to_thread(prepare, experiment, folder, seed=seed, show=show)
     judge = Judge(prepared.learning, prepared.setting.served.transformer, prepared.setting.test)
     first = prepared.learning.initial()
-    rounds: dict[int, AdaptersJudged] = {0: judge.judged(first)}
-    show("", "judged", {"round": 0, **asdict(rounds[0])})
+    rounds: dict[int, AdaptersJudged] = {}
+    known = Known(began=clock, classes=prepared.setting.classes, parameters=first.count, judged=rounds)
+
+    def judged(number: int, parameters: AdapterParameters) -> None:
+        rounds[number] = found = judge.judged(parameters)
+        keep(folder, known)
+        show("", "judged", {"round": number, **asdict(found)})
+
+    judged(0, first)
 
     def shown(party: str, event: str, fields: dict[str, Any]) -> None:
         show(party, event, fields)
@@ -176,18 +184,14 @@ async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str
             # All data owners have the same; who has told it has it on the disk.
             parameters, number = adapters_file.load(folder.of_owner(party), first)
             adapters_file.save(folder.adapters(number), parameters, round=number)
-            rounds[number] = found = judge.judged(parameters)
-            show("", "judged", {"round": number, **asdict(found)})
+            judged(number, parameters)
 
     ends = await _held(experiment, folder, prepared, seed=seed, device=device, show=shown)
     summary = summarise(
         folder,
         experiment,
-        rounds,
-        first=first,
-        classes=prepared.setting.classes,
-        noise=prepared.noise,
-        ends=ends,
+        known,
+        ends={name: end["detail"] for name, end in ends.items()},
         wall_seconds=time.monotonic() - began,
     )
     write_output("adaptation", summary, folder.run.summary)

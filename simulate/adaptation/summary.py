@@ -6,20 +6,20 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from statistics import median, median_low
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from tacit.models.adapters.parallel import AdapterParameters
-from tacit.parties.adaptation.noise import SumNoise
+from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.runs.privacy import epsilon_of
 from tacit.parties.runs.provenance import told
 from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.summary import phases
-from tacit.parties.session.event_log import read
 from tacit.simulate.adaptation.judging import AdaptersJudged
-from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
+from tacit.simulate.adaptation.known import Known, read_known
+from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names, read_learning
 from tacit.simulate.report.adaptation_outputs import (
     AdaptationFigures,
     AdaptationOwner,
@@ -32,40 +32,38 @@ from tacit.simulate.report.adaptation_outputs import (
 
 Events = list[dict[str, Any]]
 
+_GOES_ON: Final = "not yet, or the run was killed"
+
 
 def summarise(
     folder: Folder,
     experiment: AdaptationExperiment,
-    judged: Mapping[int, AdaptersJudged],
+    known: Known,
     *,
-    first: AdapterParameters,
-    classes: tuple[str, ...],
-    noise: SumNoise | None = None,
-    ends: Mapping[str, Mapping[str, Any]],
+    ends: Mapping[str, str],
     wall_seconds: float,
 ) -> AdaptationFigures:
-    """All figures; judged: by round, 0 being before the first; ends: what the processes of the dealer and of the data
-    owners came to."""
-    owners = owner_names(experiment.federation.clients)
-    logs = {name: list(read(folder.run.events(name))) for name in (DEALER, MODEL_OWNER, *owners)}
+    """All figures; ends: what became of the dealer and of the data owners, of those that are over."""
+    owners, judged = owner_names(experiment.federation.clients), known.judged
+    logs = {name: folder.events(name) for name in (DEALER, MODEL_OWNER, *owners)}
     sessions, seed = msgspec.to_builtins(told(logs[DEALER]))
     last = max(judged)
     return {
         "name": experiment.name,
         "reveal": experiment.adaptation.reveal,
         "protects": PROTECTS[experiment.adaptation.reveal],
-        "classes": list(classes),
-        "parameters": first.count,
+        "classes": list(known.classes),
+        "parameters": known.parameters,
         "before": cast("JudgedFigures", asdict(judged[0])),
         "final_accuracy": judged[last].accuracy if last else None,
         "final_balanced_accuracy": judged[last].balanced_accuracy if last else None,
         "final_loss": judged[last].loss if last else None,
         "rounds": _rounds(experiment, logs, owners, judged),
-        "owners": {name: _owner(logs[name], ends[name]) for name in owners},
+        "owners": {name: _owner(logs[name], ends.get(name, _GOES_ON)) for name in owners},
         "batches": _batches([event for name in owners for event in _batches_of(logs[name])]),
-        "noise": None if noise is None else _noise(noise, logs[MODEL_OWNER]),
+        "noise": _noise(folder, experiment, logs[MODEL_OWNER]),
         "parties": {name: _party(name, events) for name, events in logs.items()},
-        "ended": ends[DEALER]["detail"],
+        "ended": ends.get(DEALER, _GOES_ON),
         "wall_seconds": wall_seconds,
         "configuration": msgspec.to_builtins(experiment),
         "seed": seed,
@@ -73,8 +71,13 @@ def summarise(
     }
 
 
-def _noise(noise: SumNoise, events: Events) -> SumNoiseFigures:
-    sums, policy = len({event["round"] for event in events if event["event"] == "sum" and event["told"]}), noise.policy
+def _noise(folder: Folder, experiment: AdaptationExperiment, events: Events) -> SumNoiseFigures | None:
+    """events: of the model owner."""
+    policy = noise_policy(experiment.adaptation)
+    if policy is None:
+        return None
+    noise = SumNoise(policy, read_learning(folder), owners=experiment.federation.clients)
+    sums = len({event["round"] for event in events if event["event"] == "sum" and event["told"]})
     return {
         "deviation": policy.deviation,
         "largest_norm": noise.norm,
@@ -83,6 +86,23 @@ def _noise(noise: SumNoise, events: Events) -> SumNoiseFigures:
         "epsilon": epsilon_of(policy.delta, sums * noise.cost) if sums else 0.0,
         "largest_epsilon": policy.largest_epsilon or None,
     }
+
+
+def figures_of(folder: Folder, experiment: AdaptationExperiment) -> AdaptationFigures:
+    """Those of a run that is over, by its summary, or that goes on, or was killed, so far. RunDirectoryError for one
+    that has not begun to learn, and for a file that cannot be read; EventLogError."""
+    if folder.run.summary.exists():
+        try:
+            return msgspec.json.decode(folder.run.summary.read_bytes(), type=AdaptationFigures)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RunDirectoryError(
+                f"{folder.run.summary} cannot be read ({error}): restore it, or remove it"
+            ) from None
+    known = read_known(folder)
+    logs = {name: folder.events(name) for name in (DEALER, *owner_names(experiment.federation.clients))}
+    ends = {name: event["detail"] for name, log in logs.items() for event in log if event["event"] == "ended"}
+    last = max((log[-1]["time"] for log in logs.values() if log), default=known.began)
+    return summarise(folder, experiment, known, ends=ends, wall_seconds=last - known.began)
 
 
 def _party(name: str, events: Events) -> AdaptationParty:
@@ -150,7 +170,7 @@ def _rounds(
     return found
 
 
-def _owner(events: Events, end: Mapping[str, Any]) -> AdaptationOwner:
+def _owner(events: Events, end: str) -> AdaptationOwner:
     batches, sessions = _batches_of(events), [event for event in events if event["event"] == "session"]
     return {
         "round": max((event["round"] for event in events if event["event"] == "learned"), default=0),
@@ -162,5 +182,5 @@ def _owner(events: Events, end: Mapping[str, Any]) -> AdaptationOwner:
         "bytes_sent": sum(event["sent"] for event in batches),
         "bytes_received": sum(event["received"] for event in batches),
         "weights_bytes": sum(event["weights_bytes"] for event in sessions),
-        "ended": end["detail"],
+        "ended": end,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -168,6 +169,23 @@ def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> Non
         assert owner["bytes_received"] == 2 * summary["batches"]["model_owner_bytes"]
     page = (run.path / "report.html").read_text()
     assert f"{summary['final_balanced_accuracy']:.3f}" in page
+
+
+def test_the_report_is_made_again(tacit: Invoke, run: Run, tmp_path: Path) -> None:
+    """Of the finished run the same; without its summary, as if it had been killed, of all that is known so far."""
+    again = tacit("report", run.path, "--out", tmp_path / "again.html")
+    assert (again.exit_code, again.stdout.strip()) == (0, str(tmp_path / "again.html"))
+    assert (tmp_path / "again.html").read_text() == (run.path / "report.html").read_text()
+    killed = tmp_path / "killed"
+    shutil.copytree(run.path, killed)
+    for file in ("summary.json", "report.html"):
+        (killed / file).unlink()
+    assert tacit("report", killed).exit_code == 0
+    page = (killed / "report.html").read_text()
+    assert f"{run.summary['final_balanced_accuracy']:.3f}" in page
+    assert "All 2 rounds were learned" in page
+    # No party was killed, so that they all have said how it ended.
+    assert f"The sums ended: {run.summary['ended']}." in page
 
 
 @pytest.mark.end_to_end

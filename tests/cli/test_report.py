@@ -10,9 +10,13 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tacit.cli.report import report
+from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
+from tacit.simulate.adaptation.judging import AdaptersJudged
+from tacit.simulate.adaptation.known import Known, keep
+from tacit.simulate.adaptation.plan import Folder
 
 app = typer.Typer()
 app.command()(report)
@@ -82,3 +86,18 @@ def test_logs_of_other_hosts_are_merged(run: RunDirectory, tmp_path: Path) -> No
     assert invoke(run.path, log).exit_code == 0
     assert "<th>client-1</th><td" in (run.path / "report.html").read_text()
     assert refused(run.path, tmp_path / "none").startswith(f"tacit: {tmp_path}/none: no event logs are there; name a")
+
+
+def test_a_page_of_an_adaptation(tmp_path: Path) -> None:
+    """Which has all its logs in its folder."""
+    run = RunDirectory.create(tmp_path / "run")
+    run.experiment.write_text(experiment_toml(AdaptationExperiment()))
+    said = f"{run.path}: the first round has not begun: there is nothing to report yet; wait for it"
+    assert refused(run.path) == f"tacit: {said}"
+    first = AdaptersJudged(accuracy=0.25, balanced_accuracy=0.125, loss=1.5)
+    keep(Folder(run.path), Known(began=1.0, classes=("a", "b"), parameters=9, judged={0: first}))
+    assert refused(run.path, tmp_path) == "tacit: an adaptation has all its logs in its folder: name no others"
+    done = invoke(run.path)
+    assert (done.exit_code, done.stdout.strip()) == (0, str(run.path / "report.html"))
+    assert "before learning 0.125" in (run.path / "report.html").read_text()
+    assert refused(run.path, "--out", tmp_path / "missing" / "page.html").endswith("choose another file with --out")

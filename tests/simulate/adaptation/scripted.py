@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.provenance import Seed, provenance
 from tacit.parties.session.event_log import EventLog
 from tacit.simulate.adaptation.judging import AdaptersJudged
+from tacit.simulate.adaptation.known import Known
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
 from tacit.simulate.adaptation.summary import summarise
 from tacit.simulate.report.adaptation_outputs import AdaptationFigures
@@ -103,13 +105,16 @@ class Script:
         ended: dict[str, Any] = {"code": None, "detail": "all rounds are done"}
         for name in self._logs:
             self.log(name, "ended", **ended)
-        first = initial(self.experiment.adapter, blocks=2, tokens=5, width=16, classes=5, seed=1)
         return summarise(
             self.folder,
             self.experiment,
-            judged,
-            first=first,
-            classes=("5", "6", "7", "8", "9"),
-            ends=dict.fromkeys((DEALER, *OWNERS), ended),
+            self.known(judged),
+            ends=dict.fromkeys((DEALER, *OWNERS), ended["detail"]),
             wall_seconds=12.0,
         )
+
+    def known(self, judged: Mapping[int, AdaptersJudged] = JUDGED) -> Known:
+        """What the supervisor knows."""
+        first = initial(self.experiment.adapter, blocks=2, tokens=5, width=16, classes=5, seed=1)
+        classes = ("5", "6", "7", "8", "9")
+        return Known(began=time.time(), classes=classes, parameters=first.count, judged=dict(judged))

@@ -9,8 +9,11 @@ from pathlib import Path
 import playwright.sync_api
 import pytest
 
+from tacit.parties.runs.directory import RunDirectoryError, write_output
+from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
-from tacit.simulate.adaptation.page import make_report, write_report
+from tacit.simulate.adaptation.known import keep
+from tacit.simulate.adaptation.page import make_report, report_of, write_report
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -68,6 +71,45 @@ def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:
     path = write_report(script.folder, script.experiment, summary)
     assert path == tmp_path / "run" / "report.html"
     assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
+
+
+def test_of_a_finished_run_it_is_made_again_as_it_was(tmp_path: Path) -> None:
+    script = well(tmp_path / "run")
+    script.folder.run.keep_experiment(experiment_toml(script.experiment))
+    summary = script.summary()
+    write_output("adaptation", summary, script.folder.run.summary)
+    path = report_of(script.folder, out=tmp_path / "again.html")
+    assert path == tmp_path / "again.html"
+    assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
+
+
+def test_of_a_run_that_goes_on_it_shows_what_is_known_so_far(tmp_path: Path) -> None:
+    """Also of one that was killed, while a line of a log was written."""
+    script = Script(tmp_path / "run")
+    script.folder.run.keep_experiment(experiment_toml(script.experiment))
+    with pytest.raises(RunDirectoryError, match="run: the first round has not begun"):
+        report_of(script.folder)
+    keep(script.folder, script.known({0: JUDGED[0]}))
+    assert "No round was completed." in text_of(report_of(script.folder).read_text(encoding="utf-8"))
+    script.round(1)
+    keep(script.folder, script.known({number: JUDGED[number] for number in (0, 1)}))
+    with script.folder.run.events(OWNERS[0]).open("a") as log:
+        log.write('{"time": ')
+    text = text_of(report_of(script.folder).read_text(encoding="utf-8"))
+    assert "1 of 2 rounds were completed. The sums ended: not yet, or the run was killed." in text
+    assert f"Final balanced accuracy {JUDGED[1].balanced_accuracy:.3f}" in text
+    assert "All 2 rounds were learned" not in text
+
+
+def test_what_is_known_of_a_run_and_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    script = well(tmp_path / "run")
+    script.folder.run.keep_experiment(experiment_toml(script.experiment))
+    script.folder.judged.write_text("{}")
+    with pytest.raises(RunDirectoryError, match=r"judged.json cannot be read \(.*\): restore it"):
+        report_of(script.folder)
+    script.folder.run.summary.write_text("{}")
+    with pytest.raises(RunDirectoryError, match=r"summary.json cannot be read \(.*\): restore it, or remove it"):
+        report_of(script.folder)
 
 
 @pytest.mark.parametrize("reveal", ["sampled", "all"])
