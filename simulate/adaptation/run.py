@@ -57,7 +57,6 @@ class Prepared:
     setting: AdaptationSetting
     model: PrivateModel
     learning: PublicLearning
-    """Of the model owner."""
 
 
 def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show: Show) -> Prepared:
