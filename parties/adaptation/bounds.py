@@ -28,7 +28,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from tacit.parties.adaptation.adapter import ACTIVATED, LEAST_BACKWARDS, AdapterChecks, AdapterSizes
+from tacit.parties.adaptation.adapter import LEAST_BACKWARDS, AdapterChecks, AdapterSizes
+from tacit.parties.adaptation.adapter_backwards import SLOPED
 from tacit.parties.adaptation.fixed_point import (
     ACTIVATION,
     ARGUMENT,
@@ -87,6 +88,11 @@ class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     adapter: AdapterChecks | None
     """None: there are no adapters."""
     head: LearningHeadScales
+
+    @property
+    def gradient(self) -> int:
+        """Bits of derivatives by parameters that are lifted."""
+        return LIFTED if self.adapter is None else self.adapter.gradient
 
 
 def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, adapters: int) -> StepScales:
@@ -148,32 +154,45 @@ def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) ->
     _within("q", reduced, _checked(ARGUMENT))
     _within("c", from_channels, 2.0 ** (LIFTED - 2 - ACTIVATION))
     _within("c + t", added, 2.0 ** (LIFTED - 2 - ACTIVATION))
-    # Backwards: of a whole image.
+    # Backwards: of a whole image. What is multiplied by alpha T_u, or alpha C_u, is a derivative as well.
     derivative = tokens * bounds.derivatives
     scaled = derivative * norm["scale"]
-    by_tokens = scaled * norm["token_up"] * (bounds.tokens + 1) / 4
+    by_activated_tokens = scaled * norm["token_up"]
+    by_tokens = by_activated_tokens * (bounds.tokens + 1) / 4
     by_middle = by_tokens * norm["token_down"]
-    by_channel_output = scaled + by_middle
-    by_channels = by_channel_output * norm["channel_up"] * (bounds.channels + 1) / 4
+    by_activated_channels = (scaled + by_middle) * norm["channel_up"]
+    by_channels = by_activated_channels * (bounds.channels + 1) / 4
     before = derivative + by_middle + by_channels * norm["channel_down"]
     before = max(before, by_token)
-    derivatives = max(by_tokens, by_channel_output, by_channels) / SPARE
+    in_lifts = max(by_activated_tokens, by_tokens * norm["channel_up"], by_activated_channels)
+    in_products = max(by_tokens, by_channels)
     # Of the sum over the images.
     gradient = sizes.images * max(
-        scaled * activated_tokens,
+        max(derivative, scaled) * activated_tokens,
         by_tokens * middle,
-        by_channel_output * tokens * activated_channels,
+        max(derivative, scaled + by_middle) * tokens * activated_channels,
         by_channels * tokens * bounds.inputs,
         derivative * tokens * added,
     )
-    backwards = min(LIFTED - 2 - _bits(derivatives), WORD_BITS - 2 - ACTIVATED - _bits(gradient / SPARE), DERIVATIVE)
     looked_at = min(CHECKED - 2 - _bits(before / SPARE), DERIVATIVE)
+    backwards = min(
+        LIFTED - 2 - _bits(in_lifts / SPARE),
+        SLOPED - 1 - _bits(in_products / SPARE),
+        SLOPED - 2 - ACTIVATION - _bits(gradient / SPARE),
+        # As many bits of the sum of a derivative and what is added to it are left as are looked at.
+        looked_at + SLOPED - PARAMETER - CHECKED,
+        DERIVATIVE,
+    )
+    reduced_channels = norm["token_down"] * tokens * activated_channels
+    _within("T_d f(p)", reduced_channels, 2.0 ** (LIFTED - 2 - ACTIVATION))
+    _within("alpha T_u", norm["scale"] * norm["token_up"], 2.0 ** (LIFTED - 2 - PARAMETER))
+    _within("alpha C_u", norm["scale"] * norm["channel_up"], 2.0 ** (LIFTED - 2 - PARAMETER))
     _within("the derivative by h", bounds.derivatives, 2.0 ** (LIFTED - 2 - DERIVATIVE))
     if min(backwards, looked_at) < LEAST_BACKWARDS:
         raise BoundError(
-            f"derivatives can reach {derivatives:.4g} within an adapter, {before:.4g} behind it, and {gradient:.4g} in "
-            f"the sum over {sizes.images} images: that leaves {min(backwards, looked_at)} fractional bits, "
-            f"{LEAST_BACKWARDS} are needed; take narrower bounds, or smaller batches"
+            f"derivatives can reach {max(in_lifts, in_products):.4g} within an adapter, {before:.4g} behind it, and "
+            f"{gradient:.4g} in the sum over {sizes.images} images: that leaves {min(backwards, looked_at)} fractional "
+            f"bits, {LEAST_BACKWARDS} are needed; take narrower bounds, or smaller batches"
         )
     checks = AdapterChecks(
         inputs=_squares("z", bounds.inputs, inputs, ACTIVATION),

@@ -29,18 +29,21 @@ import torch
 
 from tacit.parties.inference.lookup import LookedUp, Range, outside
 from tacit.parties.inference.material import Lookup, Matrix, Narrow
+from tacit.parties.inference.operands import Operands
 from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, Words
 from tacit.parties.inference.ring import WORD_BITS, shifted, signed
 from tacit.parties.inference.tables import CheckedSum
 from tacit.protocol.adaptation.schedule import CHECKED as CHECKED
 from tacit.protocol.adaptation.schedule import LIFTED as LIFTED
+from tacit.protocol.adaptation.schedule import SLOPE as SLOPE
 from tacit.protocol.adaptation.schedule import USED as USED
 from tacit.protocol.inference.schedule import PLACE
 
 ACTIVATION: Final = 14
 PARAMETER: Final = 16
 LOOKED_AT: Final = 10
-ARGUMENT: Final = 12
+ARGUMENT: Final = SLOPE - 2
+"""The slope (x + 1) / 4 has two more."""
 DERIVATIVE: Final = 20
 GRADIENT: Final = 18
 KEPT: Final = 44
@@ -136,11 +139,10 @@ def lifted_times(
     value: NarrowValue,
     cut: Cut,
     factor: torch.Tensor,
-    *,
-    beside: tuple[NarrowValue, Cut] | None = None,
+    *beside: tuple[NarrowValue, Cut],
 ) -> Program[tuple[torch.Tensor, torch.Tensor]]:
     """Lift a value in one round, and multiply it by a factor modulo 2^64: both shares. beside: what else is lifted."""
-    both = [(value, cut), *([] if beside is None else [beside])]
+    both = [(value, cut), *beside]
     masked = [each.masked(_cut(part)) for each, part in both]
     opened_factor, *opened = yield from party.open(operation, value.masked_factor(factor), *masked)
     for (each, _), words in zip(both, opened, strict=True):
@@ -159,6 +161,17 @@ def multiplied(
     opened = yield from _opened(party, operation, masked, check)
     pairs = zip(opened[::2], opened[1::2], strict=True)
     return [value.settle(*pair) for (value, _, _), pair in zip(parts, pairs, strict=True)]
+
+
+def opened(
+    party: Party, operation: str, operands: Operands, *parts: tuple[str, Cut], check: RangeCheck | None = None
+) -> Program[None]:
+    """Open operands of products in one round, modulo 2 to the power of the bits that a cut leaves. check: what is
+    opened beside them."""
+    masked = [operands.masked(name, _cut(cut), cut.ring - cut.by) for name, cut in parts]
+    words = yield from _opened(party, operation, masked, check)
+    for (name, _), sums in zip(parts, words, strict=True):
+        operands.settle(name, sums)
 
 
 def _opened(party: Party, operation: str, masked: list[Words], check: RangeCheck | None) -> Program[list[torch.Tensor]]:

@@ -64,6 +64,8 @@ _PROBABILITY: Final = 50
 """Of the product of a lifted exponential with the inverse sum."""
 MEAN: Final = 28
 """Of the means of g, and of g x^."""
+HEAD_GRADIENT: Final = WORD_BITS - (DERIVATIVE + PARAMETER - GRADIENT)
+"""The ring of derivatives by the head's parameters."""
 _WIDTH: Final = 13
 """Of the inverse of the width, relative to itself."""
 _TOLERANCE: Final = 2.0**-12
@@ -127,7 +129,7 @@ class HeadResult:
     by_token: torch.Tensor
     """The derivative by the class token [B, D], DERIVATIVE + PARAMETER fractional bits."""
     gradient: HeadShares
-    """GRADIENT fractional bits."""
+    """GRADIENT fractional bits modulo 2^HEAD_GRADIENT."""
     outside: torch.Tensor
     """How many values are out of range, modulo 2^PLACE."""
     loss: torch.Tensor
@@ -234,11 +236,9 @@ def _backward_values(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
         "probabilities": lift(logits),
         "G^T x^": matrices((classes, images), tokens),
         "G W": matrices(logits, (classes, width)),
-        "g": lift(tokens),
-        "g x^": matrices((images, 1, width), (images, width, 1)),
+        "g": lift(tokens, factor=tokens),
         "means": lift((2, *one)),
         "dx": lift(tokens, factor=one),
-        "gradient": lift((classes, width + 1)),
     }
 
 
@@ -297,7 +297,7 @@ class HeadProgram(HeadForwards):
     def run(self, parameters: HeadShares, token: torch.Tensor, labels: torch.Tensor | None) -> Program[HeadResult]:
         """token: the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits; labels: int64 [B] at the data
         owner."""
-        party, lifts, products = self._party, self._lifts, self._products
+        party, products = self._party, self._products
         logits = yield from self.forwards(parameters, token)
         wanted = torch.zeros_like(logits) if labels is None else one_hot(labels, self._sizes.classes)
         judged = yield from self._softmax(logits, wanted)
@@ -310,12 +310,15 @@ class HeadProgram(HeadForwards):
         )
         by_token = yield from self._through_norm(g)
         # The derivatives by the bias have fewer fractional bits, and as much of the ring.
-        by_bias = probabilities.sum(0)[:, None] << PARAMETER
-        both = Cut(torch.cat([by_weight, by_bias], 1), DERIVATIVE + PARAMETER - GRADIENT)
-        (both_lifted,) = yield from lifted(party, "head backwards", (lifts["gradient"], both))
+        by_bias = probabilities.sum(0) << PARAMETER
         return HeadResult(
             by_token=by_token,
-            gradient=HeadShares(weight=both_lifted[:, :-1], bias=both_lifted[:, -1]),
+            gradient=HeadShares(
+                **{
+                    name: shifted(share, WORD_BITS, WORD_BITS - HEAD_GRADIENT)
+                    for name, share in (("weight", by_weight), ("bias", by_bias))
+                }
+            ),
             outside=self.outside + judged.outside,
             loss=judged.loss,
             correct=judged.correct,
@@ -377,11 +380,8 @@ class HeadProgram(HeadForwards):
     def _through_norm(self, g: torch.Tensor) -> Program[torch.Tensor]:
         """From g [B, D], DERIVATIVE + PARAMETER fractional bits, to the derivative by the class token, as many."""
         party, name, lifts = self._party, "norm backwards", self._lifts
-        (g,) = yield from lifted(party, name, (lifts["g"], Cut(g, PARAMETER)))
-        (along,) = yield from multiplied(
-            party, name, (self._products["g x^"], g[:, None], self._standardised[..., None])
-        )
-        sums = torch.stack([g.sum(-1, keepdim=True) << PARAMETER, along[..., 0]])
+        g, along = yield from lifted_times(party, name, lifts["g"], Cut(g, PARAMETER), self._standardised)
+        sums = torch.stack([g.sum(-1, keepdim=True) << PARAMETER, along.sum(-1, keepdim=True)])
         # Divided by the width: by a whole number, and a cut.
         bits = _WIDTH + math.floor(math.log2(self._sizes.width))
         means = Cut(sums * round(2.0**bits / self._sizes.width), DERIVATIVE + PARAMETER + bits - MEAN)

@@ -89,14 +89,14 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def learning(self) -> LearningSizes:
         """What the terms say of it."""
-        sizes, checks = self.sizes, self.scales.adapter
+        sizes = self.sizes
         return LearningSizes(
             adapters=sizes.adapters,
             rank=max(sizes.rank, 1),
             classes=sizes.classes,
             batch=sizes.images,
             cut=self.scales.cut,
-            gradient=1 if checks is None else checks.gradient,
+            gradient=self.scales.gradient,
         )
 
     @property

@@ -18,14 +18,8 @@ from typing import Final, Generic, TypeVar
 
 import torch
 
-from tacit.parties.adaptation.adapter import (
-    AdapterChecks,
-    AdapterForwards,
-    AdapterProgram,
-    AdapterShares,
-    AdapterSizes,
-    adapter_requests,
-)
+from tacit.parties.adaptation.adapter import AdapterChecks, AdapterForwards, AdapterShares, AdapterSizes
+from tacit.parties.adaptation.adapter_backwards import AdapterProgram, adapter_requests
 from tacit.parties.adaptation.bounds import StepScales
 from tacit.parties.adaptation.fixed_point import (
     CHECKED,
@@ -42,7 +36,7 @@ from tacit.parties.adaptation.fixed_point import (
     rows_outside,
 )
 from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, head_requests
-from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.inference.material import AnyBlockRequest, Narrow
 from tacit.parties.inference.operations import NarrowValue, Party, Program
 from tacit.parties.inference.tables import CheckedSum
 from tacit.protocol.adaptation.schedule import HEAD_TENSORS
@@ -107,7 +101,12 @@ class Stepped:
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
     """What `StepProgram` asks for, in this order."""
     adapter = () if scales.adapter is None else adapter_requests(sizes.adapter, scales.adapter)
-    return (*hidden_requests(sizes, scales, adapter), *head_requests(sizes.head, scales.head))
+    return (*hidden_requests(sizes, scales, adapter), *head_requests(sizes.head, scales.head), _gradient(sizes, scales))
+
+
+def _gradient(sizes: StepSizes, scales: StepScales) -> Narrow:
+    """Derivatives by all parameters, lifted together."""
+    return lift((sizes.parameters,), bits=scales.gradient)
 
 
 def hidden_requests(
@@ -192,9 +191,10 @@ class StepProgram:
     """One use."""
 
     def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
-        self._sizes, self._rate = sizes, scales.rate
+        self._party, self._sizes, self._rate = party, sizes, scales.rate
         self._hidden = HiddenProgram(party, sizes, scales, AdapterProgram)
         self._head = HeadProgram(party, sizes.head, scales.head)
+        self._gradient = NarrowValue(party, (sizes.parameters,), scales.gradient)
 
     def run(
         self,
@@ -216,10 +216,11 @@ class StepProgram:
         derivative[:, 0] = found.by_token
         gradients: list[AdapterShares] = []
         for program in reversed(self._hidden.adapters):
-            derivative, gradient = yield from program.backwards(derivative)
-            gradients.insert(0, gradient)
-        total = ParameterShares(adapters=tuple(gradients), head=found.gradient)
-        stepped = shaped(flat(parameters) - by * flat(total), self._sizes)
+            derivative, by_parameters = yield from program.backwards(derivative)
+            gradients.insert(0, by_parameters)
+        cut = Cut(flat(ParameterShares(adapters=tuple(gradients), head=found.gradient)), 0)
+        (gradient,) = yield from lifted(self._party, "parameters backwards", (self._gradient, cut))
+        stepped = shaped(flat(parameters) - by * gradient, self._sizes)
         outside = self._hidden.outside + found.outside
         return Stepped(parameters=stepped, outside=outside, loss=found.loss, correct=found.correct)
 

@@ -6,6 +6,7 @@ how both owners order it.
 | Narrow  | r modulo 2^bits, masks B  | powers of r_0 up to a degree, and r_0 B; what those of r_1  | data owner   |
 |         |                           | differ by; of r_0 and of differences only quotients         |              |
 | Matrix  | A, B                      | A B                                                         | data owner   |
+| Products| A, B, C ...               | products of two of them each, as letters say                | data owner   |
 | Scores  | A, B                      | A B^T, and the first waves of all entries of A and B        | data owner   |
 | Waves   | r modulo 2^16             | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
 | Fixed   | R at the data owner       | R V, for the mask V of a weight                             | model owner  |
@@ -50,11 +51,14 @@ from tacit.parties.correlated.material import (
 )
 from tacit.parties.correlated.streams import Keystream
 from tacit.parties.correlated.trees import point_keys, threshold_keys
+from tacit.parties.inference.contraction import contracted, contracted_shape
 from tacit.parties.inference.ring import WORD_BITS, joined, product, signed, unpacked
 from tacit.parties.inference.waves import LARGEST_HARMONICS, at, rounded, rounded_waves, waves
 from tacit.protocol.inference.schedule import COARSE, PLACE, THRESHOLD_LEVELS, byte_width
 
 LARGEST_DEGREE: Final = 16
+LARGEST_OPERANDS: Final = 32
+"""Of one request, and its largest number of products."""
 NORM_WAVE_BITS: Final = 20
 """Fractional bits of the waves of queries and keys."""
 NORM_WORDS: Final = 48
@@ -132,6 +136,40 @@ class Matrix(Product, frozen=True):
 
     def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return product(left, right, self.words)
+
+
+class Contraction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A product of two operands, by their numbers from 0 (see contraction.py)."""
+
+    left: Annotated[int, Meta(ge=0, lt=LARGEST_OPERANDS)]
+    right: Annotated[int, Meta(ge=0, lt=LARGEST_OPERANDS)]
+    letters: Annotated[str, Meta(max_length=32)]
+
+
+class Products(_Shared, frozen=True):
+    """Products of shared operands, each of which is masked and opened once, whatever it is multiplied by."""
+
+    operands: Annotated[tuple[Shape, ...], Meta(max_length=LARGEST_OPERANDS)]
+    products: Annotated[tuple[Contraction, ...], Meta(max_length=LARGEST_OPERANDS)]
+    words: Bits = WORD_BITS
+
+    def __post_init__(self) -> None:
+        if any(max(each.left, each.right) >= len(self.operands) for each in self.products):
+            raise ValueError(f"{self}: products of more than {len(self.operands)} operands")
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(shape) for shape in self.operands]
+
+    def dependent(self) -> list[Draw]:
+        shapes = [
+            contracted_shape(each.letters, self.operands[each.left], self.operands[each.right])
+            for each in self.products
+        ]
+        return [Draw(shape, self.words) for shape in shapes]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterator[torch.Tensor]:
+        masks = [one + other for one, other in zip(*free, strict=True)]
+        return (contracted(each.letters, masks[each.left], masks[each.right], self.words) for each in self.products)
 
 
 class Scores(_Shared, frozen=True):
@@ -268,7 +306,7 @@ class Shuffle(Permutation, frozen=True):
         return [Draw(self.shape, self.words)]
 
 
-AnyBlockRequest = Narrow | Matrix | Scores | Waves | Fixed | Lookup | Weight | Shuffle
+AnyBlockRequest = Narrow | Matrix | Products | Scores | Waves | Fixed | Lookup | Weight | Shuffle
 
 _OWNERS: Final = 2
 

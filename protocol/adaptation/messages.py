@@ -52,7 +52,7 @@ class LearningSizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cut: Annotated[int, Meta(ge=1, le=STREAM - 2)]
     """Bits that are cut off the outputs of blocks."""
     gradient: Annotated[int, Meta(ge=1, le=WORD_BITS)]
-    """Bits of derivatives by the parameters of an adapter."""
+    """Bits of derivatives by parameters."""
 
 
 class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -33,6 +33,8 @@ LIFTED: Final = 32
 """Of a value that is brought back into the wide ring."""
 CHECKED: Final = 28
 """The same where squares are summed, of up to 2^12 values."""
+SLOPE: Final = 14
+"""Cut off a derivative that was multiplied by a slope."""
 USED: Final = 21
 """Of a parameter where it is used."""
 ROW: Final = 32
@@ -137,14 +139,13 @@ def step_rounds(
     gradient: int,
 ) -> tuple[Round, ...]:
     """Of one step on a batch. cut: what is cut off the outputs of blocks, which are of STREAM bits; gradient: bits of
-    derivatives by the parameters of an adapter."""
+    derivatives by the parameters."""
     backwards = tuple(_adapter_rounds_backwards(images, tokens, width, rank, gradient))
     return (
-        *prediction_rounds(
-            images=images, tokens=tokens, width=width, classes=classes, adapters=adapters, rank=rank, cut=cut
-        ),
+        *_forward_rounds(images, tokens, width, classes, adapters, rank, cut, beside=1),
         *_head_rounds_backwards(images, width, classes),
         *backwards * adapters,
+        _both("parameters backwards", (gradient, _parameters(tokens, width, classes, adapters, rank))),
     )
 
 
@@ -152,17 +153,28 @@ def prediction_rounds(
     *, images: int, tokens: int, width: int, classes: int, adapters: int, rank: int, cut: int
 ) -> tuple[Round, ...]:
     """Of one batch, up to the logits; as of `step_rounds`."""
-    stream, parameters = images * tokens * width, adapters * (2 * rank * (tokens + width) + 1) + classes * (width + 1)
+    return _forward_rounds(images, tokens, width, classes, adapters, rank, cut, beside=0)
+
+
+def _parameters(tokens: int, width: int, classes: int, adapters: int, rank: int) -> int:
+    return adapters * (2 * rank * (tokens + width) + 1) + classes * (width + 1)
+
+
+def _forward_rounds(
+    images: int, tokens: int, width: int, classes: int, adapters: int, rank: int, cut: int, *, beside: int
+) -> tuple[Round, ...]:
+    """beside: words of an adapter that only the way back needs."""
+    stream, parameters = images * tokens * width, _parameters(tokens, width, classes, adapters, rank)
     checks = adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
     return (
         _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters), (CHECKED, parameters)),
         _both("parameters", (PLACE, checks)),
-        *tuple(_adapter_rounds(images, tokens, width, rank)) * adapters,
+        *tuple(_adapter_rounds(images, tokens, width, rank, beside)) * adapters,
         *_head_rounds(images, width, classes),
     )
 
 
-def _adapter_rounds(images: int, tokens: int, width: int, rank: int) -> Iterator[Round]:
+def _adapter_rounds(images: int, tokens: int, width: int, rank: int, beside: int) -> Iterator[Round]:
     rows, stream = images * tokens, images * tokens * width
     channels, reduced = rows * rank, images * rank * width
     down, mixing = rank * width, rank * tokens
@@ -174,29 +186,24 @@ def _adapter_rounds(images: int, tokens: int, width: int, rank: int) -> Iterator
         [(LIFTED, stream)],
         [(WORD_BITS, stream + mixing)],
         [(CHECKED, reduced)],
-        [(WORD_BITS, reduced + mixing), (PLACE, images * rank)],
+        [(WORD_BITS, reduced + mixing + beside), (PLACE, images * rank)],
         [(LIFTED, stream), (WORD_BITS, 1)],
     ):
         yield _both("adapter", *parts)
 
 
 def _adapter_rounds_backwards(images: int, tokens: int, width: int, rank: int, gradient: int) -> Iterator[Round]:
-    rows, stream = images * tokens, images * tokens * width
+    rows, stream, small, mixed = images * tokens, images * tokens * width, rank * (tokens + width), images * rank**2
     channels, reduced = rows * rank, images * rank * width
-    down, mixing = rank * width, rank * tokens
     for parts in (
-        [(LIFTED, stream), (WORD_BITS, 1), (CHECKED, stream)],
-        [(LIFTED, stream), (PLACE, rows)],
-        [(WORD_BITS, 4 * stream + reduced + mixing)],
-        [(WORD_BITS, reduced)],
-        [(LIFTED, reduced)],
-        [(WORD_BITS, 2 * reduced + stream + mixing)],
-        [(LIFTED, stream)],
-        [(WORD_BITS, 2 * stream + channels + down)],
-        [(WORD_BITS, channels)],
-        [(LIFTED, channels)],
-        [(WORD_BITS, 2 * channels + stream + down)],
-        [(gradient, 2 * (down + mixing) + 1)],
+        [(LIFTED, stream), (CHECKED, stream), (LIFTED, small + mixed)],
+        [(WORD_BITS, stream + small + mixed), (PLACE, rows)],
+        [(LIFTED, reduced), (WORD_BITS, reduced), (gradient, small)],
+        [(WORD_BITS - SLOPE, reduced), (WORD_BITS, small)],
+        [(LIFTED, mixed)],
+        [(WORD_BITS, mixed)],
+        [(LIFTED, channels), (WORD_BITS, channels)],
+        [(WORD_BITS - SLOPE, channels)],
     ):
         yield _both("adapter backwards", *parts)
 
@@ -221,12 +228,10 @@ def _head_rounds_backwards(images: int, width: int, classes: int) -> Iterator[Ro
         ("softmax", [(WORD_BITS, images), (PLACE, images)]),
         ("softmax", [(LIFTED, logits)]),
         ("head backwards", [(WORD_BITS, 2 * logits + tokens + weight)]),
-        ("norm backwards", [(LIFTED, tokens)]),
-        ("norm backwards", [(WORD_BITS, 2 * tokens)]),
+        ("norm backwards", [(LIFTED, tokens), (WORD_BITS, tokens)]),
         ("norm backwards", [(LIFTED, 2 * images)]),
         ("norm backwards", [(WORD_BITS, images)]),
         ("norm backwards", [(LIFTED, tokens), (WORD_BITS, images)]),
-        ("head backwards", [(LIFTED, weight + classes)]),
     ):
         yield _both(name, *parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
@@ -251,6 +251,15 @@ NARROW: Final = {"type": "Narrow", "shape": [2, 2], "bits": 16, "degree": 2, "fa
 MATRIX: Final = {
     "type": "Matrix", "operation": "matmul", "left": [2, 1, 3], "right": [3, 2], "arguments": [], "words": 40
 }  # fmt: skip
+PRODUCTS: Final[dict[str, Any]] = {
+    "type": "Products",
+    "operands": [[2, 1, 2], [2], []],
+    "products": [
+        {"left": 0, "right": 1, "letters": "abc,c->ba"}, {"left": 1, "right": 1, "letters": "a,a->"},
+        {"left": 2, "right": 1, "letters": ",a->a"},
+    ],
+    "words": 40,
+}  # fmt: skip
 SCORES: Final = {"type": "Scores", "shape": [2, 3, 2], "words": 32, "queries": 20, "keys": 12}
 WAVES: Final = {"type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43}
 LOOKUP: Final = {"type": "Lookup", "shape": [2], "domain": 29, "index": 3, "slope": 4, "levels": 5}
@@ -272,13 +281,13 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     LOOKUP | {"shape": [1, 1], "domain": 32, "index": 0, "slope": 0, "levels": 16},
     LOOKUP | {"shape": [], "domain": 5, "index": 5, "slope": 0, "levels": 32},
 )
-"""One of every kind but the next, and more where there is a choice."""
+"""One of every kind but the next two, and more where there is a choice."""
 SHUFFLES: Final = (SHUFFLE, SHUFFLE | {"owner": 1, "shape": [7], "words": 64}, SHUFFLE | {"shape": [1, 0]})
 
 
 def inference_material() -> Script:
     script = primitive("What owners draw for requests of every kind, and what the dealer corrects.")
-    for requests in (REQUESTS, SHUFFLES):
+    for requests in (REQUESTS, SHUFFLES, (PRODUCTS,)):
         encoding = script.do("write requests", requests=requests)
         for rank, key in enumerate(KEYS):
             script.do("draw material", key=key, number=0, requests=encoding, rank=rank)
@@ -353,6 +362,15 @@ def inference_waves_bad_number() -> Script:
     return script
 
 
+def _no_products() -> Iterator[dict[str, Any]]:
+    """Changes of products that make them none."""
+    one = {"left": 0, "right": 1}
+    for letters in ("ab,bc", "ab,bc->aC", "ab,bc->a", "ab,ac->bc", "a,bc->abc"):
+        yield {"operands": [[2, 3], [3, 2]], "products": [one | {"letters": letters}]}
+    yield {"products": [one | {"left": 3, "letters": "abc,c->ba"}]}
+    yield {"operands": [[1 << 14], [1 << 14]], "products": [one | {"letters": "a,b->ab"}]}
+
+
 def inference_material_bad_request() -> Script:
     script = primitive("Requests that no dealer meets.")
     for changed in (
@@ -367,6 +385,7 @@ def inference_material_bad_request() -> Script:
         WAVES | {"harmonics": 49}, WAVES | {"precision": 0}, WAVES | {"precision": 29}, WAVES | {"words": 65},
         LOOKUP | {"domain": 0}, LOOKUP | {"domain": 33}, LOOKUP | {"domain": 6}, LOOKUP | {"index": 15},
         LOOKUP | {"slope": 17}, LOOKUP | {"levels": 0}, LOOKUP | {"levels": 33}, LOOKUP | {"shape": [1 << 23]},
+        *(PRODUCTS | changes for changes in _no_products()),
         SHUFFLE | {"owner": 2}, SHUFFLE | {"shape": []}, SHUFFLE | {"words": 1}, SHUFFLE | {"words": 65},
         SHUFFLE | {"shape": [1 << 14, 1 << 14]}, LOOKUP | {"more": 1},
         dict(reversed(NARROW.items())), dict(reversed(LOOKUP.items())),

@@ -41,7 +41,7 @@ def test_there_are_enough_and_they_are_small() -> None:
     assert len(VECTORS) - len(bad) >= 12
     # Group keys, counting, protections and groups are two fifths of it: their sessions repeat a whole attempt at a key,
     # or have clients for three groups. A sixth are the signatures of packets, an eighth sessions that adapt a model.
-    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 6_000_000
+    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 6_100_000
 
 
 def codes(value: Any) -> set[str]:

@@ -121,21 +121,20 @@ def adaptation_rounds(
     ntd, ntr, nrd = n * t * d, n * t * r, n * r * d
     adapter = [
         4 * ntd, 8 * (ntd + r * d) + 4 * n * t, 4 * ntr, 8 * (ntr + r * d) + 4 * n * t, 4 * ntd, 8 * (ntd + r * t),
-        4 * nrd, 8 * (nrd + r * t) + 4 * n * r, 4 * ntd + 8,
+        4 * nrd, 8 * (nrd + r * t + learns) + 4 * n * r, 4 * ntd + 8,
     ]  # fmt: skip
+    small, nrr = r * t + r * d, n * r * r
     backwards = [
-        8 * ntd + 8, 4 * ntd + 4 * n * t, 8 * (4 * ntd + nrd + r * t), 8 * nrd, 4 * nrd, 8 * (2 * nrd + ntd + r * t),
-        4 * ntd, 8 * (2 * ntd + ntr + r * d), 8 * ntr, 4 * ntr, 8 * (2 * ntr + ntd + r * d),
-        g * (2 * (r * d + r * t) + 1),
+        8 * ntd + 4 * (small + nrr), 8 * (ntd + small + nrr) + 4 * n * t, 12 * nrd + g * small, 7 * nrd + 8 * small,
+        4 * nrr, 8 * nrr, 12 * ntr, 7 * ntr,
     ]  # fmt: skip
     head = [
         ("norm", 4 * n * d), ("norm", 4 * n), ("norm", 8 * n), ("norm", 4 * n * d), ("head", 8 * (n * d + c * d)),
     ]  # fmt: skip
     head_backwards = [
         ("softmax", 22 * n * c), ("softmax", 8 * n * c + 4 * n), ("softmax", 12 * n), ("softmax", 4 * n * c),
-        ("head backwards", 8 * (2 * n * c + n * d + c * d)), ("norm backwards", 4 * n * d),
-        ("norm backwards", 16 * n * d), ("norm backwards", 8 * n), ("norm backwards", 8 * n),
-        ("norm backwards", 4 * n * d + 8 * n), ("head backwards", 4 * (c * d + c)),
+        ("head backwards", 8 * (2 * n * c + n * d + c * d)), ("norm backwards", 12 * n * d),
+        ("norm backwards", 8 * n), ("norm backwards", 8 * n), ("norm backwards", 4 * n * d + 8 * n),
     ]  # fmt: skip
     step = [
         ("lift", b * max(a, 1) * ntd + 7 * p),
@@ -145,6 +144,7 @@ def adaptation_rounds(
     ]
     if learns:
         step += [*head_backwards, *(("adapter backwards", size) for size in backwards * a)]
+        step.append(("parameters backwards", g * p))
     found = of_inference[:first_norm] + [(name, size, size) for name, size in step]
     if learns:
         return [*found, ("count", 4, 4), ("range", 8, 8)]

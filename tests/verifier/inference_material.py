@@ -1,6 +1,7 @@
 """Requests for material, what owners draw and what the dealer corrects: docs/spec/inference-material.md."""
 
 import math
+import re
 from itertools import product
 from typing import Any
 
@@ -8,7 +9,7 @@ from constants import LARGEST_WORDS, Refused, require
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
-from encoding import Array, Integer, Map, Reader, choice
+from encoding import Array, Integer, Map, Reader, Text, choice
 from inference_trees import point_keys, threshold_keys
 from inference_waves import rounded, wave
 
@@ -45,6 +46,12 @@ REQUESTS = {
     ),
     "Narrow": tagged("Narrow", shape=SHAPE, bits=BITS, degree=Integer(1, 16), factor=OrNil(SHAPE), words=BITS),
     "Matrix": tagged("Matrix", operation=choice("matmul"), left=SHAPE, right=SHAPE, arguments=NOTHING, words=BITS),
+    "Products": tagged(
+        "Products",
+        operands=Array(32, SHAPE),
+        products=Array(32, Map(left=Integer(0, 31), right=Integer(0, 31), letters=Text(32))),
+        words=BITS,
+    ),
     "Scores": tagged("Scores", shape=SHAPE, words=BITS, queries=Integer(1, 64), keys=Integer(1, 64)),
     "Waves": tagged("Waves", shape=SHAPE, harmonics=Integer(1, 48), precision=Integer(1, 28), words=BITS),
     "Lookup": tagged(
@@ -107,6 +114,11 @@ def fits(request: dict[str, Any]) -> bool:
             fit = min(len(left), len(right)) >= 2 and left[-1] == right[-2]
             pairs = zip(left[-3::-1], right[-3::-1], strict=False)
             return fit and all(one == other or 1 in (one, other) for one, other in pairs)
+        case "Products":
+            count = len(request["operands"])
+            return all(each["left"] < count and each["right"] < count for each in request["products"]) and all(
+                contracts(each["letters"], *factors(request, each)) for each in request["products"]
+            )
         case "Scores":
             return len(request["shape"]) >= 2
         case "Shuffle":
@@ -121,6 +133,52 @@ def broadcasts(shape: list[int], to: list[int]) -> bool:
     """Whether the dimensions of a shape, from the last one on, are those of another, or 1."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(one in (other, 1) for one, other in pairs)
+
+
+def factors(request: dict[str, Any], each: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Shapes of both operands of a product."""
+    return request["operands"][each["left"]], request["operands"][each["right"]]
+
+
+def contracts(letters: str, left: list[int], right: list[int]) -> bool:
+    """Whether the letters of a product are those of its operands, and of a result."""
+    parts = re.fullmatch("([a-z]*),([a-z]*)->([a-z]*)", letters)
+    if parts is None:
+        return False
+    one, other, result = parts.groups()
+    distinct = all(len(set(part)) == len(part) for part in parts.groups())
+    as_many = (len(one), len(other)) == (len(left), len(right))
+    if not (distinct and as_many and all((one + other + result).count(letter) > 1 for letter in one + other + result)):
+        return False
+    sizes = dict(zip(one, left, strict=True))
+    return all(sizes.get(letter, size) == size for letter, size in zip(other, right, strict=True))
+
+
+def sizes_of(letters: str, left: list[int], right: list[int]) -> tuple[str, str, str, dict[str, int]]:
+    """Letters of both operands and of the result, and the size of each."""
+    one, other, result = re.split(",|->", letters)
+    return one, other, result, dict(zip(one + other, [*left, *right], strict=True))
+
+
+def contracted(letters: str, left: list[int], right: list[int]) -> list[int]:
+    _, _, result, sizes = sizes_of(letters, left, right)
+    return [sizes[letter] for letter in result]
+
+
+def contraction(request: dict[str, Any], each: dict[str, Any], masks: list[list[int]]) -> list[int]:
+    """Every element of a result as the sum of products that its letters say."""
+    shapes = factors(request, each)
+    one, other, result, sizes = sizes_of(each["letters"], *shapes)
+    inner = [letter for letter in one if letter not in result]
+    found = []
+    for at in product(*(range(sizes[letter]) for letter in result)):
+        terms = 0
+        for summed in product(*(range(sizes[letter]) for letter in inner)):
+            place = dict(zip([*result, *inner], [*at, *summed], strict=True))
+            left = element(masks[each["left"]], shapes[0], tuple(place[letter] for letter in one))
+            terms += left * element(masks[each["right"]], shapes[1], tuple(place[letter] for letter in other))
+        found.append(terms)
+    return found
 
 
 Draw = tuple[list[int], int]
@@ -139,6 +197,8 @@ def free(request: dict[str, Any], rank: int) -> list[Draw]:
             return [(shape, request["bits"]), *([] if factor is None else [(factor, 64)])]
         case "Matrix":
             return [(request["left"], 64), (request["right"], 64)]
+        case "Products":
+            return [(operand, 64) for operand in request["operands"]]
         case "Scores":
             return [(shape, 64), (shape, 64)]
         case "Waves":
@@ -169,6 +229,8 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
         case "Matrix":
             left, right = request["left"], request["right"]
             return [([*broadcast(left[:-2], right[:-2]), left[-2], right[-1]], words)]
+        case "Products":
+            return [(contracted(each["letters"], *factors(request, each)), words) for each in request["products"]]
         case "Scores":
             return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 48)] * 2]
         case "Waves":
@@ -253,6 +315,9 @@ def solve(request: dict[str, Any], drawn: list[list[list[int]]], weight: list[in
         case "Matrix":
             left, right = (total([words[place] for words in drawn]) for place in (0, 1))
             return [matmul(left, request["left"], right, request["right"])]
+        case "Products":
+            masks = [total([words[place] for words in drawn]) for place in range(len(request["operands"]))]
+            return [contraction(request, each, masks) for each in request["products"]]
         case "Scores":
             return scores(request, *(total([words[place] for words in drawn]) for place in (0, 1)))
         case "Waves":

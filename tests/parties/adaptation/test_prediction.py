@@ -12,7 +12,7 @@ from tacit.models.adapters.parallel import AdapterParameters, logits
 from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepBounds, StepScales, fitted_step
 from tacit.parties.adaptation.prediction import PredictionProgram, prediction_requests
 from tacit.parties.adaptation.step import StepSizes
-from tacit.parties.inference.material import Matrix, Narrow
+from tacit.parties.inference.material import Matrix, Narrow, Products
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import encoded
 from tacit.parties.inference.tables import BoundError
@@ -73,7 +73,8 @@ def test_logits_are_those_in_the_clear_and_cost_what_is_declared(sizes: StepSize
 def test_material_is_asked_for_what_goes_forwards_alone(sizes: StepSizes) -> None:
     asked = prediction_requests(sizes, fitted(sizes))
     # Of every adapter p, c, q and t, and what alpha multiplies; of the head the logits, and what 1 / d multiplies.
-    assert sum(isinstance(request, Matrix) for request in asked) == 4 * sizes.adapters + 1
+    assert [len(request.products) for request in asked if isinstance(request, Products)] == [4] * sizes.adapters
+    assert sum(isinstance(request, Matrix) for request in asked) == 1
     assert sum(isinstance(request, Narrow) and request.factor is not None for request in asked) == sizes.adapters + 1
 
 

@@ -89,7 +89,7 @@ def terms_of(
             classes=sizes.classes,
             batch=IMAGES,
             cut=scales.cut,
-            gradient=1 if scales.adapter is None else scales.adapter.gradient,
+            gradient=scales.gradient,
         ),
         rounds=1,
         smallest_cohort=3,

@@ -89,10 +89,10 @@ def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes
         adapters=sizes.adapters,
         rank=sizes.rank,
         cut=scales.cut,
-        gradient=0 if scales.adapter is None else scales.adapter.gradient,
+        gradient=scales.gradient,
     )
     assert tuple(found.pair.log) == declared
-    assert len(declared) == 18 + 21 * sizes.adapters
+    assert len(declared) == 17 + 17 * sizes.adapters
 
 
 def test_of_equal_logits_the_first_is_the_largest_as_in_the_clear() -> None:

@@ -196,6 +196,8 @@ def test_cutting_both_factors_leaves_their_product_correct_to_the_last_bits() ->
 
 NARROW = {"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": (2, 1), "words": 64}
 MATRIX = {"type": "Matrix", "operation": "matmul", "left": (4, 4), "right": (4, 4), "arguments": (), "words": 64}
+CONTRACTION = {"left": 0, "right": 1, "letters": "ab,cb->ac"}
+PRODUCTS = {"type": "Products", "operands": ((4, 5), (3, 5)), "products": (CONTRACTION,), "words": 64}
 SCORES = {"type": "Scores", "shape": (2, 3, 4), "words": 32, "queries": 17, "keys": 18}
 WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40}
 LOOKUP = {"type": "Lookup", "shape": (2,), "domain": 20, "index": 6, "slope": 4, "levels": 16}
@@ -211,6 +213,15 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a row": (MATRIX, {"left": (4,)}, "only matrices"),
     "a column": (MATRIX, {"right": (4,)}, "only matrices"),
     "matrices that do not fit": (MATRIX, {"right": (3, 4)}, "no such product"),
+    "letters that do not fit": (PRODUCTS, {"products": (CONTRACTION | {"letters": "ab,bc->ac"},)}, "b is 5 and 3"),
+    "a product of an operand that is not there": (PRODUCTS, {"operands": ((4, 5),)}, "more than 1 operands"),
+    "more operands than there may be": (PRODUCTS, {"operands": ((4, 5),) * 33, "products": ()}, "length <= 32"),
+    "more products than there may be": (PRODUCTS, {"products": (CONTRACTION,) * 33}, "length <= 32"),
+    "a result that is too large": (
+        PRODUCTS,
+        {"operands": ((1 << 14, 1), (1 << 14, 1)), "products": (CONTRACTION,)},
+        "take a smaller batch",
+    ),
     "waves without number": (WAVES, {"harmonics": 49}, "harmonics"),
     "a wave of nothing": (WAVES, {"harmonics": 0}, "harmonics"),
     "waves finer than their table": (WAVES, {"precision": 29}, "precision"),
