@@ -84,6 +84,9 @@ def _show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
             say(fields["detail"])
         else:
             output.warn(f'adaptation.reveal = "{fields["reveal"]}": {fields["detail"]}')
+    elif event == "noise":
+        budget = f", epsilon {fields['largest_epsilon']:g} at most" if fields["largest_epsilon"] else ", no budget"
+        say(f"noise of {fields['deviation']:g} on every common parameter{budget}")
     elif event == "joined":
         say(f"  {fields['member']} takes part in the sums")
     elif event == "round-done":

@@ -86,6 +86,14 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             "the model away."
         ),
     ] = "none"
+    selection: Annotated[
+        Selection,
+        Meta(
+            description="Which images a batch has where outputs are told: those that the data owner chose for it "
+            '("data-owner"), or the next ones of all that it goes through, which are put into one secret order at the '
+            'beginning of a session ("enrolment"); these have to be held in memory.'
+        ),
+    ] = "data-owner"
     batch: Annotated[int, Meta(description="Images of a batch.", ge=1, le=1024)] = 16
     batches: Batches = 1
     learning_rate: Annotated[float, Meta(description="Of the first rounds.", gt=0.0, le=10.0)] = 0.1
@@ -110,23 +118,6 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     most_rounds: Annotated[
         int, Meta(description="Rounds that the model owner opens at most; 0: as many as there are.", ge=0, le=100_000)
     ] = 0
-
-    def __post_init__(self) -> None:
-        if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
-            raise ValueError(f"adaptation.decay_rounds = {list(self.decay_rounds)}: rounds in rising order, each once")
-
-
-class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
-
-    selection: Annotated[
-        Selection,
-        Meta(
-            description="Which images a batch has where outputs are told: those that the data owner chose for it "
-            '("data-owner"), or the next ones of all that it goes through, which are put into one secret order at the '
-            'beginning of a session ("enrolment"); these have to be held in memory.'
-        ),
-    ] = "data-owner"
     weights: Annotated[
         Weights,
         Meta(
@@ -148,12 +139,34 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
         float,
         Meta(
             description="Budget: the epsilon, for the delta below, of all sums that the model owner tells, with the "
-            "whole model as the unit; a run that has more rounds is refused. 0: none.",
+            "whole model as the unit; a learning that has more rounds is refused. 0: none.",
             ge=0.0,
             le=100.0,
         ),
     ] = 0.0
     delta: Annotated[float, Meta(description="The delta of the budget, and of the summary.", gt=0.0, lt=1.0)] = 1e-5
+
+    def __post_init__(self) -> None:
+        if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
+            raise ValueError(f"adaptation.decay_rounds = {list(self.decay_rounds)}: rounds in rising order, each once")
+        if self.noise and self.reveal != "none":
+            raise ValueError(
+                f'adaptation.noise = {self.noise:g}: with reveal = "{self.reveal}" data owners are told outputs of '
+                "blocks, which have none; set one of them to none"
+            )
+        if self.selection == "enrolment" and self.reveal == "none":
+            raise ValueError(
+                'adaptation.selection = "enrolment" is for outputs that are told; with reveal = "none" leave it out'
+            )
+        if self.largest_epsilon and not self.noise:
+            raise ValueError(
+                f"adaptation.largest_epsilon = {self.largest_epsilon:g} is a budget of noise; set adaptation.noise too"
+            )
+
+
+class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
+
     backbone: Annotated[
         str,
         Meta(
@@ -176,19 +189,6 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.noise and self.reveal != "none":
-            raise ValueError(
-                f'adaptation.noise = {self.noise:g}: with reveal = "{self.reveal}" data owners are told outputs of '
-                "blocks, which have none; set one of them to none"
-            )
-        if self.selection == "enrolment" and self.reveal == "none":
-            raise ValueError(
-                'adaptation.selection = "enrolment" is for outputs that are told; with reveal = "none" leave it out'
-            )
-        if self.largest_epsilon and not self.noise:
-            raise ValueError(
-                f"adaptation.largest_epsilon = {self.largest_epsilon:g} is a budget of noise; set adaptation.noise too"
-            )
         if len(set(self.known_classes)) != len(self.known_classes):
             raise ValueError(f"adaptation.known_classes = {list(self.known_classes)}: each class once")
         if not self.backbone and not self.known_classes:

@@ -131,6 +131,7 @@ class TeachingParty(ModelOwnerParty):
                     weight = weight_of(self._openings.sums.counts[peer], own.least_count)
                     words = standing.learnt.words(weight, MODEL)
                     self._openings.keep(peer, refreshed(words, zeros(asked.secret, words), MODEL), weight)
+                    self.diary.write("kept", peer=peer, round=asked.number, weight=weight)
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
                     data = None if reason else self._openings.opened(asked.number)

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from tacit.models.adapters.configuration import AdaptationConfiguration
+from tacit.models.adapters.configuration import TeachingConfiguration
 from tacit.models.gaussian_noise import noise_bytes, standard_normal
 from tacit.parties.adaptation.fixed_point import KEPT, LOOKED_AT, PARAMETER
 from tacit.parties.adaptation.public import PublicLearning
@@ -55,8 +55,8 @@ class NoisePolicy:
     delta: float = 1e-5
 
 
-def noise_policy(own: AdaptationConfiguration) -> NoisePolicy | None:
-    """Of an experiment; None where there is no noise."""
+def noise_policy(own: TeachingConfiguration) -> NoisePolicy | None:
+    """Of what a model owner says; None where there is no noise."""
     if not own.noise:
         return None
     return NoisePolicy(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)

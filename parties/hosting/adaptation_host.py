@@ -25,6 +25,7 @@ from tacit.models.device import resolve_device
 from tacit.models.file_system import FILES, replace_file
 from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
@@ -164,10 +165,15 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
             words = sum_words(learning.public.sizes, learning.learning)
             diary.write("learning", words=words, rounds=own.rounds, classes=learning.classes)
             diary.write("reveals", reveal=own.reveal, detail=PROTECTS[own.reveal])
+            if own.noise:
+                diary.write("noise", deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)
             teaching = TeachingSettings(
                 **common,
                 most_images=own.batch * own.batches * own.rounds,
                 reveal=own.reveal,
+                selection=own.selection,
+                least_count=own.least_count,
+                noise=noise_policy(own),
                 opening=OpeningPolicy(
                     rounds=own.most_rounds or own.rounds,
                     owners=own.owners or len(party.roster.clients),

@@ -18,8 +18,10 @@ from tacit.models.adapters.configuration import (
     Colluders,
     ParallelConfiguration,
     Reveal,
+    Selection,
     SmallestCohort,
     TeachingConfiguration,
+    Weights,
 )
 from tacit.parties.links.address import host_of
 from tacit.parties.runs.explain import literal
@@ -87,12 +89,26 @@ class TeachingSection(TeachingConfiguration, frozen=True, forbid_unknown_fields=
     owners: Annotated[
         int, Meta(description="Data owners that learn at most; 0: all of the roster.", ge=0, le=10_000)
     ] = 0
+    least_count: Annotated[
+        int,
+        Meta(
+            description='With weights = "counts": the fewest images that a data owner has, one of which counts 16; who '
+            "has twice as many, or more, counts 32.",
+            ge=0,
+            le=2**31,
+        ),
+    ] = 0
     adapter: Annotated[AdapterConfiguration, Meta(description="What is learned beside the model.")] = (
         ParallelConfiguration()
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.weights == "counts") != (self.least_count > 0):
+            raise ValueError(
+                f'adaptation.least_count = {self.least_count}: with weights = "counts" the fewest images of a data '
+                "owner, and without it 0"
+            )
         if len(set(self.classes)) < len(self.classes) or len(self.classes) < 2:
             raise ValueError(
                 f"adaptation.classes = {literal(list(self.classes))}: two classes at least are learned, each once"
@@ -127,6 +143,16 @@ class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             "which says what that gives away."
         ),
     ] = "none"
+    selection: Annotated[
+        Selection, Meta(description="Which images a batch has where outputs are told; the same as the model owner has.")
+    ] = "data-owner"
+    weights: Annotated[
+        Weights,
+        Meta(
+            description='How much it counts in the mean: "equal", or "counts", by how many images it has, which it '
+            "states then to the model owner; the same as the model owner has."
+        ),
+    ] = "equal"
     batches: Batches = 1
     rounds: Rounds = 10
     smallest_cohort: SmallestCohort = 3

@@ -199,7 +199,9 @@ class _Learning:
                 patience=FOR_OWNER * file.answer,
                 purpose="learning",
                 reveal=own.reveal,
+                selection=own.selection,
                 smallest_cohort=own.smallest_cohort,
+                count=len(self.source.train.images) if own.weights == "counts" else 0,
                 entropy=os.urandom,
             )
 
@@ -235,6 +237,8 @@ class _Learning:
             batches=own.batches,
             rounds=own.rounds,
             reveal=own.reveal,
+            selection=own.selection,
+            weights=own.weights,
             smallest_cohort=own.smallest_cohort,
         )
         learner = PrivateLearner(settings, images, labels, diary, last=last, terms=kept.terms, on_told=keep)

@@ -85,7 +85,7 @@ class AdaptationHouse:
     def words(self) -> int:
         """Of a share: two blocks of five tokens of width 8, adapters of rank 2, two classes, and what is counted."""
         adapter = 2 * (2 * 8 + 2 * 5) + 1
-        return 2 * adapter + 2 * 8 + 2 + 3
+        return 2 * adapter + 2 * 8 + 2 + 4
 
     def inference_dealer(self) -> Path:
         """Of a dealer that sums nothing."""

@@ -102,6 +102,35 @@ def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed:
         assert "6 images to learn from; round 1 is learned" in running["alice"].said
 
 
+def test_data_owners_count_by_their_images_and_the_model_owner_adds_noise(house: AdaptationHouse) -> None:
+    labelled(house.path / "carol" / "images.npz", [0, 1] * 6)
+    house.model_owner(weights="counts", least_count=6, noise=1e-6)
+    for name in DATA_OWNERS:
+        house.data_owner(name, weights="counts")
+    running = house.start_all()
+    for name in (*DATA_OWNERS, "dealer"):
+        assert running[name].end() == 0, running[name].everything
+    assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
+    assert "noise of 1e-06 on every common parameter, no budget" in running["owner"].said
+    counts = {event["peer"]: event["weight"] for event in house.events("owner", "kept")}
+    assert counts == {"alice": 16, "bob": 16, "carol": 32}
+
+
+def test_who_counts_otherwise_is_refused(house: AdaptationHouse) -> None:
+    house.data_owner("alice", weights="counts")
+    running = house.start_all(but=["bob", "carol"])
+    complaint(
+        running["alice"], 1, r"data owners count alike with it; the policy here is that they count by their images"
+    )
+
+
+def test_a_budget_without_room_is_refused_before_anybody_learns(house: AdaptationHouse) -> None:
+    house.model_owner(noise=1e-6, largest_epsilon=1.0)
+    running = house.start("owner")
+    assert running.end() == 2, running.everything
+    assert re.search(r"largest_epsilon = 1, .* may open 0 rounds, and 2 are to be learned", running.complained[-1])
+
+
 def options(name: str) -> tuple[str, ...]:
     """Of the command of this party."""
     return ("--json", "learned.json") if name in DATA_OWNERS else ()
