@@ -12,7 +12,7 @@ only thing of the size of the stream that is opened here:
     e += T_d^T dq + dp C_d
 
 A slope (x + 1) / 4 is known before what it is multiplied by: it is the factor of a lift, so that lift and product are
-one round. What a slope was multiplied to is cut, and opened in the ring of WORD_BITS - SLOPE bits that this leaves.
+one round. What a slope was multiplied to is cut, and opened in the ring of SLOPED bits that this leaves.
 Backwards are eight rounds; derivatives by parameters are cut into one ring, to be lifted with those of other adapters.
 """
 
@@ -43,6 +43,7 @@ from tacit.parties.adaptation.fixed_point import (
     GRADIENT,
     PARAMETER,
     SLOPE,
+    SLOPED,
     Cut,
     RangeCheck,
     check_request,
@@ -57,8 +58,10 @@ from tacit.parties.inference.operands import Operands, products_request
 from tacit.parties.inference.operations import Party, Program
 from tacit.parties.inference.ring import WORD_BITS, shifted, signed
 
-SLOPED: Final = WORD_BITS - SLOPE
-"""The ring of a derivative that was multiplied by a slope, and cut."""
+WHOLE: Final = WORD_BITS - SLOPE
+"""The ring of a derivative that was multiplied by a slope, and cut to `backwards` fractional bits."""
+_FINER: Final = SLOPED - WHOLE
+"""How many bits more it keeps where it is opened."""
 _NAME: Final = "adapter backwards"
 _SLOPE_FUNCTION: Final = (1 << ARGUMENT, 1)
 """Of X with ARGUMENT fractional bits: (x + 1) / 4 with SLOPE."""
@@ -139,12 +142,12 @@ class AdapterProgram(AdapterForwards):
 
     def backwards(self, by_output: torch.Tensor) -> Program[tuple[torch.Tensor, AdapterShares]]:
         """From the derivative by h_l [B, T, D], DERIVATIVE + PARAMETER fractional bits, to that by h_(l - 1), as many,
-        both modulo 2^(SLOPED + DERIVATIVE - backwards); and to those by the parameters, of the sum over the images,
+        both modulo 2^(WHOLE + DERIVATIVE - backwards); and to those by the parameters, of the sum over the images,
         GRADIENT fractional bits modulo 2^gradient."""
         party, operands, lifts, product = self._party, self._operands, self._lifts, self._operands.product
         bits, looked_at = self._scales.backwards, self._scales.derivative_bits
         fewer, gradient = DERIVATIVE - bits, self._scales.gradient
-        ring = min(SLOPED + fewer, WORD_BITS)
+        ring = min(WHOLE + fewer, WORD_BITS)
         e, _, small, reduced = yield from lifted(
             party,
             _NAME,
@@ -165,16 +168,16 @@ class AdapterProgram(AdapterForwards):
             party,
             _NAME,
             operands,
-            ("dq", Cut(by_tokens, SLOPE)),
+            ("dq", Cut(by_tokens, SLOPE - _FINER)),
             ("E_t", Cut(by_token_up, 0)),
             ("E_c", Cut(by_channel_up, 0)),
         )
-        (k,) = yield from lifted(party, _NAME, (lifts["k"], Cut(product("k"), PARAMETER, SLOPED)))
+        (k,) = yield from lifted(party, _NAME, (lifts["k"], Cut(product("k"), PARAMETER + _FINER, SLOPED)))
         yield from opened(party, _NAME, operands, ("k", Cut(k, 0)))
         by_channels = yield from self._sloped("by f(p)", "p", product("e U") + product("T_d^T k"))
-        yield from opened(party, _NAME, operands, ("dp", Cut(by_channels, SLOPE)))
-        by_input = by_output + ((product("T_d^T dq") + product("dp C_d")) << fewer)
-        by_activation = bits + ACTIVATION - GRADIENT
+        yield from opened(party, _NAME, operands, ("dp", Cut(by_channels, SLOPE - _FINER)))
+        by_input = by_output + (shifted(product("T_d^T dq") + product("dp C_d"), SLOPED, _FINER) << fewer)
+        by_activation = bits + _FINER + ACTIVATION - GRADIENT
         return by_input, AdapterShares(
             channel_down=_cut(product("dp^T z"), by_activation, gradient, SLOPED),
             channel_up=_cut(product("alpha E_c")[0], PARAMETER, gradient)

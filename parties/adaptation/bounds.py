@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from tacit.parties.adaptation.adapter import LEAST_BACKWARDS, AdapterChecks, AdapterSizes
-from tacit.parties.adaptation.adapter_backwards import SLOPED
+from tacit.parties.adaptation.adapter_backwards import WHOLE
 from tacit.parties.adaptation.fixed_point import (
     ACTIVATION,
     ARGUMENT,
@@ -177,10 +177,10 @@ def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) ->
     looked_at = min(CHECKED - 2 - _bits(before / SPARE), DERIVATIVE)
     backwards = min(
         LIFTED - 2 - _bits(in_lifts / SPARE),
-        SLOPED - 1 - _bits(in_products / SPARE),
-        SLOPED - 2 - ACTIVATION - _bits(gradient / SPARE),
+        WHOLE - 1 - _bits(in_products / SPARE),
+        WHOLE - 2 - ACTIVATION - _bits(gradient / SPARE),
         # As many bits of the sum of a derivative and what is added to it are left as are looked at.
-        looked_at + SLOPED - PARAMETER - CHECKED,
+        looked_at + WHOLE - PARAMETER - CHECKED,
         DERIVATIVE,
     )
     reduced_channels = norm["token_down"] * tokens * activated_channels

@@ -35,15 +35,16 @@ from tacit.parties.inference.ring import WORD_BITS, shifted, signed
 from tacit.parties.inference.tables import CheckedSum
 from tacit.protocol.adaptation.schedule import CHECKED as CHECKED
 from tacit.protocol.adaptation.schedule import LIFTED as LIFTED
-from tacit.protocol.adaptation.schedule import SLOPE as SLOPE
+from tacit.protocol.adaptation.schedule import SLOPED as SLOPED
 from tacit.protocol.adaptation.schedule import USED as USED
 from tacit.protocol.inference.schedule import PLACE
 
 ACTIVATION: Final = 14
 PARAMETER: Final = 16
 LOOKED_AT: Final = 10
-ARGUMENT: Final = SLOPE - 2
-"""The slope (x + 1) / 4 has two more."""
+ARGUMENT: Final = 12
+SLOPE: Final = ARGUMENT + 2
+"""Of the slope (x + 1) / 4, computed as X + 2^ARGUMENT."""
 DERIVATIVE: Final = 20
 GRADIENT: Final = 18
 KEPT: Final = 44

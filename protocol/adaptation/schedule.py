@@ -33,8 +33,8 @@ LIFTED: Final = 32
 """Of a value that is brought back into the wide ring."""
 CHECKED: Final = 28
 """The same where squares are summed, of up to 2^12 values."""
-SLOPE: Final = 14
-"""Cut off a derivative that was multiplied by a slope."""
+SLOPED: Final = 56
+"""Of a derivative that was multiplied by a slope."""
 USED: Final = 21
 """Of a parameter where it is used."""
 ROW: Final = 32
@@ -199,11 +199,11 @@ def _adapter_rounds_backwards(images: int, tokens: int, width: int, rank: int, g
         [(LIFTED, stream), (CHECKED, stream), (LIFTED, small + mixed)],
         [(WORD_BITS, stream + small + mixed), (PLACE, rows)],
         [(LIFTED, reduced), (WORD_BITS, reduced), (gradient, small)],
-        [(WORD_BITS - SLOPE, reduced), (WORD_BITS, small)],
+        [(SLOPED, reduced), (WORD_BITS, small)],
         [(LIFTED, mixed)],
         [(WORD_BITS, mixed)],
         [(LIFTED, channels), (WORD_BITS, channels)],
-        [(WORD_BITS - SLOPE, channels)],
+        [(SLOPED, channels)],
     ):
         yield _both("adapter backwards", *parts)
 
