@@ -62,6 +62,8 @@ class AdaptationSize:
     batch_size: int
     blocks: tuple[DataBlock, ...]
     rows: tuple[TableRow, ...]
+    rows_of_data: tuple[TableRow, ...] = ()
+    """Of a twin that is given images, in the place of `rows`; empty: the same."""
     keeps_outputs: bool
     """Whether the outputs of the backbone are computed once and kept, which takes their memory, or for every batch."""
     differences: tuple[str, ...]

@@ -143,6 +143,8 @@ def prepare(table: AdaptationTable, *, small: bool, data: Path | None) -> Adapta
     size = table.size(small=small)
     if small and data is not None and data.is_dir():
         raise ValueError(f"--data {data}: the small twin takes an .npz file, or without --data the digits")
+    if small and data is not None and size.rows_of_data:
+        size = replace(size, rows=size.rows_of_data)
     if not small and (data is None or not data.is_dir()):
         raise ValueError(f"the full size needs --data: a directory with the files of {_sources(size)}")
     datasets: dict[DataConfiguration, Dataset] = {}

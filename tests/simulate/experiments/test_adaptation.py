@@ -79,6 +79,7 @@ def tiny(**other: object) -> AdaptationTable:
         teacher=TrainingConfiguration(epochs=1),
         distillation=DistillationConfiguration(layer_epochs=1, prediction_epochs=1, margin=3.0),
         rounds=1,
+        rows_of_data=(),
         **other,
     )
     return replace(TABLE1, small=size)
@@ -180,6 +181,19 @@ def test_outputs_that_are_kept_give_what_computed_ones_do(tmp_path: Path) -> Non
     assert [(cell.column, cell.row) for cell in kept] == [(column, row.name) for column in columns for row in rows]
     assert [cell.accuracy for cell in kept] == [cell.accuracy for cell in computed]
     assert {(cell.block, cell.seed) for cell in kept} == {("images.npz", 3)}
+
+
+def test_images_that_are_given_are_learned_in_smaller_steps(tmp_path: Path) -> None:
+    rates = {
+        data: {row.name: row.learning_rate for row in prepare(TABLE1, small=True, data=data).size.rows}
+        for data in (None, arrays(tmp_path / "images.npz", classes=4))
+    }
+    digits, given = rates.values()
+    assert given.keys() == digits.keys()
+    assert {name: given[name] / rate for name, rate in digits.items() if given[name] != rate} == {
+        OURS: 0.5,
+        PROBING: 0.5,
+    }
 
 
 def test_what_cannot_be_used_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
