@@ -1,4 +1,5 @@
-"""What tests of several folders need: a browser."""
+"""What tests of several folders need: a browser; and for all, that no example of hypothesis is too slow on a machine
+that is at other work too."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from docs.generate.results import marks, take_over
 from tacit.simulate.experiments.adaptation import AdaptationTable
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.tastan_costs import TABLE4
+from tacit.simulate.experiments.tastan_reveal import REVEAL, ROWS
 from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE3
 
 NAMES = ("aso-table1", "fedrsm-table2", "sawada-fig5", "sawada-fig6")
@@ -73,6 +74,16 @@ def test_the_page_has_the_tables_of_adaptation(table: AdaptationTable) -> None:
     for sentence in size.differences:
         assert f"- {sentence}" in found
     assert f"`tacit experiment {table.name} --small --seeds " in found
+
+
+def test_the_page_has_what_outputs_of_blocks_give_away() -> None:
+    begin, end = marks(REVEAL.name)
+    found = (DOCS / "results.md").read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
+    for row in ROWS:
+        assert f"| {row} | 0." in found
+    for sentence in REVEAL.small.differences:
+        assert f"- {sentence}" in found
+    assert f"`tacit experiment {REVEAL.name} --small --seeds " in found
 
 
 def test_the_page_has_the_costs() -> None:

@@ -115,7 +115,8 @@ def test_one_block_alone_is_no_pair(victim, outputs: torch.Tensor) -> None:
 
 
 def test_batches_are_those_of_every_round() -> None:
-    experiment = REVEAL.small.experiment
+    base = REVEAL.small.experiment
+    experiment = msgspec.structs.replace(base, adaptation=msgspec.structs.replace(base.adaptation, batches=2))
     found = batches_of(experiment, 40, seed=4, owner=1)
     assert len(found) == experiment.federation.rounds * experiment.adaptation.batches
     first = np.random.default_rng([4, 1, 1]).permutation(40)
