@@ -11,7 +11,7 @@ SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
 WORKERS ?= 2
-# Seconds after which a test that waits for ever fails, with its stack; none takes a quarter of it.
+# Seconds after which a test that waits for ever fails, with its stack.
 LONGEST_TEST := 240
 LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.

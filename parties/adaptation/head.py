@@ -310,14 +310,12 @@ class HeadProgram(HeadForwards):
         )
         by_token = yield from self._through_norm(g)
         # The derivatives by the bias have fewer fractional bits, and as much of the ring.
-        by_bias = probabilities.sum(0) << PARAMETER
+        cut = WORD_BITS - HEAD_GRADIENT
         return HeadResult(
             by_token=by_token,
             gradient=HeadShares(
-                **{
-                    name: shifted(share, WORD_BITS, WORD_BITS - HEAD_GRADIENT)
-                    for name, share in (("weight", by_weight), ("bias", by_bias))
-                }
+                weight=shifted(by_weight, WORD_BITS, cut),
+                bias=shifted(probabilities.sum(0) << PARAMETER, WORD_BITS, cut),
             ),
             outside=self.outside + judged.outside,
             loss=judged.loss,
