@@ -7,7 +7,8 @@ reaches elsewhere, so there is room, by a margin:
 |---|---|
 | parameters | the margin, times their move from the least norm to the largest: where they begin is known |
 | variances | the square of the margin, down and up, as in private inference |
-| z, p, q, derivatives, logits | its root: bounds of all else are products of these, and of parameters |
+| z, p, q, logits | its root: bounds of all else are products of these, and of parameters |
+| derivatives | the margin itself: they differ most from images to images |
 | outputs of blocks | none |
 
 The scale of the residual stream is such that a token which a block leaves takes a quarter of its ring at most where a
@@ -70,7 +71,7 @@ def rehearsed_bounds(reached: Reached, public: PublicModel, *, rate: float, marg
         inputs=widened("inputs"),
         channels=widened("channels"),
         tokens=widened("tokens"),
-        derivatives=widened("derivatives"),
+        derivatives=math.sqrt(margin) * widened("derivatives"),
         variances=((reached.least("deviations") / margin) ** 2, (reached.largest("deviations") * margin) ** 2),
         epsilon=public.head.norm.variance.inverse.offset,
         logits=widened("logits"),
