@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,18 +91,19 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         surroundings: Surroundings | None = None,
         make_machine: Callable[..., TrainingClient] = TrainingClient,
     ) -> None:
+        surroundings = surroundings or Surroundings()
         machine = make_machine(
             settings.keys.name,
             settings.roster,
             signing=SigningKey(settings.keys.signing_secret),
             policy=settings.policy,
             journal=settings.journal.open(settings.keys.name),
-            entropy=os.urandom,
+            entropy=surroundings.entropy,
             patience=settings.patience,
             grace=settings.grace,
             accepted_groups=settings.accepted_groups,
         )
-        super().__init__(machine, diary, surroundings or Surroundings())
+        super().__init__(machine, diary, surroundings)
         self._settings = settings
         self._make_learner = learner
         self._moments = moments

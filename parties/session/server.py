@@ -6,7 +6,6 @@ Applying a sum and evaluating the model take long and are done in a thread, so t
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -104,11 +103,12 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         on_round: OnRound,
         surroundings: Surroundings | None = None,
     ) -> None:
+        surroundings = surroundings or Surroundings()
         machine = TrainingServer(
             settings.roster,
             settings.configuration,
             keeper.bytes,
-            entropy=os.urandom,
+            entropy=surroundings.entropy,
             smallest_cohort=settings.smallest_cohort,
             join_seconds=settings.join_seconds,
             grace=settings.grace,
@@ -116,7 +116,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             completed=settings.completed,
             enough_seconds=settings.enough_seconds,
         )
-        super().__init__(machine, diary, surroundings or Surroundings())
+        super().__init__(machine, diary, surroundings)
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ side is still heard meanwhile; its result is one more input of the machine.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
@@ -49,6 +50,13 @@ class Surroundings:
     async def moved(self, count: int) -> None:
         """So many bytes go over the party's link."""
 
+    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
+        """A message has come, of which the machine does not know yet."""
+
+    def entropy(self, count: int) -> bytes:
+        """So many bytes of the operating system's randomness: all that the machine draws."""
+        return os.urandom(count)
+
 
 MachineT = TypeVar("MachineT", bound=TrainingClient | TrainingServer)
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
@@ -86,6 +94,7 @@ class Shell(Generic[MachineT, EndpointT]):
                 if receiving.done():
                     event = receiving.result()
                     if isinstance(event, Received):
+                        self._surroundings.heard(event.sender, event.frames)
                         self._diary.passed("received", event.sender, event.frames)
                         await self._surroundings.moved(sum(len(frame) for frame in event.frames))
                     await self._perform(endpoint, self._take_event(event))

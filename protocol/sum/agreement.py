@@ -29,6 +29,16 @@ TRANSFER_LIMIT: Final = 10
 """A transfer that moves may take this many times phase_seconds."""
 
 
+def words_of_a_chunk(ring: Ring, *, skip_zeros: bool) -> int:
+    """How many words a chunk of a vector has that is not the last: as many aligned ones as fit CHUNK_BYTES.
+
+    Where zeros are skipped, as many whole bytes of the bitmap as fit it with all of their words.
+    """
+    if skip_zeros:
+        return CHUNK_BYTES // (1 + BYTE_WORDS * ring.wire_bytes) * BYTE_WORDS
+    return CHUNK_BYTES // ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """One secure sum: who, what ring, which rules, and the hashes that tie everything to it."""
@@ -147,13 +157,8 @@ class Agreement:
 
     @property
     def chunk_words(self) -> int:
-        """Words in every chunk of the vector but the last: as many aligned ones as fit CHUNK_BYTES.
-
-        Where zeros are skipped, as many whole bytes of the bitmap as fit it with all of their words.
-        """
-        if self.skip_zeros:
-            return CHUNK_BYTES // (1 + BYTE_WORDS * self.ring.wire_bytes) * BYTE_WORDS
-        return CHUNK_BYTES // self.ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
+        """Words in every chunk of the vector but the last."""
+        return words_of_a_chunk(self.ring, skip_zeros=self.skip_zeros)
 
     @property
     def chunks(self) -> int:

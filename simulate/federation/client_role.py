@@ -103,7 +103,9 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
     """Join at the address, and train on this client's share of the data in every round."""
     plan, experiment, run, name = role.plan, role.plan.experiment, role.plan.run, role.keys.name
     index = role.roster.index(name)
-    surroundings = Surroundings(household.thread, household.context)
+    recording = role.recording()
+    surroundings = recording or Surroundings()
+    surroundings.bench, surroundings.context = household.thread, household.context
 
     def images(task: Task) -> ClientImages:
         if experiment.data.factory:
@@ -123,6 +125,8 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
     def record(round: int, update: Update) -> None:
         if plan.verify:
             write_arrays(run.verification(round, name), words=update.words, values=update.values)
+        if recording is not None:
+            recording.keep_own(round, update.words)
 
     job = ClientJob(
         address=address,

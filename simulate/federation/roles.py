@@ -27,6 +27,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
+from tacit.simulate.federation.recording import Recording
 
 USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
@@ -54,6 +55,8 @@ class Plan:
     """Whether report.html is drawn, which takes a second or two."""
     record_moves: bool = False
     """Record which coordinates of the model every round moves."""
+    recordings: Path | None = None
+    """Where every party keeps what it received and drew; only an audit asks for that."""
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""
@@ -93,6 +96,11 @@ class Role:
     def surroundings(self) -> Surroundings | None:
         """What is to happen around this party, if anything."""
         return self.plan.faults.of(self.keys.name)
+
+    def recording(self) -> Recording | None:
+        """What keeps what this party receives and draws, in an audit."""
+        folder = self.plan.recordings
+        return None if folder is None else Recording(folder, self.keys.name)
 
     def machine(self) -> Callable[..., TrainingClient]:
         """What makes the machine of this client."""

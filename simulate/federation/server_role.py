@@ -30,6 +30,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     torch.set_num_threads(1)
     plan, experiment = role.plan, role.plan.experiment
     source: Source | None = None
+    recording = role.recording()
     if not experiment.data.factory:
         try:
             source = read(experiment.data)
@@ -52,6 +53,8 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
             bound = configuration.packing().error_bound(len(done.survivors))
             found = {"words": done.total, "values": total.values, "bound": bound, "names": list(done.survivors)}
             write_arrays(plan.run.verification(done.round, "sum"), **found)
+        if recording is not None:
+            recording.keep_sum(done, total)
         if plan.record_moves:
             plan.run.save_moves(done.round, keeper.mean(total)[1])
 
@@ -72,7 +75,9 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     )
     try:
         return server_outcome(
-            await serve(job, images, tell(control, role.keys.name), on_sum=record, surroundings=role.surroundings())
+            await serve(
+                job, images, tell(control, role.keys.name), on_sum=record, surroundings=recording or role.surroundings()
+            )
         )
     except USER_ERRORS as error:
         return explain(error)

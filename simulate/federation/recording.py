@@ -1,0 +1,122 @@
+"""What one party of an audited run received and drew, kept as it happened.
+
+A recording stands around its party as other surroundings do: it is told every message when it comes off the link,
+before the machine sees it, and passes the operating system's randomness on. Beside that it keeps what the party itself
+worked out: a server every sum that it opened, a client its own words before they were masked. Nothing is kept of what
+another party knows. Only an audit asks for recordings (Plan.recordings), and hosts have no such key.
+
+The file is a sequence of msgpack arrays, each a kind and its fields; `read` gives them back in their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from tacit.parties.session.shell import Surroundings
+from tacit.protocol.session.rounds import RoundDone
+from tacit.secagg.packing import Total
+from tacit.secagg.ring import Words
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message as it came off the link."""
+
+    sender: str
+    frames: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Drew:
+    """Randomness of the operating system that the party's machine was given."""
+
+    octets: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sum that a server opened: values float64 [D], weights int64 (), [T] or [D] as the protection has them."""
+
+    round: int
+    survivors: tuple[str, ...]
+    values: npt.NDArray[np.float64] = field(repr=False)
+    weights: npt.NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """A client's own ring words of a round, before they were masked; as unsigned integers of 64 bits."""
+
+    round: int
+    words: npt.NDArray[np.uint64] = field(repr=False)
+
+
+Record = Heard | Drew | Opened | Contributed
+
+
+class Recording(Surroundings):
+    """Keeps what one party receives and draws, in FOLDER/PARTY.recording, which only its owner may read."""
+
+    def __init__(self, folder: Path, party: str) -> None:
+        super().__init__()
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place(folder, party), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.fdopen(descriptor, "ab", buffering=0)
+
+    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
+        self._keep("heard", sender, [bytes(frame) for frame in frames])
+
+    def entropy(self, count: int) -> bytes:
+        drawn = super().entropy(count)
+        self._keep("drew", drawn)
+        return drawn
+
+    def keep_sum(self, done: RoundDone, total: Total) -> None:
+        """A sum was opened."""
+        weights = np.asarray(total.weights, "<i8")
+        self._keep(
+            "opened",
+            done.round,
+            list(done.survivors),
+            total.values.astype("<f8").tobytes(),
+            list(weights.shape),
+            weights.tobytes(),
+        )
+
+    def keep_own(self, round: int, words: Words) -> None:
+        """The party contributes this."""
+        self._keep("contributed", round, words.astype("<u8").tobytes())
+
+    def _keep(self, *fields: object) -> None:
+        # In one piece: training runs in a thread of its own.
+        self._file.write(msgpack.packb(list(fields)))
+
+
+def place(folder: Path, party: str) -> Path:
+    """Where the recording of a party stands."""
+    return folder / f"{party}.recording"
+
+
+def read(folder: Path, party: str) -> Iterator[Record]:
+    """What was recorded, in its order. FileNotFoundError if nothing was, ValueError if the file is no recording."""
+    with place(folder, party).open("rb") as file:
+        for kind, *fields in msgpack.Unpacker(file, max_buffer_size=0):
+            match kind, fields:
+                case "heard", [sender, frames]:
+                    yield Heard(sender, tuple(frames))
+                case "drew", [octets]:
+                    yield Drew(octets)
+                case "opened", [round, survivors, values, shape, weights]:
+                    counted = np.frombuffer(weights, "<i8").reshape(shape)
+                    yield Opened(round, tuple(survivors), np.frombuffer(values, "<f8"), counted)
+                case "contributed", [round, words]:
+                    yield Contributed(round, np.frombuffer(words, "<u8"))
+                case _:
+                    raise ValueError(f"{file.name} is no recording: it has a record of kind {kind!r}")
