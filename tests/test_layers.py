@@ -37,6 +37,7 @@ LAYERS = (
     "models",
     "models.friendly",
     "models.adapters",
+    "models.attacks",
     "parties",
     "parties.links",
     "parties.correlated",
