@@ -1,0 +1,129 @@
+"""APRIL (Lu et al. 2022, "APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers").
+
+Its closed form is for an encoder whose first attention takes the embedded tokens z themselves, without a norm before or
+a residual around it. Then the derivative A of the loss by z, which is the gradient of the position embedding, comes
+through queries, keys and values alone, and with W the matrix of all three (its bias drops out)
+
+    W^T dL/dW = A^T z.
+
+So z comes out by least squares, and of z, less positions and bias, the pseudo-inverse of the patch embedding makes
+pixels: all of them where the width is a patch's number of pixels at least, else those of smallest norm. Transformers
+that are used have the norm and the residual. `without_first_residual` takes them away, as the authors' architecture (A)
+does. There must be another block behind, or patches reach the class token by few numbers, and A has not full rank.
+Everything is in float64: A is so ill-conditioned that gradients in float32 do not do.
+
+Where there is no closed form the paper matches gradients g' of candidate images: it minimises
+
+    |g' - g|^2 + alpha (1 - cosine of the gradients of the position embedding).
+
+It does not give alpha. It is a parameter here, and the first term is divided by |g|^2, so that it does not depend on
+the scale of the loss. The optimizer is ours: L-BFGS, which wants a model in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from tacit.models.attacks.closed_form import ReadImage
+from tacit.models.attacks.patches import POSITIONS, PatchEmbedding, solved, taken
+
+QKV = "blocks.0.attn.qkv.weight"
+
+
+class _AttentionFirst(nn.Module):
+    """A block without its first norm and both residuals; what is left has the same names."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.attn = block.get_submodule("attn")
+        self.norm2 = block.get_submodule("norm2")
+        self.mlp = block.get_submodule("mlp")
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        attended: torch.Tensor = self.mlp(self.norm2(self.attn(tokens)))
+        return attended
+
+
+def without_first_residual(model: nn.Module) -> nn.Module:
+    """A copy of a vision transformer of timm as architecture (A): block 0 is mlp(norm2(attn(z))). ValueError for a
+    model that has no such block."""
+    changed = copy.deepcopy(model)
+    blocks = getattr(changed, "blocks", None)
+    if not isinstance(blocks, nn.Sequential) or not all(hasattr(blocks[0], name) for name in ("attn", "norm2", "mlp")):
+        raise ValueError("the model has no blocks of attention and perceptron, of which the first could be changed")
+    blocks[0] = _AttentionFirst(blocks[0])
+    return changed
+
+
+def image_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> ReadImage:
+    """The image of which these are the gradients, by the names of the model's parameters, if it is of architecture (A).
+
+    Of another architecture it is whatever the equations give. ValueError for a model without patches, positions for
+    all its tokens, and queries, keys and values in one matrix; for more tokens than the width; and for a gradient that
+    is missing, zero or not finite.
+    """
+    embedding = PatchEmbedding.of(model)
+    parameters = dict(model.named_parameters())
+    if QKV not in parameters:
+        raise ValueError(f"the model has no parameter {QKV!r}, where queries, keys and values are one matrix")
+    tokens, width = embedding.positions.shape
+    if embedding.others != cast(Any, model).num_prefix_tokens:
+        raise ValueError("pos_embed has rows for the patches alone; APRIL needs the derivatives by all tokens")
+    if tokens > width:
+        raise ValueError(f"underdetermined: {tokens} tokens, and equations for {width} of them, the model's width")
+    products = parameters[QKV].detach().double().T @ taken(gradients, QKV)
+    embedded, condition = solved(taken(gradients, POSITIONS)[0].T, products)
+    projected = (embedded - embedding.positions)[embedding.others :] - embedding.bias
+    return ReadImage(embedding.image(projected @ torch.linalg.pinv(embedding.weight).T), condition)
+
+
+def matched_images(
+    model: nn.Module,
+    gradients: Mapping[str, torch.Tensor],
+    labels: torch.Tensor,
+    *,
+    alpha: float,
+    iterations: int,
+    seed: int,
+) -> torch.Tensor:
+    """Images [n, C, S, S] in the model's dtype whose gradients are near to these, for labels int64 [n].
+
+    The model is used in evaluation mode; the gradients are those of its mean cross-entropy. What was not sent, or is
+    zero, is not compared. Starts from normal noise by the seed. ValueError as of closed_form.image_of for positions.
+    """
+    embedding = PatchEmbedding.of(model)
+    taken(gradients, POSITIONS)
+    model = copy.deepcopy(model).eval()
+    compared = {name: p for name, p in model.named_parameters() if name in gradients and gradients[name].any()}
+    targets = [gradients[name].to(parameter) for name, parameter in compared.items()]
+    positions = list(compared).index(POSITIONS)
+    scale = torch.stack([target.square().sum() for target in targets]).sum()
+    (rows, columns), (channels, height, width) = embedding.grid, embedding.shape
+    start = torch.randn(
+        (len(labels), channels, rows * height, columns * width), generator=torch.Generator().manual_seed(seed)
+    )
+    images = start.to(targets[0]).requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [images], max_iter=iterations, history_size=50, line_search_fn="strong_wolfe", tolerance_grad=0
+    )
+
+    def distance() -> torch.Tensor:
+        loss = cross_entropy(model(images), labels)
+        found = torch.autograd.grad(loss, list(compared.values()), create_graph=True)
+        squares = torch.stack([(mine - target).square().sum() for mine, target in zip(found, targets, strict=True)])
+        cosine = cosine_similarity(found[positions].flatten(), targets[positions].flatten(), dim=0)
+        total = squares.sum() / scale + alpha * (1 - cosine)
+        (images.grad,) = torch.autograd.grad(total, images)
+        return total.detach()
+
+    # The fast attentions of PyTorch cannot be differentiated twice.
+    with sdpa_kernel(SDPBackend.MATH):
+        optimizer.step(distance)  # type: ignore[no-untyped-call]
+    return images.detach()

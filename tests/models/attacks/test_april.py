@@ -1,0 +1,75 @@
+"""APRIL reads images of architecture (A), in float64 and with as much width as pixels; never of a stock transformer."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tacit.models.attacks.april import image_of, matched_images, without_first_residual
+
+FAILED = 15.0
+"""dB that the closed form is to stay below where it does not apply."""
+
+
+def large(small_vit: Any, width: int, heads: int) -> Any:
+    """Two narrow blocks with patches of ViT-S and ViT-B, in float64."""
+    sizes = {"img_size": 224, "patch_size": 16, "in_chans": 3, "depth": 2, "mlp_ratio": 1.0}
+    return small_vit(**sizes, embed_dim=width, num_heads=heads).double()
+
+
+def test_the_image_of_architecture_a_is_read_with_the_width_of_vit_b(
+    small_vit: Any, upsampled: Any, exact: Any, psnr: Any
+) -> None:
+    stock = large(small_vit, 768, 12)
+    changed = without_first_residual(stock)
+    x, y = upsampled[0][:1], upsampled[1][:1]
+    assert psnr(image_of(changed, exact(changed, x, y)).image, x) > 140  # 161.3
+    assert psnr(image_of(stock, exact(stock, x, y)).image, x) < FAILED  # -74.3
+
+
+def test_with_the_width_of_vit_s_pixels_are_missing(small_vit: Any, upsampled: Any, exact: Any, psnr: Any) -> None:
+    changed = without_first_residual(large(small_vit, 384, 6))
+    x, y = upsampled[0][:1], upsampled[1][:1]
+    assert 10 < psnr(image_of(changed, exact(changed, x, y)).image, x) < FAILED  # 12.9
+
+
+@pytest.mark.parametrize("options", [{}, {"reg_tokens": 2, "qkv_bias": False}])
+def test_other_tokens_do_not_matter(small_vit: Any, digits: Any, exact: Any, psnr: Any, options: Any) -> None:
+    changed, data = without_first_residual(small_vit(**options).double()), digits(16)
+    x, y = data.x_train[:1], data.y_train[:1]
+    assert psnr(image_of(changed, exact(changed, x, y)).image, x) > 140  # 207.9
+
+
+def test_the_model_that_was_given_is_as_it_was(small_vit: Any, digits: Any) -> None:
+    model, x = small_vit(), digits(16).x_train[:2]
+    before = model(x)
+    changed = without_first_residual(model)
+    assert torch.equal(model(x), before)
+    assert not torch.allclose(changed(x), before)
+    names = {name for name, _ in model.named_parameters()}
+    assert names - {name for name, _ in changed.named_parameters()} == {"blocks.0.norm1.weight", "blocks.0.norm1.bias"}
+
+
+def test_what_does_not_apply_is_refused(small_vit: Any, digits: Any, exact: Any) -> None:
+    x, y = digits(16).x_train[:1], digits(16).y_train[:1]
+    apart = small_vit(no_embed_class=True).double()
+    with pytest.raises(ValueError, match="derivatives by all tokens"):
+        image_of(apart, exact(apart, x, y))
+    narrow = small_vit(embed_dim=16).double()
+    with pytest.raises(ValueError, match="underdetermined: 17 tokens, and equations for 16"):
+        image_of(narrow, exact(narrow, x, y))
+    with pytest.raises(ValueError, match="no blocks of attention"):
+        without_first_residual(nn.Linear(2, 2))
+
+
+def test_an_image_is_found_by_matching_gradients(small_vit: Any, digits: Any, exact: Any, psnr: Any) -> None:
+    """Of a stock transformer whose weights are larger than at timm's start; not of every image: the next gives 10.3."""
+    model, x, y = small_vit(depth=1).double(), digits(16).x_train[1:2], digits(16).y_train[1:2]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.25)
+    gradients = exact(model, x, y)
+    found = [psnr(matched_images(model, gradients, y, alpha=alpha, iterations=400, seed=1), x) for alpha in (0.0, 10.0)]
+    assert found[1] > 20 > 15 > found[0]  # 27.9 and 10.8
