@@ -1,0 +1,112 @@
+"""A tripwire: what a client can notice of a model that was crafted to read its images out of a sum.
+
+Known attacks leave patterns in the weights that neither random nor trained ones have: rows of a linear map that are
+copies of each other but for scale; biases that ascend or descend along such rows, which make bins; square maps that are
+the identity, or output maps of a block's branch that are zero, which carry an image unchanged to where it is read; and
+classifiers with zeros in all rows but few, which silence all but one class. Each is found by name.
+
+This is no protection. A server that knows these patterns avoids them: turns every row a little in a direction that
+images do not have, permutes bins, carries images by a rotation. What is found tells that somebody tried a known attack;
+nothing found tells nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import nn
+
+Pattern = Literal["scaled copies", "bins", "identity", "silent rows"]
+
+COPIES: Final = 3
+"""As many rows along one line are a pattern."""
+ALIKE: Final = 0.999
+"""Cosine from which on two rows are copies. Random rows of 16 values and more are not."""
+IDENTITY: Final = 0.05
+"""Distance from a multiple of the identity, by the map's own norm, below which a map counts as one."""
+INPUTS: Final = 16
+"""Maps with fewer inputs are passed over: with few, honest rows point the same way."""
+_ROWS: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspiciousTensor:
+    """A pattern in one tensor of a model."""
+
+    name: str
+    """The tensor, as in the model's state."""
+    pattern: Pattern
+    """What was found."""
+    figure: float
+    """For copies, bins and silent rows, the part of the rows; for an identity, the distance from one by its norm."""
+
+
+def suspicious(model: nn.Module) -> list[SuspiciousTensor]:
+    """What looks crafted in the linear maps and convolutions of a model, in the order of its modules."""
+    return [found for name, module in model.named_modules() for found in _of_module(name, module)]
+
+
+@torch.no_grad()
+def _of_module(name: str, module: nn.Module) -> Iterator[SuspiciousTensor]:
+    if not isinstance(module, nn.Linear | nn.Conv2d):
+        return
+    weight = module.weight.detach().float()
+    rows = weight.flatten(1)
+    tensor = f"{name}.weight"
+    silent = ~rows.any(dim=1)
+    # A map that is zero as a whole is how heads and adapters begin.
+    if silent.any() and not silent.all():
+        yield SuspiciousTensor(name=tensor, pattern="silent rows", figure=float(silent.double().mean()))
+    if rows.shape[1] >= INPUTS:
+        line = _longest_line(rows)
+        if len(line) >= COPIES:
+            part = len(line) / len(rows)
+            yield SuspiciousTensor(name=tensor, pattern="scaled copies", figure=part)
+            if module.bias is not None and _monotone(rows[line], module.bias.detach().float()[line]):
+                yield SuspiciousTensor(name=f"{name}.bias", pattern="bins", figure=part)
+    for square in _squares(weight):
+        distance = _from_identity(square)
+        if distance < IDENTITY:
+            yield SuspiciousTensor(name=tensor, pattern="identity", figure=distance)
+    if name.endswith(("attn.proj", "mlp.fc2")) and silent.all():
+        yield SuspiciousTensor(name=tensor, pattern="identity", figure=0.0)
+
+
+def _longest_line(rows: torch.Tensor) -> torch.Tensor:
+    """Indices, ascending, of the rows that are a multiple of one of them: of the one that has most. Zeros are none."""
+    norms = rows.norm(dim=1, keepdim=True)
+    units = rows / norms.clamp_min(torch.finfo(torch.float32).tiny)
+    counts = torch.cat([((part @ units.T).abs() > ALIKE).sum(dim=1) for part in torch.split(units, _ROWS)])
+    along: torch.Tensor = (units @ units[counts.argmax()]).abs() > ALIKE
+    return along.nonzero().squeeze(1)
+
+
+def _monotone(rows: torch.Tensor, biases: torch.Tensor) -> bool:
+    """Whether the values at which the rows begin to let pass only ascend, or only descend."""
+    lengths = rows @ (rows[0] / rows[0].norm())
+    steps = (biases / lengths).diff()
+    return bool((steps > 0).all() or (steps < 0).all())
+
+
+def _squares(weight: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The square maps in a weight: itself, parts such as queries, keys and values, or the middle of a kernel if the
+    rest of it is zero."""
+    if weight.ndim == 4:
+        middle = weight[:, :, weight.shape[2] // 2, weight.shape[3] // 2]
+        if middle.norm() < (1 - IDENTITY) * weight.norm():
+            return
+        weight = middle
+    outputs, inputs = weight.shape
+    if inputs > 1 and outputs % inputs == 0:
+        yield from torch.split(weight, inputs)
+
+
+def _from_identity(square: torch.Tensor) -> float:
+    """Norm of what is left of a map without its part along the identity, by its own; 1 for none."""
+    if not square.any():
+        return 1.0
+    left = square - square.trace() / len(square) * torch.eye(len(square))
+    return float(left.norm() / square.norm())

@@ -1,0 +1,156 @@
+"""The tripwire names what is crafted in the known ways, is silent on honest models, and is passed by who knows it."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from tacit.models.attacks.crafted import Imprinted, fishing, imprint, read_imprint
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.data import Dataset, load
+from tacit.models.layout import Layout
+from tacit.models.training import gradient, train
+from tacit.models.tripwire import SuspiciousTensor, suspicious
+from tacit.models.vision_transformer import build
+
+BINS, VICTIMS, SHAPE = 128, 16, (1, 16, 16)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load(DataConfiguration(), image_size=16)
+
+
+def honest(name: str) -> nn.Module:
+    sizes = ModelConfiguration(name=name, image_size=16, patch_size=4, width=32, depth=2, heads=4)
+    return build(sizes, classes=10, channels=1, seed=1)
+
+
+@pytest.mark.parametrize("name", ["vit", "lenet", "convnet", "resnet18"])
+@pytest.mark.parametrize("steps", [0, 6])
+def test_honest_models_raise_no_alarm(data: Dataset, name: str, steps: int) -> None:
+    model = honest(name)
+    if steps:
+        rate = TrainingConfiguration(optimizer="adamw", learning_rate=1e-3, epochs=1, batch_size=16)
+        x, y = data.x_train[: 16 * steps], data.y_train[: 16 * steps]
+        train(model, x, y, rate, seed=1, device=torch.device("cpu"))
+    assert suspicious(model) == []
+
+
+def test_timms_own_initial_weights_raise_no_alarm() -> None:
+    assert suspicious(timm.create_model("vit_tiny_patch16_224", num_classes=10)) == []
+
+
+Living = tuple[torch.Tensor, torch.Tensor]
+"""What the server remembers: indices of the rows that are bins, darkest first, and by what each was multiplied."""
+ALL: Living = (torch.arange(BINS), torch.ones(BINS))
+
+
+def unchanged(crafted: Imprinted, data: Dataset) -> Living:
+    return ALL
+
+
+def rescaled(crafted: Imprinted, data: Dataset) -> Living:
+    factors = torch.rand(BINS, generator=torch.Generator().manual_seed(1)) + 0.5
+    crafted.bins.weight *= factors.unsqueeze(1)
+    crafted.bins.bias *= factors
+    crafted.back.weight /= factors
+    return ALL[0], factors
+
+
+def rotated(crafted: Imprinted, data: Dataset) -> Living:
+    """What is measured is turned by an orthogonal matrix, the same for all rows."""
+    matrix = torch.randn(math.prod(SHAPE), math.prod(SHAPE), generator=torch.Generator().manual_seed(1))
+    crafted.bins.weight.copy_(crafted.bins.weight @ torch.linalg.qr(matrix)[0])
+    return ALL
+
+
+def permuted(crafted: Imprinted, data: Dataset) -> Living:
+    order = torch.randperm(BINS, generator=torch.Generator().manual_seed(1))
+    crafted.bins.weight.copy_(crafted.bins.weight[order])
+    crafted.bins.bias.copy_(crafted.bins.bias[order])
+    return order.argsort(), ALL[1]
+
+
+def turned_aside(crafted: Imprinted, data: Dataset) -> Living:
+    """Every row is turned by 45 degrees towards a direction of its own, in which no image has anything."""
+    pixels = data.x_train.flatten(1).double()
+    _, values, directions = torch.linalg.svd(pixels, full_matrices=True)
+    unused = directions[int((values > 1e-6 * values[0]).sum()) :]
+    rows = torch.randn(BINS, len(unused), generator=torch.Generator().manual_seed(1)).double() @ unused
+    crafted.bins.weight += (rows / rows.norm(dim=1, keepdim=True) * crafted.bins.weight[0].norm()).float()
+    return ALL
+
+
+def among_others(crafted: Imprinted, data: Dataset) -> Living:
+    """The same, and rows among them that never let anything pass, so that their columns behind may be anything."""
+    turned_aside(crafted, data)
+    generator = torch.Generator().manual_seed(2)
+    bins, back = crafted.bins, crafted.back
+    crafted.bins, crafted.back = (
+        nn.Linear(bins.in_features, 2 * BINS),
+        nn.Linear(2 * BINS, bins.in_features, bias=False),
+    )
+    order = torch.randperm(2 * BINS, generator=generator)
+    dead = torch.randn(BINS, bins.in_features, generator=generator) * bins.weight.std()
+    columns = torch.randn(bins.in_features, BINS, generator=generator) * back.weight[0, 0]
+    crafted.bins.weight.copy_(torch.cat([bins.weight, dead])[order])
+    crafted.bins.bias.copy_(torch.cat([bins.bias, torch.full((BINS,), -100.0)])[order])
+    crafted.back.weight.copy_(torch.cat([back.weight, columns], dim=1)[:, order])
+    return order.argsort()[:BINS], ALL[1]
+
+
+COPIES, BACK, STEPS = ("bins.weight", "scaled copies"), ("back.weight", "scaled copies"), ("bins.bias", "bins")
+
+
+@pytest.mark.parametrize(
+    ("change", "noticed", "read"),
+    [
+        (unchanged, {COPIES, STEPS, BACK}, 14),
+        (rescaled, {COPIES, STEPS, BACK}, 14),
+        (rotated, {COPIES, STEPS, BACK}, 13),
+        (permuted, {COPIES, BACK}, 14),
+        (turned_aside, {BACK}, 14),
+        (among_others, set(), 14),
+    ],
+)
+def test_an_imprint_is_noticed_until_the_server_knows_better(
+    data: Dataset, change: Callable[[Imprinted, Dataset], Living], noticed: set[tuple[str, str]], read: int
+) -> None:
+    """What is noticed, and of 16 images of a sum how many are read at 30 dB and more, which it does not change."""
+    crafted = imprint(honest("vit"), data.x_train[VICTIMS:], bins=BINS)
+    with torch.no_grad():
+        living, factors = change(crafted, data)
+    assert {(one.name, one.pattern) for one in suspicious(crafted)} == noticed
+    x, y = data.x_train[:VICTIMS], data.y_train[:VICTIMS]
+    flat, _ = gradient(crafted, x, y, batch_size=VICTIMS, device=torch.device("cpu"))
+    parts = {name: torch.from_numpy(part) for name, part in Layout.of(crafted).split(flat).items()}
+    weight, bias = (parts[name][living] for name in ("bins.weight", "bins.bias"))
+    bins = {"bins.weight": weight * factors.unsqueeze(1), "bins.bias": bias * factors}
+    found = read_imprint(bins, SHAPE, least=1e-3)
+    errors = torch.cdist(x.flatten(1).double(), found.flatten(1)).amin(dim=1).square() / math.prod(SHAPE)
+    spans = (x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1)).double()
+    assert abs(int((errors < 1e-3 * spans.square()).sum()) - read) <= 1
+
+
+def test_a_model_that_fishes_for_a_class_is_noticed() -> None:
+    (found,) = suspicious(fishing(honest("vit"), 3))
+    assert found == SuspiciousTensor(name="head.weight", pattern="silent rows", figure=pytest.approx(0.9))
+
+
+def test_a_block_that_changes_nothing_is_noticed_and_a_rotation_is_not() -> None:
+    model = honest("vit")
+    attention = model.get_submodule("blocks.0.attn")
+    turn = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(1)))[0]
+    with torch.no_grad():
+        attention.proj.weight.zero_()
+        attention.qkv.weight[64:] = 3 * torch.eye(32)
+    names = {one.name for one in suspicious(model) if one.pattern == "identity"}
+    assert names == {"blocks.0.attn.proj.weight", "blocks.0.attn.qkv.weight"}
+    with torch.no_grad():
+        attention.qkv.weight[64:] = turn
+        attention.proj.weight.copy_(turn.T)
+    assert suspicious(model) == []
