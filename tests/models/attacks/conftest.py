@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import timm
 import torch
+from sklearn.datasets import load_sample_image
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load
@@ -17,6 +18,8 @@ from tacit.models.training import gradient
 from tacit.secagg.packing import Packing, WeightForm
 
 Gradients = dict[str, torch.Tensor]
+MEAN, STD = 0.5, 0.25
+"""By which the photograph is normalised."""
 
 
 @pytest.fixture(scope="session")
@@ -110,3 +113,26 @@ def psnr() -> Callable[[torch.Tensor, torch.Tensor], float]:
         return float(10 * torch.log10(span**2 / (found.double() - true.double()).square().mean()))
 
     return measure
+
+
+@pytest.fixture
+def photograph() -> Callable[[int], torch.Tensor]:
+    """Normalised [1, 3, S, S] for a size S."""
+
+    def make(size: int) -> torch.Tensor:
+        pixels = torch.tensor(load_sample_image("china.jpg")).permute(2, 0, 1)[None, :, 13:413, 120:520] / 255
+        return (interpolate(pixels, size=(size, size), mode="area") - MEAN) / STD
+
+    return make
+
+
+@pytest.fixture
+def gradients_of() -> Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]:
+    """The float32 gradients of a model in evaluation mode, for images and labels."""
+
+    def make(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        names, parameters = zip(*model.named_parameters(), strict=True)
+        loss = cross_entropy(model.eval()(x), y)
+        return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+    return make
