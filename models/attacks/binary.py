@@ -1,0 +1,157 @@
+"""Random binary weights (models/binary_weights.py) against an attacker who sees the zeros; and sums that show one client.
+
+A client's gradients of one image: those of the patch embedding [D, L] are A^T X, with A [N, D] those of the position
+embedding at the N patches and X [N, L] the pixels. Zeroed entries are missing on both sides. `closed_form` takes zeros
+at face value, as Sawada et al. 2024 let their attacker do. `alternating` knows which entries are missing and seeks them
+as well: it takes turns in solving for X, of the equations whose left side was sent, and for the missing entries of
+A, until both fit. Entries that a gradient has as exactly zero are taken for missing; of others there is no sign.
+
+Rounds on the same image add equations: each has missing entries of its own, and all have X in common. With the model
+at rest, gradients of rounds are even the same, and `pooled` fills one's gaps from the others.
+
+`exposed` counts: where a sum has one contributor, it is that client's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+SWEEPS: Final = 12
+_RIDGE: Final = 1e-9
+"""Added to the diagonal of normal equations, relative to its mean, where these do not determine everything."""
+_BLOCK: Final = 32
+"""Systems that are solved at once: their matrices take N x N x 8 bytes each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedGradients:
+    """What one client sent in one round: zero where it is masked."""
+
+    kernel: torch.Tensor
+    """Of the patch embedding, [D, L]: a kernel [D, C, P, P], flattened."""
+    positions: torch.Tensor
+    """Of the position embedding at the patches, [N, D]."""
+
+
+def closed_form(round: MaskedGradients) -> torch.Tensor:
+    """The pixels of the patches, float64 [N, L], if zeros were no masks."""
+    solution: torch.Tensor = torch.linalg.lstsq(
+        round.positions.double().T, round.kernel.double(), driver="gelsd"
+    ).solution
+    return solution
+
+
+def pooled(rounds: Sequence[MaskedGradients]) -> MaskedGradients:
+    """Every entry's mean over the rounds that sent it: of gradients that hardly differ between rounds."""
+
+    def mean(tensors: list[torch.Tensor]) -> torch.Tensor:
+        stacked = torch.stack(tensors)
+        return stacked.sum(dim=0) / (stacked != 0).sum(dim=0).clamp(min=1)
+
+    return MaskedGradients(
+        kernel=mean([one.kernel for one in rounds]), positions=mean([one.positions for one in rounds])
+    )
+
+
+def alternating(
+    rounds: Sequence[MaskedGradients], *, sweeps: int = SWEEPS, progress: Callable[[int, float], None] | None = None
+) -> torch.Tensor:
+    """The pixels of the patches, float64 [N, L], by alternating least squares over the rounds.
+
+    progress: told the sweep, from 0, and the part of the sent kernel gradients that does not fit, relative to their
+    norm. ValueError for a round of other shapes.
+    """
+    shapes = {(one.kernel.shape, one.positions.shape) for one in rounds}
+    if len(shapes) != 1:
+        raise ValueError(f"expected rounds of one model, with one shape: got {sorted(map(str, shapes))}")
+    kernels = [one.kernel.double() for one in rounds]
+    sent = [(kernel != 0).double() for kernel in kernels]
+    features = [one.positions.double() for one in rounds]
+    unknown = [(one == 0) for one in features]
+    length = torch.stack([kernel.square().sum() for kernel in kernels]).sum().sqrt()
+    for sweep in range(sweeps):
+        # Of all rounds' equations, as if their features were one long list.
+        pixels = _solved(torch.cat(features, dim=1), torch.cat(kernels), torch.cat(sent))
+        features = [
+            _completed(known, pixels, kernel, there, missing)
+            for known, kernel, there, missing in zip(features, kernels, sent, unknown, strict=True)
+        ]
+        if progress is not None:
+            rest = [
+                there * (kernel - feature.T @ pixels)
+                for there, kernel, feature in zip(sent, kernels, features, strict=True)
+            ]
+            progress(sweep, (torch.stack([one.square().sum() for one in rest]).sum().sqrt() / length).item())
+    return pixels
+
+
+def _solved(basis: torch.Tensor, values: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+    """Coefficients [N, columns] of basis [N, equations], by what was sent of values [equations, columns]."""
+    columns: list[torch.Tensor] = []
+    for start in range(0, values.shape[1], _BLOCK):
+        there = sent[:, start : start + _BLOCK].T
+        normal = (basis * there[:, None]) @ basis.T
+        right = (there * values[:, start : start + _BLOCK].T) @ basis.T
+        columns.append(_regular(normal, right))
+    return torch.cat(columns).T
+
+
+def _completed(
+    features: torch.Tensor, pixels: torch.Tensor, kernel: torch.Tensor, sent: torch.Tensor, unknown: torch.Tensor
+) -> torch.Tensor:
+    """Features [N, D] with their unknown entries solved for, by the pixels [N, L]."""
+    known = features.masked_fill(unknown, 0.0)
+    rest = sent * (kernel - known.T @ pixels)
+    result = known.clone()
+    for start in range(0, kernel.shape[0], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        sought = unknown[:, block].T
+        normal = (pixels * sent[block, None]) @ pixels.T
+        # Known entries get equations of their own, of solution zero.
+        normal = normal * (sought[:, :, None] & sought[:, None, :]) + torch.diag_embed((~sought).double())
+        result[:, block] += _regular(normal, sought * (rest[block] @ pixels.T)).T
+    return result
+
+
+def _regular(normal: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Solutions [systems, N] of normal equations [systems, N, N] with right sides [systems, N]."""
+    ridge = _RIDGE * normal.diagonal(dim1=1, dim2=2).mean(dim=1) + torch.finfo(torch.float64).tiny
+    size = normal.shape[-1]
+    regular = normal + ridge[:, None, None] * torch.eye(size, dtype=normal.dtype, device=normal.device)
+    solution: torch.Tensor = torch.linalg.solve(regular, right[..., None])
+    return solution[..., 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposed:
+    """Shares of all coordinates at which somebody learns the value of one client."""
+
+    server: float
+    """Of the server, which opens the sum."""
+    receivers: float
+    """Of those who receive the model that is made of it."""
+
+
+def exposed(
+    counts: npt.NDArray[np.int_],
+    *,
+    min_contributors: int,
+    enforce: Literal["server", "clients"],
+    told: npt.NDArray[np.int_] | None = None,
+) -> Exposed:
+    """Who learns how much, by the contributors [D] of every coordinate of the sum that was opened.
+
+    With enforce = "clients" no coordinate is sent that had fewer contributors in the counts that were told before:
+    `told` [D], None: the same, as nobody was lost since. Against colluders give counts without their contributions.
+    """
+    opened = np.ones(counts.shape, np.bool_)
+    if enforce == "clients":
+        opened = (counts if told is None else told) >= min_contributors
+    alone = opened & (counts == 1)
+    return Exposed(server=float(alone.mean()), receivers=float((alone & (counts >= min_contributors)).mean()))
