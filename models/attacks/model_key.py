@@ -1,0 +1,110 @@
+"""What model encryption (models/model_encryption.py) hides from a server: attacks on its key and under it.
+
+Gradients of one image, with A [N, D] those of the position embedding at the N patches and X [N, L] the pixels of these:
+the patch embedding [L, D] has X^T A (A_patch^T X as a kernel). Encrypted, that is E_a X^T A, and A's rows are permuted.
+Least squares takes A away all the same and leaves the pixels X E_a^T of the patches, in the order of E_b.
+
+A server that chose the first model W^(0), or knows it, and has its ciphertext solves for the key (`KnownPlaintext`):
+rows of the position embedding are told apart by their values, which gives E_b, and E_a = W-hat W^+ on the span of the D
+columns of W. Where D >= L that is all of E_a and the image comes out as it is; where D < L, its projection on a span of
+D dimensions does.
+
+With ciphertexts alone (`gram`), an orthogonal E_a keeps the inner products of patches, and nothing orders these.
+
+Whoever has the key, each of the clients, decrypts (`with_key`); the server is not safe from a colluding one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from tacit.models.layout import Layout
+from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING, ModelKey
+
+Tensors = Mapping[str, torch.Tensor]
+"""Of a model or of gradients, by name; both embeddings must be there."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KnownPlaintext:
+    """A key as a server finds it by a model that it knows in the clear and encrypted."""
+
+    order: torch.Tensor
+    """Encrypted row i of the position embedding is plain row order[i]: int64 [rows]."""
+    inverse: torch.Tensor = field(repr=False)
+    """Takes encrypted patches back, as far as they can be: float64 [L, L]."""
+
+    @classmethod
+    def of(cls, plain: Tensors, encrypted: Tensors) -> KnownPlaintext:
+        """From both forms of the same model. ValueError for other shapes."""
+        for name in (PATCH_EMBEDDING, POSITION_EMBEDDING):
+            if plain[name].shape != encrypted[name].shape:
+                raise ValueError(
+                    f"{name!r} is {list(plain[name].shape)} in the clear and {list(encrypted[name].shape)} encrypted; "
+                    "take both from the same model"
+                )
+        theirs, ours = (model[POSITION_EMBEDDING][0].double() for model in (encrypted, plain))
+        # Every encrypted row is a plain one, bit for bit; an assignment is one to one even if two rows are equal.
+        distances = torch.cdist(theirs, ours, compute_mode="donot_use_mm_for_euclid_dist")
+        _, order = linear_sum_assignment(distances.cpu().numpy())
+        known, seen = (model[PATCH_EMBEDDING].flatten(1).double().T for model in (plain, encrypted))
+        return cls(order=torch.as_tensor(order), inverse=known @ torch.linalg.pinv(seen))
+
+    def image(self, gradients: Tensors, image_size: int) -> torch.Tensor:
+        """The image, normalised float32 [1, C, S, S], behind encrypted gradients. ValueError as of `patches`."""
+        found = patches(gradients, image_size) @ self.inverse.T
+        prefix = len(self.order) - len(found)
+        plain = torch.empty_like(found)
+        plain[self.order[prefix:].to(found.device) - prefix] = found
+        return _assembled(plain, gradients[PATCH_EMBEDDING].shape)
+
+
+def patches(gradients: Tensors, image_size: int) -> torch.Tensor:
+    """Pixels of the patches, float64 [N, L], behind the gradients of one image of this size; still as encrypted.
+
+    ValueError unless the patch size divides the image size, and there are positions for all patches and D >= N.
+    """
+    kernel, positions = gradients[PATCH_EMBEDDING], gradients[POSITION_EMBEDDING][0]
+    side, rest = divmod(image_size, kernel.shape[-1])
+    count = side * side
+    if rest or not 0 < count <= min(positions.shape):
+        raise ValueError(
+            f"an image of {image_size} x {image_size} pixels cannot be solved for: its patches of {kernel.shape[-1]} "
+            f"must fill it, and be at most as many as there are positions and features ({list(positions.shape)})"
+        )
+    features = positions[-count:].double().T
+    solution: torch.Tensor = torch.linalg.lstsq(features, kernel.flatten(1).double()).solution
+    return solution
+
+
+def gram(gradients: Tensors, image_size: int) -> torch.Tensor:
+    """Inner products of the patches of one image, float64 [N, N], in an unknown order, from encrypted gradients.
+
+    Only where E_a is orthogonal. ValueError as of `patches`.
+    """
+    found = patches(gradients, image_size)
+    return found @ found.T
+
+
+def with_key(key: ModelKey, gradients: Tensors, image_size: int) -> torch.Tensor:
+    """The image, normalised float32 [1, C, S, S], that an insider sees in encrypted gradients of one image."""
+    named: Layout = key.layout
+    encrypted = named.concatenate({name: tensor.detach().cpu().numpy() for name, tensor in gradients.items()})
+    plain = named.split(key.decrypt(encrypted))
+    return _assembled(
+        patches({name: torch.from_numpy(plain[name]) for name in (PATCH_EMBEDDING, POSITION_EMBEDDING)}, image_size),
+        gradients[PATCH_EMBEDDING].shape,
+    )
+
+
+def _assembled(pixels: torch.Tensor, kernel: torch.Size) -> torch.Tensor:
+    """Patches [N, C P P] in their order, as one image."""
+    side = math.isqrt(len(pixels))
+    _, channels, height, width = kernel
+    grid = pixels.float().reshape(side, side, channels, height, width)
+    return grid.permute(2, 0, 3, 1, 4).reshape(1, channels, side * height, side * width)

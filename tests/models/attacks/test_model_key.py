@@ -1,0 +1,137 @@
+"""Attacks on model encryption: the key from a known model, the Gram matrix from ciphertexts, the insider."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from tacit.models.attacks.model_key import KnownPlaintext, gram, patches, with_key
+from tacit.models.layout import Flat, Layout
+from tacit.models.model_encryption import PATCH_EMBEDDING, Matrix, ModelKey, random_bytes
+
+Photograph = Callable[[int], torch.Tensor]
+GradientsOf = Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
+Tensors = dict[str, torch.Tensor]
+
+
+class Case:
+    """A model and the gradients of one image, both encrypted."""
+
+    def __init__(self, model: nn.Module, gradients: Tensors, x: torch.Tensor, matrix: Matrix, seed: int = 3) -> None:
+        layout = Layout.of(model)
+        self.key = ModelKey.draw(layout, np.random.default_rng(seed).bytes(random_bytes(layout)), matrix=matrix)
+
+        def encrypted(flat: Flat) -> Tensors:
+            return {name: torch.from_numpy(one) for name, one in layout.split(self.key.encrypt(flat)).items()}
+
+        self.x = x
+        self.plain = model.state_dict()
+        self.model = encrypted(layout.flatten(model))
+        self.gradients = encrypted(layout.concatenate({name: one.numpy() for name, one in gradients.items()}))
+        self.order = torch.tensor(self.key._order)
+
+    def decibels(self, found: torch.Tensor) -> float:
+        """Peak signal-to-noise ratio; normalised pixels of this photograph have a range of 4."""
+        return float(-10 * ((found - self.x) / 4).square().mean().log10())
+
+    def pixels(self) -> torch.Tensor:
+        """Patches in the order of the key, float64 [N, L]."""
+        size = self.plain[PATCH_EMBEDDING].shape[-1]
+        rows = nn.functional.unfold(self.x.double(), size, stride=size)[0].T
+        return rows[self.order[1:] - 1]
+
+
+def vit(size: int, patch: int, width: int, depth: int, heads: int) -> VisionTransformer:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return VisionTransformer(
+            img_size=size, patch_size=patch, embed_dim=width, depth=depth, num_heads=heads, num_classes=10
+        )
+
+
+@pytest.fixture
+def case(photograph: Photograph, gradients_of: GradientsOf) -> Callable[[int, Matrix], Case]:
+    def make(width: int, matrix: Matrix) -> Case:
+        model, x = vit(16, 4, width, 2, 4), photograph(16)
+        return Case(model, gradients_of(model, x, torch.tensor([3])), x, matrix)
+
+    return make
+
+
+@pytest.mark.parametrize("matrix", ["orthogonal", "gaussian"])
+def test_a_known_model_gives_the_key_where_features_are_enough(
+    case: Callable[[int, Matrix], Case], matrix: Matrix
+) -> None:
+    one = case(48, matrix)
+    known = KnownPlaintext.of(one.plain, one.model)
+    assert torch.equal(known.order, one.order)
+    # Decryption by the right key has about 105 dB here: what float32 leaves.
+    assert one.decibels(known.image(one.gradients, 16)) > 80
+    assert "inverse" not in repr(known)
+
+
+@pytest.mark.parametrize("matrix", ["orthogonal", "gaussian"])
+def test_with_fewer_features_rows_come_out_and_pixels_do_not(
+    case: Callable[[int, Matrix], Case], matrix: Matrix
+) -> None:
+    one = case(24, matrix)
+    known = KnownPlaintext.of(one.plain, one.model)
+    assert torch.equal(known.order, one.order)
+    assert torch.linalg.matrix_rank(known.inverse, rtol=1e-6) == 24
+    assert one.decibels(known.image(one.gradients, 16)) < 20
+
+
+def test_an_insider_decrypts(case: Callable[[int, Matrix], Case]) -> None:
+    for width in (24, 48):
+        one = case(width, "gaussian")
+        assert one.decibels(with_key(one.key, one.gradients, 16)) > 80
+
+
+def test_ciphertexts_alone_give_the_inner_products_under_an_orthogonal_matrix(
+    case: Callable[[int, Matrix], Case],
+) -> None:
+    for matrix, holds in (("orthogonal", True), ("gaussian", False)):
+        one = case(48, matrix)
+        expected = one.pixels() @ one.pixels().T
+        off = (gram(one.gradients, 16) - expected).norm() / expected.norm()
+        assert (off < 0.01) == holds
+
+
+def test_a_wrong_key_shows_nothing(case: Callable[[int, Matrix], Case]) -> None:
+    one, other = case(48, "orthogonal"), case(48, "gaussian")
+    assert one.decibels(with_key(other.key, one.gradients, 16)) < 15
+
+
+def test_images_that_cannot_be_solved_for_are_refused(case: Callable[[int, Matrix], Case]) -> None:
+    one = case(24, "orthogonal")
+    for size in (15, 20, 0):
+        with pytest.raises(ValueError, match=f"image of {size} x {size} pixels"):
+            patches(one.gradients, size)
+    with pytest.raises(ValueError, match="take both from the same model"):
+        KnownPlaintext.of(one.plain, case(48, "orthogonal").model)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("width", "heads", "matrix", "least", "most"),
+    [
+        (768, 12, "orthogonal", 92, 120),
+        (768, 12, "gaussian", 80, 120),
+        (384, 6, "orthogonal", 0, 20),
+        (384, 6, "gaussian", 0, 20),
+    ],
+)
+def test_the_sizes_of_the_literature(
+    photograph: Photograph, gradients_of: GradientsOf, width: int, heads: int, matrix: Matrix, least: int, most: int
+) -> None:
+    model, x = vit(224, 16, width, 2, heads), photograph(224)
+    one = Case(model, gradients_of(model, x, torch.tensor([3])), x, matrix)
+    known = KnownPlaintext.of(one.plain, one.model)
+    assert torch.equal(known.order, one.order)
+    assert least < one.decibels(known.image(one.gradients, 224)) < most
+    if matrix == "orthogonal":
+        expected = one.pixels() @ one.pixels().T
+        assert (gram(one.gradients, 224) - expected).norm() < 0.02 * expected.norm()
