@@ -1,4 +1,4 @@
-"""Random binary weights (models/binary_weights.py) against an attacker who sees the zeros; and sums that show one client.
+"""Random binary weights (models/binary_weights.py) against an attacker who sees zeros, and sums that show one client.
 
 A client's gradients of one image: those of the patch embedding [D, L] are A^T X, with A [N, D] those of the position
 embedding at the N patches and X [N, L] the pixels. Zeroed entries are missing on both sides. `closed_form` takes zeros
