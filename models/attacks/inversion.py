@@ -1,0 +1,254 @@
+"""Images from the gradients of any model by search: images are sought whose gradients match those that were sent.
+
+`deep_leakage` is that of Zhu et al. 2019, "Deep Leakage from Gradients": L-BFGS on the squared distance. It takes
+smooth models (LeNet with sigmoids). Unknown labels are sought together with the images; Zhao et al. 2020, "iDLG:
+Improved Deep Leakage from Gradients", read the label of a single image first, as `label` does. Two things differ from
+the authors' code, for the sake of success: a line search that meets the strong Wolfe conditions, and float64.
+
+`inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to break privacy in
+federated learning?", for networks with ReLUs (ConvNet, residual networks): Adam, told only the signs of the derivatives
+and with steps ten times smaller after 3/8, 5/8 and 7/8 of the iterations, on one minus the cosine of all gradients
+together plus the total variation of the images, which never leave the box of possible pixels.
+
+Both read several rounds at once: the cost is over the gradients of all. Layers that were not sent can be left out of
+the cost or count as zeros, as in Chen's evaluation of masked layers. Batch normalisation uses its running statistics.
+The best restart is that with the lowest matching cost, which the attacker knows.
+
+`features` is no search: a fully connected layer's gradients give what went into it exactly.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+Gradients = Mapping[str, torch.Tensor]
+"""By the names of a model's parameters."""
+Progress = Callable[[int, int, float], None]
+"""Told the restart and the iteration, both from 0, and the cost that was found there."""
+
+STEPS_OF_A_SEARCH: Final = 20
+"""Of L-BFGS, in one iteration of `deep_leakage`, as in its authors' code."""
+DECAYS: Final = (3 / 8, 5 / 8, 7 / 8)
+"""Parts of all iterations after which the steps of Adam shrink by DECAY."""
+DECAY: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundGradients:
+    """What one round showed: the model that a client was given, and the gradients of its loss, or some of them."""
+
+    model: nn.Module
+    gradients: Gradients
+    absent: Literal["left out", "zeros"] = "left out"
+    """What tensors that are not there count as."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepLeakageSettings:
+    iterations: int = 300
+    restarts: int = 1
+    enough: float = 1e-9
+    """The cost, the squared distance by the squared length of the gradients, at which the search ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertingGradientsSettings:
+    """`mean` and `std` of the channels, by which pixels between 0 and 1 were normalised, make the box."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    iterations: int = 24_000
+    restarts: int = 3
+    step: float = 0.1
+    tv: float = 1e-4
+    """The weight of the total variation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    images: torch.Tensor
+    """Normalised [n, C, S, S], float32."""
+    labels: torch.Tensor
+    """int64 [n]."""
+    cost: float
+    """How badly the gradients match; without the total variation."""
+
+
+def label(weight_gradient: torch.Tensor) -> torch.Tensor:
+    """The label, int64 [1], of the single image behind a classifier's weight gradient [classes, features].
+
+    Exact where features are positive, as after sigmoids and ReLUs: only the true class's row is negative then.
+    """
+    return weight_gradient.sum(dim=1).argmin().reshape(1)
+
+
+def features(weight_gradient: torch.Tensor, bias_gradient: torch.Tensor) -> torch.Tensor:
+    """What went into a fully connected layer, [inputs], for one image: the gradients' quotient.
+
+    weight_gradient [outputs, inputs] is the outer product of bias_gradient [outputs] and the input, so that every
+    output gives a quotient; their mean is weighted by the squares of the divisors. ValueError if all of these are zero.
+    """
+    length = bias_gradient.double().square().sum()
+    if length == 0:
+        raise ValueError("the gradient of the bias is zero: nothing was learnt from this image")
+    return (bias_gradient.double() @ weight_gradient.double() / length).to(weight_gradient.dtype)
+
+
+def deep_leakage(
+    observed: Sequence[RoundGradients],
+    shape: tuple[int, int, int, int],
+    settings: DeepLeakageSettings,
+    *,
+    generator: torch.Generator,
+    labels: torch.Tensor | None = None,
+    progress: Progress | None = None,
+) -> Recovered:
+    """Images of this shape [n, C, S, S]; labels int64 [n], None: sought too. The generator is that of the CPU.
+
+    ValueError for gradients that do not fit a model.
+    """
+    matching = _Matching(observed, torch.float64)
+    length = sum(given.square().sum() for given in matching.given)
+    best: Recovered | None = None
+    for restart in range(settings.restarts):
+        x = matching.start(shape, generator)
+        with torch.no_grad():
+            classes = matching.models[0](x).shape[1]
+        if labels is None:
+            target = matching.start((shape[0], classes), generator)
+            sought = [x, target]
+        else:
+            target = labels.to(x.device)
+            sought = [x]
+        search = torch.optim.LBFGS(
+            sought,
+            max_iter=STEPS_OF_A_SEARCH,
+            history_size=100,
+            tolerance_grad=0.0,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def cost(x: torch.Tensor = x, target: torch.Tensor = target) -> torch.Tensor:
+            found = matching.found(x, target if labels is not None else target.softmax(dim=1))
+            distance = sum((one - other).square().sum() for one, other in zip(found, matching.given, strict=True))
+            return torch.as_tensor(distance / length)
+
+        def closure(search: torch.optim.LBFGS = search, cost: Callable[[], torch.Tensor] = cost) -> torch.Tensor:
+            search.zero_grad()
+            value = cost()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        for iteration in range(settings.iterations):
+            search.step(closure)  # type: ignore[no-untyped-call]
+            value = cost().item()
+            if progress is not None:
+                progress(restart, iteration, value)
+            if not math.isfinite(value) or value <= settings.enough:
+                break
+        if best is None or value < best.cost:
+            final = target if labels is not None else target.argmax(dim=1)
+            best = Recovered(images=x.detach().float(), labels=final.detach(), cost=value)
+        if value <= settings.enough:
+            break
+    assert best is not None
+    return best
+
+
+def inverting_gradients(
+    observed: Sequence[RoundGradients],
+    shape: tuple[int, int, int, int],
+    settings: InvertingGradientsSettings,
+    *,
+    labels: torch.Tensor,
+    generator: torch.Generator,
+    progress: Progress | None = None,
+) -> Recovered:
+    """Images of this shape [n, C, S, S], of labels int64 [n]. The generator is that of the CPU.
+
+    ValueError for gradients that do not fit a model.
+    """
+    matching = _Matching(observed, torch.float32)
+    labels = labels.to(matching.given[0].device)
+    mean, std = (torch.tensor(values, device=labels.device)[:, None, None] for values in (settings.mean, settings.std))
+    least, most = -mean / std, (1 - mean) / std
+    best: Recovered | None = None
+    for restart in range(settings.restarts):
+        x = matching.start(shape, generator)
+        adam = torch.optim.Adam([x], lr=settings.step)
+        decays = [int(part * settings.iterations) for part in DECAYS]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(adam, decays, gamma=DECAY)
+        for iteration in range(settings.iterations):
+            cost = matching.angle(x, labels)
+            (derivative,) = torch.autograd.grad(cost + settings.tv * total_variation(x), [x])
+            x.grad = derivative.sign()
+            adam.step()
+            schedule.step()
+            with torch.no_grad():
+                x.copy_(torch.clamp(x, least, most))
+            if progress is not None:
+                progress(restart, iteration, cost.item())
+        value = matching.angle(x, labels).item()
+        if best is None or value < best.cost:
+            best = Recovered(images=x.detach().clone(), labels=labels, cost=value)
+    assert best is not None
+    return best
+
+
+def total_variation(x: torch.Tensor) -> torch.Tensor:
+    """Mean distance of neighbours in height and in width, of images [n, C, S, S]."""
+    return x.diff(dim=2).abs().mean() + x.diff(dim=3).abs().mean()
+
+
+class _Matching:
+    """Gradients of all rounds as functions of images, beside those that were seen; the models are copies."""
+
+    def __init__(self, observed: Sequence[RoundGradients], dtype: torch.dtype) -> None:
+        self.models: list[nn.Module] = []
+        self.given: list[torch.Tensor] = []
+        self._parameters: list[list[nn.Parameter]] = []
+        self._dtype = dtype
+        for one in observed:
+            model = copy.deepcopy(one.model).to(dtype).eval().requires_grad_(True)
+            named = dict(model.named_parameters())
+            for name, gradient in one.gradients.items():
+                if name not in named or named[name].shape != gradient.shape:
+                    raise ValueError(f"the gradient of {name!r}, {list(gradient.shape)}, does not fit the model")
+            chosen = [name for name in named if name in one.gradients or one.absent == "zeros"]
+            self.models.append(model)
+            self._parameters.append([named[name] for name in chosen])
+            self.given += [
+                one.gradients[name].to(named[name]) if name in one.gradients else torch.zeros_like(named[name])
+                for name in chosen
+            ]
+        if not any(given.any() for given in self.given):
+            raise ValueError("nothing to match: all gradients that were seen are absent or zero")
+
+    def start(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        """Standard normal, to be sought."""
+        drawn = torch.randn(shape, generator=generator, dtype=self._dtype)
+        return drawn.to(self.given[0].device).requires_grad_(True)
+
+    def found(self, x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+        """The gradients for images and targets: int64 [n], or probabilities [n, classes]."""
+        gradients: list[torch.Tensor] = []
+        for model, parameters in zip(self.models, self._parameters, strict=True):
+            loss = cross_entropy(model(x), target)
+            gradients += torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
+        return gradients
+
+    def angle(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """One minus the cosine of all gradients together."""
+        found = self.found(x, target)
+        product = torch.stack([(one * other).sum() for one, other in zip(found, self.given, strict=True)]).sum()
+        lengths = [torch.stack([one.square().sum() for one in parts]).sum() for parts in (found, self.given)]
+        return 1 - product / (lengths[0] * lengths[1]).sqrt()
