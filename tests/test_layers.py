@@ -55,6 +55,7 @@ LAYERS = (
     "simulate.dashboard",
     "simulate.world",
     "simulate.federation",
+    "simulate.audit",
     "simulate.adaptation",
     "simulate.experiments",
     "simulate.private_inference",

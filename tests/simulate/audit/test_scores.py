@@ -1,0 +1,75 @@
+"""How images are judged: beside a blind attacker, beside chance, and with intervals that scipy confirms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import beta, ttest_1samp
+
+from tacit.simulate.audit.scores import CANDIDATES, MOST_DECIBELS, Score, judge, score
+
+GENERATOR = np.random.default_rng(0)
+TRUE = GENERATOR.random((3, 16, 16))
+OTHERS = [GENERATOR.random((3, 16, 16)) for _ in range(CANDIDATES - 1)]
+
+
+def one(psnr: float, identified: bool) -> Score:
+    return Score(client="client-1", round=1, psnr=psnr, ssim=0.0, identified=identified)
+
+
+def test_the_image_itself_is_found_without_error() -> None:
+    found = score("client-1", 1, TRUE.copy(), TRUE, OTHERS)
+    assert (found.psnr, found.identified) == (MOST_DECIBELS, True)
+    assert found.ssim == pytest.approx(1.0)
+
+
+def test_decibels_are_those_of_the_squared_error() -> None:
+    # 0.1 everywhere: 10 log10(1 / 0.01).
+    dark = np.full((1, 8, 8), 0.3)
+    assert score("client-1", 1, dark + 0.1, dark, []).psnr == pytest.approx(20.0)
+
+
+def test_what_is_no_number_counts_as_grey_and_what_is_outside_is_cut() -> None:
+    wild = np.where(TRUE > 0.5, np.nan, 7.0)
+    found = score("client-1", 1, wild, TRUE, OTHERS)
+    expected = np.where(TRUE > 0.5, 0.5, 1.0)
+    assert found.psnr == pytest.approx(-10 * np.log10(np.mean((expected - TRUE) ** 2)))
+    assert not found.identified
+
+
+def test_intervals_are_those_of_student_and_of_clopper_and_pearson() -> None:
+    gains = [3.0, 5.0, 4.0, 6.0, 2.5]
+    judged = judge([one(10 + gain, gain > 3.5) for gain in gains], [one(10, False)] * 5)
+    low, high = ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert judged.better_by_interval == pytest.approx((low, high))
+    # Three of five.
+    assert judged.identified_interval == pytest.approx((beta.ppf(0.025, 3, 3), beta.ppf(0.975, 4, 2)))
+    assert judged.recovered
+
+
+@pytest.mark.parametrize(
+    ("gain", "identified", "found", "recovered"),
+    [(5.0, 10, True, True), (5.0, 1, False, False), (-5.0, 10, True, False), (-5.0, 0, False, False)],
+)
+def test_recovered_takes_better_images_and_more_of_them_than_chance(
+    gain: float, identified: int, found: bool, recovered: bool
+) -> None:
+    scores = [one(10 + gain, number < identified) for number in range(10)]
+    judged = judge(scores, [one(10, False)] * 10)
+    assert (judged.found, judged.recovered) == (found, recovered)
+
+
+def test_chance_is_larger_where_any_of_several_images_counts() -> None:
+    assert judge([one(10, False)], [one(10, False)]).chance == pytest.approx(0.01)
+    assert judge([one(10, False)], [one(10, False)], sought=5).chance == pytest.approx(5 / 104)
+
+
+def test_one_image_has_no_interval_and_proves_nothing() -> None:
+    judged = judge([one(100, True)], [one(10, False)])
+    assert judged.better_by_interval == (None, None)
+    assert not judged.recovered
+
+
+def test_nothing_cannot_be_judged() -> None:
+    with pytest.raises(ValueError, match="0 images"):
+        judge([], [])
