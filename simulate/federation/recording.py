@@ -26,7 +26,7 @@ from tacit.secagg.ring import Words
 
 
 @dataclass(frozen=True)
-class Heard:
+class HeardMessage:
     """A message as it came off the link."""
 
     sender: str
@@ -34,14 +34,14 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Drew:
+class DrawnOctets:
     """Randomness of the operating system that the party's machine was given."""
 
     octets: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSum:
     """A sum that a server opened: values float64 [D], weights int64 (), [T] or [D] as the protection has them."""
 
     round: int
@@ -51,14 +51,14 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Contributed:
+class OwnWords:
     """A client's own ring words of a round, before they were masked; as unsigned integers of 64 bits."""
 
     round: int
     words: npt.NDArray[np.uint64] = field(repr=False)
 
 
-Record = Heard | Drew | Opened | Contributed
+Record = HeardMessage | DrawnOctets | OpenedSum | OwnWords
 
 
 class Recording(Surroundings):
@@ -110,13 +110,13 @@ def read(folder: Path, party: str) -> Iterator[Record]:
         for kind, *fields in msgpack.Unpacker(file, max_buffer_size=0):
             match kind, fields:
                 case "heard", [sender, frames]:
-                    yield Heard(sender, tuple(frames))
+                    yield HeardMessage(sender, tuple(frames))
                 case "drew", [octets]:
-                    yield Drew(octets)
+                    yield DrawnOctets(octets)
                 case "opened", [round, survivors, values, shape, weights]:
                     counted = np.frombuffer(weights, "<i8").reshape(shape)
-                    yield Opened(round, tuple(survivors), np.frombuffer(values, "<f8"), counted)
+                    yield OpenedSum(round, tuple(survivors), np.frombuffer(values, "<f8"), counted)
                 case "contributed", [round, words]:
-                    yield Contributed(round, np.frombuffer(words, "<u8"))
+                    yield OwnWords(round, np.frombuffer(words, "<u8"))
                 case _:
                     raise ValueError(f"{file.name} is no recording: it has a record of kind {kind!r}")

@@ -1,0 +1,132 @@
+"""Which configurations an audit runs: the one in question, parts of it, and the case in which nothing is protected.
+
+The unprotected case has everything else of the configuration: model, data, training, bits of a value. An attack that
+fails there says nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from tacit.models.configuration import TrainingConfiguration
+from tacit.parties.protections.binary_weights import BinaryWeights
+from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.fixed_position import FixedPosition
+from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Protection
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.sections import Aggregation, FederationSection
+
+UNPROTECTED: Final = "unprotected"
+DEFAULT_BITS: Final = 24
+"""Of a value in the default audit: what a closed form needs to read an image well."""
+SMALL, USUAL = 3, 5
+MODES: Final = ("active", "semi-honest", "none")
+
+
+class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration, run once."""
+
+    name: str
+    """Names a directory too."""
+    about: str
+    experiment: Experiment
+
+
+def default_experiment() -> Experiment:
+    """The papers' case: every client sends the gradient of one image a round, to a small vision transformer."""
+    return Experiment(
+        name="audit",
+        federation=FederationSection(clients=USUAL, rounds=2),
+        training=TrainingConfiguration(algorithm="fedsgd", fedsgd_images=1),
+        aggregation=Aggregation(value_bits=DEFAULT_BITS),
+    )
+
+
+def default_arms(base: Experiment) -> Iterator[AuditArm]:
+    """Every protection of the house that this training and model can have, alone and, in the last, under the sum."""
+    yield unprotected(base)
+    yield AuditArm(name=f"secure-sum-{USUAL}", about="secure sum, five clients", experiment=_with(base, clients=USUAL))
+    yield AuditArm(name=f"secure-sum-{SMALL}", about="secure sum, three clients", experiment=_with(base, clients=SMALL))
+    for name, protection in (
+        ("fixed-position", FixedPosition()),
+        ("binary-weights-0.2", BinaryWeights(zero_probability=0.2)),
+        ("binary-weights-0.5", BinaryWeights(zero_probability=0.5)),
+        ("dp-gaussian", GaussianNoise()),
+    ):
+        yield AuditArm(
+            name=name, about=f"{name}, no secure sum", experiment=_with(base, mode="none", protection=protection)
+        )
+    for matrix in ("orthogonal", "gaussian"):
+        yield AuditArm(
+            name=f"encryption-{matrix}",
+            about=f"model encryption ({matrix}), no secure sum",
+            experiment=_with(base, mode="none", encryption=Encryption(matrix=matrix)),
+        )
+
+
+def arms_of(experiment: Experiment) -> Iterator[AuditArm]:
+    """The configuration in question, without its secure sum, without its protection, and with nothing."""
+    yield unprotected(experiment)
+    secure = experiment.aggregation.mode != "none"
+    protected = not isinstance(experiment.protection, NoProtection) or experiment.encryption is not None
+    if secure and protected:
+        yield AuditArm(
+            name="without-secure-sum",
+            about=f"{protections(experiment)}, no secure sum",
+            experiment=_with(
+                experiment, mode="none", protection=experiment.protection, encryption=experiment.encryption
+            ),
+        )
+        yield AuditArm(
+            name="secure-sum-alone",
+            about="secure sum alone",
+            experiment=_with(experiment, mode=experiment.aggregation.mode),
+        )
+    if secure or protected:
+        yield AuditArm(name="as-configured", about=f"as configured: {protections(experiment)}", experiment=experiment)
+
+
+def unprotected(experiment: Experiment) -> AuditArm:
+    """Everything else of the experiment, and no protection: no secure sum either."""
+    return AuditArm(name=UNPROTECTED, about="nothing is protected", experiment=_with(experiment, mode="none"))
+
+
+def protections(experiment: Experiment) -> str:
+    """What protects the updates of an experiment, in words."""
+    parts = []
+    if experiment.aggregation.mode != "none":
+        parts.append(f"secure sum of {experiment.federation.clients} ({experiment.aggregation.mode})")
+    if not isinstance(experiment.protection, NoProtection):
+        parts.append(experiment.protection.scheme)
+    if experiment.encryption is not None:
+        parts.append(f"model encryption ({experiment.encryption.matrix})")
+    return ", ".join(parts) or "nothing"
+
+
+def _with(
+    experiment: Experiment,
+    *,
+    mode: str = "active",
+    clients: int | None = None,
+    protection: Protection | None = None,
+    encryption: Encryption | None = None,
+) -> Experiment:
+    federation = msgspec.structs.replace(
+        experiment.federation, clients=clients or experiment.federation.clients, group_size=0
+    )
+    if mode != "none" and clients is None:
+        federation = experiment.federation
+    return msgspec.structs.replace(
+        experiment,
+        federation=federation,
+        aggregation=msgspec.structs.replace(experiment.aggregation, mode=mode),
+        protection=protection or NoProtection(),
+        encryption=encryption,
+        # Whatever its owner would say to that.
+        policy=msgspec.structs.replace(experiment.policy, modes=MODES, smallest_cohort=min(SMALL, federation.clients)),
+    )

@@ -1,0 +1,136 @@
+"""The images behind the updates of a run, and what the parties of it agreed upon: made again from its seed.
+
+Only the audit itself looks at the true images, to score; an attack is given the model, what was observed, and what
+every party of the run knows of the task: classes, size and normalisation of the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from tacit.models.data import Dataset, load, read
+from tacit.models.layout import Layout
+from tacit.models.training import drawn
+from tacit.parties.hosting.server import ServerImages, task_of
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import divided
+from tacit.parties.learning.task import Task, configure
+from tacit.parties.protections.sides import integer, round_seeds
+from tacit.parties.runs.experiment import Experiment
+from tacit.simulate.audit.scores import CANDIDATES, Pixels
+from tacit.simulate.audit.views import RunTerms, UpdateView
+from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.run import party_names
+from tacit.simulate.federation.weights import shares, weighed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What an attack is given."""
+
+    model: nn.Module
+    """As the clients began with it, in evaluation mode."""
+    gradients: Mapping[str, torch.Tensor] = field(repr=False)
+    """By the names of the parameters: of the mean loss; what nobody contributed is not there."""
+    shape: tuple[int, int, int, int]
+    """Of the images in it: [n, C, S, S]."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    """By which pixels from 0 to 1 were normalised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedRun:
+    """A run that can be attacked."""
+
+    experiment: Experiment
+    """With the seed that it ran with."""
+    seed: int
+    data: Dataset = field(repr=False)
+    task: Task
+    terms: RunTerms
+
+    @classmethod
+    def of(cls, experiment: Experiment, seed: int) -> AuditedRun:
+        """ValueError for data of one's own, and as the server's start."""
+        if experiment.data.factory or experiment.data.statistics == "sum":
+            raise ValueError(
+                "an audit needs images whose mean and deviation are known: leave data.factory and sums out"
+            )
+        source = read(experiment.data)
+        experiment = weighed(experiment, shares(experiment, source, seed))
+        data = load(experiment.data, image_size=experiment.model.image_size, source=source)
+        known = ServerImages(data.source.class_names, *data.normalisation, test=data)
+        task = task_of(experiment, known, seed)
+        configuration = configure(
+            experiment.terms(), task, task.build(seed), ring_bits=experiment.aggregation.ring_bits or None
+        )
+        terms = RunTerms(
+            configuration=configuration,
+            learning_rate=experiment.training.learning_rate,
+            clients=party_names(experiment.federation.clients)[1:],
+            keeper=lambda: Keeper(configuration, task.build(seed), seed=seed),
+        )
+        return cls(experiment=experiment, seed=seed, data=data, task=task, terms=terms)
+
+    def true_images(self, client: str, round: int) -> torch.Tensor:
+        """What the client trained on in that round: float32 [n, C, S, S], normalised."""
+        index = self.terms.clients.index(client)
+        x, y = self.data.share(shares(self.experiment, self.data.source, self.seed)[index])
+        x, labels, _ = divided(x, y, self.task)
+        assert labels is not None
+        if self.task.training.algorithm != "fedsgd":
+            return torch.as_tensor(x)
+        seeds = round_seeds(client_seed(self.seed, index), round)
+        return drawn(x, labels, self.task.training.fedsgd_images, integer(seeds[0]))[0]
+
+    def sight(self, observation: UpdateView) -> Sight:
+        """What an attack sees of an observation."""
+        model = self.task.build(self.seed)
+        layout = Layout.of(model)
+        layout.load_into(model, observation.model)
+        values = observation.mean
+        if self.task.training.algorithm != "fedsgd":
+            values = -values / self.experiment.training.learning_rate
+        parameters = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        gradients, offset = dict[str, torch.Tensor](), 0
+        for entry in layout.entries:
+            span = slice(offset, offset := offset + entry.size)
+            if entry.name in parameters and observation.known[span].any():
+                gradients[entry.name] = torch.from_numpy(values[span].reshape(entry.shape))
+        true = self.true_images(observation.clients[0], observation.round)
+        count, channels, height, width = true.shape
+        mean, std = self._normalisation
+        return Sight(
+            model=model.eval(), gradients=gradients, shape=(count, channels, height, width), mean=mean, std=std
+        )
+
+    def pixels(self, images: torch.Tensor) -> list[Pixels]:
+        """Normalised images as they are looked at: 0 to 1."""
+        offset, factor = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in self._normalisation)
+        return list((images.double().cpu() * factor + offset).clamp(0, 1).numpy())
+
+    @cached_property
+    def _normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and deviation of the channels, where 1 is the brightest pixel that the kind of images has: that of the
+        digits is 16 of 255."""
+        offset, factor = (torch.tensor(values)[:, None, None] for values in (self.task.mean, self.task.std))
+        brightest = float((self.data.x_test * factor + offset).max())
+        scaled = [tuple(one / brightest for one in values) for values in (self.task.mean, self.task.std)]
+        return scaled[0], scaled[1]
+
+    def candidates(self, client: str, round: int) -> list[Pixels]:
+        """Images that are not the client's, to confuse its own with: 99 of the test images, as the seed says."""
+        generator = torch.Generator().manual_seed(self.seed * 1000 + round)
+        chosen = torch.randperm(len(self.data.y_test), generator=generator)[: CANDIDATES - 1]
+        return self.pixels(self.data.x_test[chosen])
+
+    def blind(self) -> Pixels:
+        """What somebody gives who has seen nothing: the mean of the test images, on which nobody trains."""
+        image: Pixels = self.pixels(self.data.x_test.mean(0, keepdim=True))[0]
+        return image

@@ -1,0 +1,215 @@
+"""What an adversary knows of the clients' updates after a recorded run, worked out of its own recordings alone.
+
+A server without secure aggregation has every upload; with it, uploads under masks and the sums that it opened; together
+with clients, the sums less what these clients contributed. A client has the models that it was given: the difference of
+two is the mean of a round, from which it takes its own part. In each case the adversary knows the model that the update
+was made from, because it sent or received it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.models.layout import Flat
+from tacit.parties.learning.keeper import Keeper
+from tacit.protocol.core.codec import Packet, decode
+from tacit.protocol.core.messages import Chunk
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum.agreement import words_of_a_chunk
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.messages import MaskedInput, VectorChunk
+from tacit.secagg.filled_blocks import unpack_filled
+from tacit.secagg.packing import Total
+from tacit.secagg.ring import Words
+from tacit.simulate.federation.recording import HeardMessage, OpenedSum, OwnWords, Record, read
+from tacit.simulate.federation.supervision import SERVER
+
+UPLOAD: Final = "upload"
+MASKED: Final = "upload under masks"
+SUM: Final = "opened sum"
+LESS_OWN: Final = "opened sum less colluding clients"
+MODELS: Final = "difference of two models"
+MEAN_OF_UPLOADS: Final = "mean of uploads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateView:
+    """The mean of some clients' contributions to a round, as an adversary knows it."""
+
+    round: int
+    what: str
+    clients: tuple[str, ...]
+    """Whose images are in it, and are sought."""
+    model: Flat = field(repr=False)
+    """From which they began."""
+    mean: npt.NDArray[np.float64] = field(repr=False)
+    """float64 [D]; 0 where nobody contributed."""
+    known: npt.NDArray[np.bool_] = field(repr=False)
+    """Where somebody contributed: bool [D]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTerms:
+    """What every party of the run was told: how contributions are packed, and what a step is."""
+
+    configuration: Configuration
+    learning_rate: float
+    clients: tuple[str, ...]
+    keeper: Callable[[], Keeper]
+    """The server's side at the start of the run."""
+
+
+def observed(folder: Path, parties: Sequence[str], terms: RunTerms) -> list[UpdateView]:
+    """All that these parties together can make out, round by round; of a server with clients, what it has not alone.
+
+    ValueError for parties of which nothing can be made out, and for recordings that are none.
+    """
+    word = terms.configuration.packing().ring.word
+    own = {party: _contributions(read(folder, party), word) for party in parties if party != SERVER}
+    if SERVER in parties:
+        return list(_server(list(read(folder, SERVER)), own, terms))
+    if not own:
+        raise ValueError("nobody is there to observe anything; name server or client")
+    return list(_client(read(folder, next(iter(own))), own, terms))
+
+
+def _contributions(records: Iterable[Record], word: np.dtype[Any]) -> dict[int, Words]:
+    return {record.round: record.words.astype(word) for record in records if isinstance(record, OwnWords)}
+
+
+def _server(records: list[Record], own: Mapping[str, Mapping[int, Words]], terms: RunTerms) -> Iterator[UpdateView]:
+    configuration, keeper = terms.configuration, terms.keeper()
+    packing = configuration.packing()
+    heard = [record for record in records if isinstance(record, HeardMessage)]
+    uploads = _uploads(heard, configuration)
+    if configuration.encrypted and (given := _models(heard, packing.values_length)):
+        # The clients made the first one.
+        keeper.replace(given[min(given)].tobytes())
+    for opened in (record for record in records if isinstance(record, OpenedSum)):
+        model = keeper.flat
+        vectors = uploads[opened.round]
+        total = Total(
+            values=opened.values, weights=opened.weights, metrics={"samples": 0}, tensor_sizes=packing.tensor_sizes
+        )
+
+        def seen(
+            what: str, clients: Iterable[str], sums: Total, round: int = opened.round, model: Flat = model
+        ) -> UpdateView:
+            mean, known = sums.mean()
+            return UpdateView(round=round, what=what, clients=tuple(clients), model=model, mean=mean, known=known)
+
+        if configuration.secure:
+            there = [client for client in own if client in opened.survivors]
+            if not own:
+                for client, words in vectors.items():
+                    yield _masked(client, words, configuration, model, opened.round)
+                yield seen(SUM, opened.survivors, total)
+            elif there:
+                left = [client for client in opened.survivors if client not in own]
+                less = _less(total, [packing.decode(own[client][opened.round], contributors=1) for client in there])
+                yield seen(LESS_OWN, left, less)
+        else:
+            alone = {client: packing.decode(words, contributors=1) for client, words in vectors.items()}
+            for client, one in alone.items():
+                yield seen(UPLOAD, [client], one)
+            # What a sum of as many would have told it.
+            for count in sorted({2, len(alone)}):
+                some = list(alone)[:count]
+                yield seen(MEAN_OF_UPLOADS, some, _added([alone[client] for client in some]))
+        keeper.apply(total, vectors if configuration.single_vectors else {}, round=opened.round)
+
+
+def _masked(client: str, words: Words, configuration: Configuration, model: Flat, round: int) -> UpdateView:
+    """What the words would be without masks: read as a contribution is, but for the checks that they would not pass."""
+    packing = configuration.packing()
+    numbers = packing.ring.signed(words[: packing.values_length])
+    limit = packing.quantiser.levels
+    values = packing.quantiser.dequantise(np.clip(numbers, -limit, limit)) / configuration.max_weight
+    known = np.ones(len(values), np.bool_)
+    return UpdateView(round=round, what=MASKED, clients=(client,), model=model, mean=values, known=known)
+
+
+def _client(records: Iterable[Record], own: Mapping[str, Mapping[int, Words]], terms: RunTerms) -> Iterator[UpdateView]:
+    packing = terms.configuration.packing()
+    models = _models((record for record in records if isinstance(record, HeardMessage)), packing.values_length)
+    others = tuple(client for client in terms.clients if client not in own)
+    for round in sorted(models):
+        if round + 1 not in models:
+            continue
+        moved = models[round + 1].astype(np.float64) - models[round]
+        mean = -moved / terms.learning_rate if terms.configuration.scheme == "fedsgd" else moved
+        # Of equal weights; others are not known to a client.
+        parts = [packing.decode(words[round], contributors=1).mean()[0] for words in own.values() if round in words]
+        left = (mean * len(terms.clients) - sum(parts)) / (len(terms.clients) - len(parts))
+        known = np.ones(len(left), np.bool_)
+        yield UpdateView(round=round, what=MODELS, clients=others, model=models[round], mean=left, known=known)
+
+
+def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dict[int, dict[str, Words]]:
+    """Ring words by round and client, of vectors that came whole."""
+    packing = configuration.packing()
+    chunks: dict[int, dict[str, dict[int, Words]]] = defaultdict(lambda: defaultdict(dict))
+    size = words_of_a_chunk(packing.ring, skip_zeros=configuration.skip_zeros)
+    for message, packet in _packets(heard, MaskedInput, VectorChunk):
+        if not packet.payload:
+            continue
+        said = packet.parse()
+        chunk = said.chunk if isinstance(said, VectorChunk) else 0
+        length = min(size, packing.length - chunk * size)
+        if configuration.skip_zeros:
+            words = unpack_filled(packing.ring, packet.payload, length)
+        else:
+            words = packing.ring.unpack(packet.payload)
+        chunks[packet.envelope.round][message.sender][chunk] = words
+    return {
+        round: {
+            client: np.concatenate([parts[chunk] for chunk in sorted(parts)])
+            for client, parts in sorted(of_clients.items())
+            if sum(map(len, parts.values())) == packing.length
+        }
+        for round, of_clients in chunks.items()
+    }
+
+
+def _models(heard: Iterable[HeardMessage], coordinates: int) -> dict[int, Flat]:
+    """The models that a party was given, by the rounds in which they came."""
+    chunks: dict[int, dict[int, bytes]] = defaultdict(dict)
+    for _, packet in _packets(heard, Chunk):
+        said = packet.parse()
+        if isinstance(said, Chunk) and packet.payload is not None:
+            chunks[packet.envelope.round][said.chunk] = bytes(packet.payload)
+    whole = {round: b"".join(parts[chunk] for chunk in sorted(parts)) for round, parts in chunks.items()}
+    return {round: np.frombuffer(model, "<f4") for round, model in whole.items() if len(model) == 4 * coordinates}
+
+
+def _packets(heard: Iterable[HeardMessage], *kinds: type) -> Iterator[tuple[HeardMessage, Packet]]:
+    for message in heard:
+        packet = decode([memoryview(frame) for frame in message.frames], MESSAGES)
+        if packet.kind in kinds:
+            yield message, packet
+
+
+def _less(total: Total, parts: Sequence[Total]) -> Total:
+    """A sum without some contributions to it."""
+    return Total(
+        values=total.values - sum(part.values for part in parts),
+        weights=total.weights - sum(part.weights for part in parts),
+        metrics={},
+        tensor_sizes=total.tensor_sizes,
+    )
+
+
+def _added(parts: Sequence[Total]) -> Total:
+    return Total(
+        values=np.sum([part.values for part in parts], axis=0),
+        weights=np.sum([part.weights for part in parts], axis=0),
+        metrics={},
+        tensor_sizes=parts[0].tensor_sizes,
+    )

@@ -1,0 +1,127 @@
+"""What adversaries make out of recordings of real runs, held against what the clients really contributed."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tacit.models.layout import Layout
+from tacit.parties.runs.experiment import Experiment
+from tacit.simulate.audit.arms import default_experiment, unprotected
+from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.views import LESS_OWN, MASKED, MEAN_OF_UPLOADS, MODELS, SUM, UPLOAD, UpdateView, observed
+from tacit.simulate.federation.recording import DrawnOctets, HeardMessage, OpenedSum, OwnWords, place, read
+from tacit.simulate.federation.run import new_plan, simulate
+from tacit.simulate.federation.supervision import SERVER
+
+pytestmark = pytest.mark.end_to_end
+CLIENTS, ROUNDS, SEED = 3, 2, 5
+
+
+class Recorded:
+    """A run with its recordings."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        federation = msgspec.structs.replace(experiment.federation, clients=CLIENTS, rounds=ROUNDS, seed=SEED)
+        experiment = msgspec.structs.replace(experiment, federation=federation)
+        self.folder = folder / "recordings"
+        plan = new_plan(experiment, folder / "run", report=False, recordings=self.folder)
+        asyncio.run(simulate(plan, lambda party, event, fields: None))
+        self.subject = AuditedRun.of(experiment, plan.split_seed)
+
+    def seen(self, *parties: str) -> dict[str, list[UpdateView]]:
+        kinds: dict[str, list[UpdateView]] = {}
+        for observation in observed(self.folder, parties, self.subject.terms):
+            kinds.setdefault(observation.what, []).append(observation)
+        return kinds
+
+    def truth(self, client: str, round: int) -> np.ndarray:
+        """What a client contributed, from its own recording."""
+        packing = self.subject.terms.configuration.packing()
+        records = read(self.folder, client)
+        words = next(one.words for one in records if isinstance(one, OwnWords) and one.round == round)
+        return packing.decode(words.astype(packing.ring.word), contributors=1).mean()[0]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return Recorded(unprotected(default_experiment()).experiment, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return Recorded(default_experiment(), tmp_path_factory.mktemp("secure"))
+
+
+def test_without_a_secure_sum_a_server_has_every_update(plain: Recorded) -> None:
+    seen = plain.seen(SERVER)
+    assert len(seen[UPLOAD]) == CLIENTS * ROUNDS
+    for observation in seen[UPLOAD]:
+        truth = plain.truth(observation.clients[0], observation.round)
+        np.testing.assert_array_equal(observation.mean, truth)
+    pair = seen[MEAN_OF_UPLOADS][0]
+    mean = np.mean([plain.truth(client, 1) for client in pair.clients], axis=0)
+    np.testing.assert_allclose(pair.mean, mean, rtol=0, atol=1e-15)
+
+
+def test_with_one_it_has_words_under_masks_and_the_sum(secure: Recorded) -> None:
+    seen = secure.seen(SERVER)
+    assert {MASKED, SUM} == set(seen)
+    for observation in seen[MASKED]:
+        truth = secure.truth(observation.clients[0], observation.round)
+        # Of D = 277,130 independent uniform words the correlation has a standard deviation of 0.0019: five of them.
+        assert abs(np.corrcoef(observation.mean, truth)[0, 1]) < 0.0095
+    for observation in seen[SUM]:
+        mean = np.mean([secure.truth(client, observation.round) for client in observation.clients], axis=0)
+        np.testing.assert_allclose(observation.mean, mean, rtol=0, atol=1e-15)
+
+
+def test_with_all_clients_but_one_it_has_that_one(secure: Recorded) -> None:
+    ((kind, several),) = secure.seen(SERVER, "client-2", "client-3").items()
+    assert kind == LESS_OWN
+    for observation in several:
+        assert observation.clients == ("client-1",)
+        truth = secure.truth("client-1", observation.round)
+        np.testing.assert_allclose(observation.mean, truth, rtol=0, atol=1e-12)
+
+
+def test_a_client_has_the_mean_of_the_others_from_two_models(secure: Recorded) -> None:
+    ((kind, several),) = secure.seen("client-3").items()
+    assert kind == MODELS
+    assert [observation.round for observation in several] == [1]
+    others = np.mean([secure.truth(client, 1) for client in ("client-1", "client-2")], axis=0)
+    # The step was rounded to float32 twice: half a unit of the last place of the model each time, by the learning rate,
+    # and three clients' mean is taken for that of two.
+    model = np.abs(several[0].model)
+    bound = 1.5 * 2 * np.spacing(model + 1e-3) / secure.subject.terms.learning_rate
+    assert (np.abs(several[0].mean - others) <= bound).all()
+
+
+def test_the_model_of_an_observation_is_what_the_client_began_with(secure: Recorded) -> None:
+    server = {one.round: one.model for one in secure.seen(SERVER)[SUM]}
+    client = {one.round: one.model for one in secure.seen("client-3")[MODELS]}
+    np.testing.assert_array_equal(server[1], client[1])
+    assert len(server[1]) == Layout.of(secure.subject.task.build(0)).size
+
+
+def test_a_recording_has_what_a_party_received_and_drew_and_only_its_owner_reads_it(secure: Recorded) -> None:
+    for party, own in ((SERVER, OpenedSum), ("client-1", OwnWords)):
+        kinds = {type(record) for record in read(secure.folder, party)}
+        assert kinds == {HeardMessage, DrawnOctets, own}
+        assert stat.S_IMODE(place(secure.folder, party).stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
+    place(tmp_path, "server").write_bytes(b"\x91\xa3odd")
+    with pytest.raises(ValueError, match="no recording"):
+        list(read(tmp_path, "server"))
+
+
+def test_nobody_observes_nothing(secure: Recorded) -> None:
+    with pytest.raises(ValueError, match="server or client"):
+        observed(secure.folder, (), secure.subject.terms)
