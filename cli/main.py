@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from tacit.cli.adapt import adapt
+from tacit.cli.audit import audit
 from tacit.cli.bench import app as bench
 from tacit.cli.compare import compare
 from tacit.cli.conformance import app as conformance
@@ -104,6 +105,7 @@ app.command()(distill)
 app.command()(infer)
 app.command()(adapt)
 app.command()(predict)
+app.command()(audit)
 app.command()(experiment)
 app.command()(report)
 app.command()(compare)

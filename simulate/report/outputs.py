@@ -362,3 +362,54 @@ class Comparison(TypedDict):
 
     runs: list[ComparedRun]
     differences: list[KeyDifference]
+
+
+class AuditScore(TypedDict):
+    """One recovered image: whose it is, in decibels and structural similarity, and whether it is nearest to the true
+    image among the candidates."""
+
+    client: str
+    round: int
+    psnr: float
+    ssim: float
+    identified: bool
+
+
+class AuditFigures(TypedDict):
+    """Images of a row, beside the blind attacker; intervals of 95 %."""
+
+    images: int
+    psnr: float
+    ssim: float
+    better_by: float
+    better_by_interval: tuple[float | None, float | None]
+    identified: float
+    identified_interval: tuple[float, float]
+    chance: float
+    found: bool
+    recovered: bool
+
+
+class AuditRow(TypedDict):
+    """One attack on what one adversary had of one configuration."""
+
+    attack: str
+    arm: str
+    about: str
+    adversary: str
+    what: str
+    cohort: int
+    verdict: str
+    why: str
+    seconds: float
+    figures: AuditFigures | None
+    scores: list[AuditScore]
+
+
+class Audit(TypedDict):
+    """What came back."""
+
+    seed: int
+    full: bool
+    rows: list[AuditRow]
+    blind: AuditFigures | None

@@ -1,0 +1,122 @@
+"""`tacit audit`: what the parties of a configuration can make out of what they see."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli import output
+from tacit.cli.interruption import interruptible
+
+
+def audit(
+    configuration: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="EXPERIMENT.toml|RUN", help="What to attack; without it, every protection of the house."
+        ),
+    ] = None,
+    adversaries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="PARTY[+PARTY...]",
+            help="Who attacks: server, client, client-3, server+client-2. Repeatable.",
+        ),
+    ] = None,
+    attacks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attack", metavar="NAME", help="Repeatable; default: those for the model. `list` names them all."
+        ),
+    ] = None,
+    images: Annotated[int, typer.Option(help="Images that are attacked in every row.", min=2, max=1000)] = 10,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default digits."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes an audit repeatable.", min=0)] = None,
+    full: Annotated[bool, typer.Option("--full", help="Search as long as the papers do (hours).")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default runs/<time>-audit.")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write the figures to this file too.")] = None,
+) -> None:
+    """Attack a configuration with exactly what its parties received and drew, and say what came back.
+
+    It runs the configuration, parts of it, and the same with nothing protected, by real processes that record. An
+    attack that fails where nothing is protected is said not to have attacked anything. Writes audit.html, audit.json.
+
+    Exit status: 0 everything was attacked; 1 a run failed; 2 wrong input; 3 a round was aborted; 130 Ctrl-C.
+    """
+    if attacks == ["list"]:
+        _list()
+        return
+    from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output
+    from tacit.parties.runs.experiment import ExperimentError, load
+    from tacit.simulate.audit.adversaries import AdversaryError, default_order
+    from tacit.simulate.federation.processes import ProcessError, warm_up
+    from tacit.simulate.federation.run import default_directory
+    from tacit.simulate.federation.supervision import InputError, SimulationError
+
+    console = output.screen()
+    with output.complaining(
+        ((ExperimentError, RunDirectoryError, AdversaryError, InputError, FileNotFoundError), output.WRONG_INPUT),
+        ((ProcessError, SimulationError, OSError), output.FAILED),
+    ):
+        experiment = None
+        if configuration is not None:
+            folder = configuration.is_dir()
+            experiment = load(RunDirectory.of_a_run(configuration).experiment if folder else configuration)
+        warm_up()
+        directory = out or default_directory("audit")
+        order = default_order(
+            experiment,
+            adversaries=adversaries or (),
+            attacks=attacks or (),
+            images=images,
+            data=data,
+            full=full,
+            seed=secrets.randbits(31) if seed is None else seed,
+            out=directory,
+        )
+        # Imported here: attacks take torch.
+        from tacit.simulate.audit.page import write_page
+        from tacit.simulate.audit.run import audit as run_audit
+
+        with console.status("") as status:
+            found, pictures = asyncio.run(interruptible(run_audit(order, status.update)))
+        figures: dict[str, Any] = {"seed": order.budget.seed, "full": full, **_builtins(found)}
+        write_output("audit", figures, directory / "audit.json")
+        write_page(found, pictures, order.arms, directory / "audit.html")
+    output.keep_json(json_file, "audit", figures)
+    rows = [
+        (
+            row.about,
+            row.adversary,
+            f"{row.what} ({row.cohort})",
+            row.attack,
+            "" if row.figures is None else f"{row.figures.psnr:.1f} dB",
+            "" if row.figures is None else f"{row.figures.identified:.0%}",
+            row.verdict,
+        )
+        for row in found.rows
+    ]
+    console.print(output.table(("configuration", "adversary", "has", "attack", "PSNR", "identified", ""), rows))
+    output.say(console, str(directory / "audit.html"))
+
+
+def _builtins(found: Any) -> dict[str, Any]:
+    import msgspec
+
+    built: dict[str, Any] = msgspec.to_builtins(found)
+    return built
+
+
+def _list() -> None:
+    from tacit.simulate.audit.attacks import ATTACKS
+
+    rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
+    output.screen().print(output.table(("attack", "what it does", "from"), rows))

@@ -1,0 +1,146 @@
+"""The attacks of an audit on what was observed of updates: each one object, with what it is for and what it needs.
+
+They are functions of tacit.models.attacks, which have the mathematics; here is which images they may be asked for, and
+with what budget. One that cannot be used says why in a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tacit.models.attacks import april, binary, closed_form, inversion
+from tacit.models.attacks.labels import classifier, label_of
+from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, taken
+from tacit.simulate.audit.subjects import Sight
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long attacks that search may search."""
+
+    full: bool
+    """The papers' settings; else what works on an unprotected small model."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack."""
+
+    name: str
+    about: str
+    source: str
+    """Where it is from."""
+    recover: Callable[[Sight, Budget], torch.Tensor]
+    """The images [n, C, S, S], normalised. ValueError, with the reason, where it cannot be used."""
+
+
+def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    return closed_form.image_of(sight.model, sight.gradients).image
+
+
+def _alternating(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    embedding = PatchEmbedding.of(sight.model)
+    masked = binary.MaskedGradients(
+        kernel=taken(sight.gradients, PROJECTION).flatten(1),
+        positions=taken(sight.gradients, POSITIONS)[0, embedding.others :],
+    )
+    return embedding.image(binary.alternating([masked]))
+
+
+def _april(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    return april.image_of(sight.model, sight.gradients).image
+
+
+def _april_search(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    label = torch.tensor([label_of(sight.model, sight.gradients)])
+    return april.matched_images(
+        sight.model.double(),
+        sight.gradients,
+        label,
+        alpha=10.0,
+        iterations=2000 if budget.full else 400,
+        seed=budget.seed,
+    )
+
+
+def _deep_leakage(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    observed = inversion.RoundGradients(model=sight.model, gradients=sight.gradients)
+    settings = inversion.DeepLeakageSettings(iterations=300 if budget.full else 60)
+    generator = torch.Generator().manual_seed(budget.seed)
+    return inversion.deep_leakage([observed], sight.shape, settings, generator=generator, labels=_labels(sight)).images
+
+
+def _inverting_gradients(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    observed = inversion.RoundGradients(model=sight.model, gradients=sight.gradients)
+    settings = inversion.InvertingGradientsSettings(
+        mean=sight.mean,
+        std=sight.std,
+        iterations=24_000 if budget.full else 1000,
+        restarts=3 if budget.full else 1,
+    )
+    generator = torch.Generator().manual_seed(budget.seed)
+    return inversion.inverting_gradients(
+        [observed], sight.shape, settings, labels=_labels(sight), generator=generator
+    ).images
+
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    attack.name: attack
+    for attack in (
+        Attack(
+            "closed-form",
+            "solves linear equations of the gradients of patch and position embedding",
+            "follows from the chain rule; stronger than APRIL",
+            _closed_form,
+        ),
+        Attack(
+            "masked-closed-form",
+            "solves the same equations and for what was masked, in turns",
+            "alternating least squares, against binary weights",
+            _alternating,
+        ),
+        Attack("april", "solves the equations of the first attention", "Lu et al. 2022, section 3.1", _april),
+        Attack("april-search", "seeks an image with these gradients", "Lu et al. 2022, section 3.2", _april_search),
+        Attack(
+            "dlg", "seeks an image with these gradients by L-BFGS", "Zhu et al. 2019, Zhao et al. 2020", _deep_leakage
+        ),
+        Attack(
+            "inverting-gradients",
+            "seeks an image whose gradients have the same direction",
+            "Geiping et al. 2020",
+            _inverting_gradients,
+        ),
+    )
+}
+
+
+def usual(model: str) -> tuple[str, ...]:
+    """The attacks for a model of this name where nobody says which."""
+    if model == "lenet":
+        return ("dlg",)
+    if model in ("convnet", "resnet18"):
+        return ("inverting-gradients",)
+    return ("closed-form", "masked-closed-form", "april")
+
+
+def _one(sight: Sight) -> None:
+    if sight.shape[0] != 1:
+        raise ValueError(f"it is for one image, and the gradient is of {sight.shape[0]}")
+
+
+def _labels(sight: Sight) -> torch.Tensor:
+    classifier(sight.model)
+    return torch.tensor([label_of(sight.model, sight.gradients)])

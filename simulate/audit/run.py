@@ -1,0 +1,252 @@
+"""An audit from its arms to its figures: run each with recordings, attack it, judge.
+
+The unprotected arm comes first. An attack whose images there are no better than those of the blind attacker is said not
+to have attacked anything. Recordings hold what their parties received and drew, keys among it; they are removed when
+their arm has been attacked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tacit.parties.runs.directory import claim
+from tacit.simulate.audit.arms import AuditArm
+from tacit.simulate.audit.attacks import Attack, Budget
+from tacit.simulate.audit.scores import Judged, Pixels, Score, judge, score
+from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.views import UpdateView, observed
+from tacit.simulate.federation.roles import Plan
+from tacit.simulate.federation.run import new_plan, simulate
+from tacit.simulate.federation.supervision import SERVER
+
+RECOVERED: Final = "recovered"
+FOUND: Final = "told from others, not recovered"
+NOT_RECOVERED: Final = "not recovered by the attacks listed"
+NOT_ATTACKED: Final = "not attacked"
+
+Tell = Callable[[str], None]
+
+
+class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One attack on one kind of observation in one arm."""
+
+    attack: str
+    arm: str
+    about: str
+    adversary: str
+    what: str
+    """What was observed."""
+    cohort: int
+    """Honest clients whose images are in it."""
+    verdict: str
+    why: str
+    """Why it was not attacked; else empty."""
+    seconds: float
+    """Of the attack, for all images."""
+    figures: Judged | None
+    scores: tuple[Score, ...]
+
+
+class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All rows, and of each the first images for the page."""
+
+    rows: tuple[AttackRow, ...]
+    blind: Judged | None
+    """The blind attacker, judged beside itself; None if no attack gave an image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """True and recovered images of a row, pixels 0 to 1, for the grid."""
+
+    attack: str
+    arm: str
+    what: str
+    cohort: int
+    true: list[Pixels] = field(repr=False)
+    recovered: list[Pixels] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What an audit is to do."""
+
+    arms: tuple[AuditArm, ...]
+    attacks: tuple[Attack, ...]
+    adversaries: tuple[tuple[str, ...], ...] = ()
+    """Each the parties that work together; none: those of `usual_adversaries`."""
+    images: int
+    """So many of each row are attacked, at most."""
+    budget: Budget
+    out: Path
+
+
+async def audit(order: Order, tell: Tell) -> tuple[AuditResult, list[Pictures]]:
+    """Run and attack everything. RunDirectoryError for a directory in use; ValueError for a run that cannot be audited;
+    and as `simulate` raises."""
+    claim(order.out)
+    found = _Found()
+    try:
+        for arm in order.arms:
+            tell(f"{arm.name}: running it")
+            subject, recordings = await _recorded(order, arm)
+            for adversary in order.adversaries or usual_adversaries(subject.terms.clients):
+                if parties := _present(adversary, subject):
+                    observations = observed(recordings, parties, subject.terms)
+                    await asyncio.to_thread(_attack_all, order, arm, subject, parties, observations, found, tell)
+    finally:
+        # Keys are in them.
+        shutil.rmtree(order.out / "recordings", ignore_errors=True)
+    return found.audit(), found.pictures
+
+
+@dataclass
+class _Found:
+    """What there is so far."""
+
+    rows: list[AttackRow] = field(default_factory=list)
+    pictures: list[Pictures] = field(default_factory=list)
+    blind: list[Score] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """By attack, why it did not work where nothing is protected; empty if it did."""
+
+    def audit(self) -> AuditResult:
+        return AuditResult(rows=tuple(self.rows), blind=judge(self.blind, self.blind) if self.blind else None)
+
+
+def _attack_all(
+    order: Order,
+    arm: AuditArm,
+    subject: AuditedRun,
+    parties: Sequence[str],
+    observations: Sequence[UpdateView],
+    found: _Found,
+    tell: Tell,
+) -> None:
+    for (what, cohort), several in _kinds(observations).items():
+        for attack in order.attacks:
+            tell(f"{arm.name}: {attack.name} on {what} ({cohort})")
+            failed = found.failed.get(attack.name, "")
+            chosen = [] if failed else several[: order.images]
+            row, shown, floor = _attacked(attack, arm, subject, parties, what, cohort, chosen, order)
+            if attack.name not in found.failed:
+                # The first rows are those of single uploads that nothing protects.
+                found.failed[attack.name] = failed = "" if row.verdict == RECOVERED else _failure(row)
+            if failed:
+                row = msgspec.structs.replace(row, verdict=NOT_ATTACKED, why=failed)
+            found.rows.append(row)
+            found.pictures.append(shown)
+            found.blind = found.blind or floor
+
+
+async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:
+    experiment = msgspec.structs.replace(
+        arm.experiment, federation=msgspec.structs.replace(arm.experiment.federation, seed=order.budget.seed)
+    )
+    directory = order.out / "runs" / arm.name
+    directory.parent.mkdir(exist_ok=True)
+    recordings = order.out / "recordings" / arm.name
+    plan: Plan = new_plan(experiment, directory, report=False, recordings=recordings)
+    await simulate(plan, lambda party, event, fields: None)
+    return AuditedRun.of(experiment, plan.split_seed), recordings
+
+
+def usual_adversaries(clients: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The server alone; with all clients but two, and but one, of whose sum nothing else is left; and one client."""
+    return (SERVER,), (SERVER, *clients[2:]), (SERVER, *clients[1:]), (clients[-1],)
+
+
+def _present(adversary: Sequence[str], subject: AuditedRun) -> list[str]:
+    """Its parties in this run; none where it has not all of them, leaves nobody to attack, or where a server needs
+    nobody's help."""
+    if len(adversary) > 1 and not subject.terms.configuration.secure:
+        return []
+    there = {SERVER, *subject.terms.clients}
+    honest = [client for client in subject.terms.clients if client not in adversary]
+    return list(adversary) if there.issuperset(adversary) and honest else []
+
+
+def _kinds(observations: Sequence[UpdateView]) -> dict[tuple[str, int], list[UpdateView]]:
+    sorts: dict[tuple[str, int], list[UpdateView]] = defaultdict(list)
+    for observation in observations:
+        sorts[observation.what, len(observation.clients)].append(observation)
+    return sorts
+
+
+def _attacked(
+    attack: Attack,
+    arm: AuditArm,
+    subject: AuditedRun,
+    parties: Sequence[str],
+    what: str,
+    cohort: int,
+    observations: Sequence[UpdateView],
+    order: Order,
+) -> tuple[AttackRow, Pictures, list[Score]]:
+    scores, floor, why, seconds = list[Score](), list[Score](), "", 0.0
+    true, recovered = list[Pixels](), list[Pixels]()
+    blind, sought = subject.blind(), 1
+    for observation in observations:
+        truths = [
+            (client, image)
+            for client in observation.clients
+            for image in subject.pixels(subject.true_images(client, observation.round))
+        ]
+        sought = len(truths)
+        sight = subject.sight(observation)
+        began = time.perf_counter()
+        try:
+            found = subject.pixels(attack.recover(sight, order.budget))
+        except ValueError as error:
+            why = str(error)
+            found = []
+        seconds += time.perf_counter() - began
+        others = subject.candidates(observation.clients[0], observation.round)
+        for image in found:
+            client, nearest = _nearest(image, truths)
+            scores.append(score(client, observation.round, image, nearest, others))
+            floor.append(score(client, observation.round, blind, _nearest(blind, truths)[1], others))
+            true.append(nearest)
+            recovered.append(image)
+    figures = judge(scores, floor, sought=sought) if scores else None
+    verdict = NOT_RECOVERED
+    if figures is None:
+        verdict = NOT_ATTACKED
+    elif figures.found:
+        verdict = RECOVERED if figures.recovered else FOUND
+    row = AttackRow(
+        attack=attack.name,
+        arm=arm.name,
+        about=arm.about,
+        adversary="+".join(parties),
+        what=what,
+        cohort=cohort,
+        verdict=verdict,
+        why=why if figures is None else "",
+        seconds=seconds,
+        figures=figures,
+        scores=tuple(scores),
+    )
+    shown = Pictures(attack=attack.name, arm=arm.name, what=what, cohort=row.cohort, true=true, recovered=recovered)
+    return row, shown, floor
+
+
+def _nearest(image: Pixels, truths: Sequence[tuple[str, Pixels]]) -> tuple[str, Pixels]:
+    """Whose image it is, nobody says: the nearest counts."""
+    return min(truths, key=lambda one: float(np.mean((one[1] - image) ** 2)))
+
+
+def _failure(row: AttackRow) -> str:
+    if row.figures is None:
+        return f"on the unprotected case it cannot be used: {row.why}"
+    return f"on the unprotected case it fails, with {row.figures.psnr:.1f} dB"

@@ -1,0 +1,68 @@
+"""`tacit audit`: what it finds where nothing is protected and where something is, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.cli.outputs import check_output
+
+Tacit = Callable[..., Result]
+
+
+@pytest.mark.end_to_end
+def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Tacit, tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        'name = "case"\n[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        "[aggregation]\nvalue_bits = 24\n"
+    )
+    out = tmp_path / "out"
+    result = tacit("audit", str(experiment), "--images", "6", "--seed", "1", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    figures = check_output(out / "audit.json", "audit")
+    found = {(row["arm"], row["adversary"], row["what"], row["attack"]): row for row in figures["rows"]}
+    alone = found["unprotected", "server", "upload", "closed-form"]
+    assert alone["verdict"] == "recovered"
+    assert alone["figures"]["psnr"] > 60
+    # Of one honest client among colluders the sum hides nothing.
+    colluding = found["as-configured", "server+client-2+client-3", "opened sum less colluding clients", "closed-form"]
+    assert colluding["verdict"] == "recovered"
+    assert found["as-configured", "server", "upload under masks", "closed-form"]["verdict"].startswith("not recovered")
+    assert not found["as-configured", "server", "opened sum", "closed-form"]["figures"]["recovered"]
+    april = found["as-configured", "server", "upload under masks", "april"]
+    assert april["verdict"] == "not attacked"
+    assert "unprotected case" in april["why"]
+    page = (out / "audit.html").read_text()
+    assert page.count("data:image/png;base64,") > 4
+    assert "protected</td>" not in page
+    # Keys were in them.
+    assert not (out / "recordings").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--attack", "guessing"), "there is no attack 'guessing': expected closed-form, masked-closed-form"),
+        (("--as", "nobody"), "there is no party 'nobody'; expected server, client-1"),
+        (("--as", "server+server"), "name every party once"),
+        (("--as", "+".join(f"client-{number}" for number in range(1, 6))), "nobody is left to attack"),
+        (("--as", "wire"), "encrypted by CURVE"),
+        (("--data", "nowhere.npz"), "there is nothing; give an .npz file"),
+        (("missing.toml",), "missing.toml"),
+        (("--images", "1"), "greater than or equal to 2"),
+    ],
+)
+def test_refusals_say_what_would_do(tacit: Tacit, arguments: tuple[str, ...], said: str) -> None:
+    result = tacit("audit", *arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_attacks_are_listed(tacit: Tacit) -> None:
+    result = tacit("audit", "--attack", "list")
+    assert result.exit_code == 0
+    assert "inverting-gradients" in result.output
