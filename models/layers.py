@@ -4,10 +4,12 @@ The tensors of a model are divided among its layers without rest, in the order o
 layer begins with every convolution or linear map, and holds what stands behind it up to the next: its bias and the
 normalisation that follows, buffers and all. What stands before the first one belongs to the first (class token and
 position embedding of a vision transformer). With "block" the tensors of a residual block (`BasicBlock` and `Bottleneck`
-of a ResNet, `Block` of a vision transformer) are one layer, and the rest of the model is divided as above.
+of a ResNet, `Block` of a vision transformer) are one layer, with "stage" those of all residual blocks of a ResNet that
+follow each other with the same width; the rest of the model is divided as above.
 
-The output of a block is its own. That of a map is taken after the normalisation and the activation that follow: from
-the last module that is fed with the very tensor that came out of the one before and keeps its shape (in a trial run).
+The output of a block or a stage is its own. That of a map is taken after the normalisation and the activation that
+follow: from the last module that is fed with the very tensor that came out of the one before and keeps its shape (in a
+trial run).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from timm.models.resnet import BasicBlock, Bottleneck
@@ -25,7 +27,7 @@ from torch import nn
 
 from tacit.models.layout import Layout
 
-Granularity = Literal["layer", "block"]
+Granularity = Literal["layer", "block", "stage"]
 Call = tuple[str, int]
 """A module by its name, and which of its calls in a run of the model, from 0."""
 
@@ -34,6 +36,12 @@ Watcher = Callable[[Call, tuple[Any, ...], torch.Tensor], None]
 
 _MAPS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _BLOCKS = (BasicBlock, Bottleneck, Block)
+_STAGED = (BasicBlock, Bottleneck)
+_WHOLE: Final = {
+    "block": ("residual blocks", '"resnet18" or "vit"'),
+    "stage": ("stages of residual blocks", '"resnet18"'),
+}
+"""What has to be there, and a model that has it."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,13 @@ class Layer:
 
 
 def layers(model: nn.Module, granularity: Granularity) -> tuple[Layer, ...]:
-    """The layers of a model. ValueError if it has none, or no block where blocks are wanted."""
+    """The layers of a model. ValueError if it has none, or no block or stage where these are wanted."""
     heads = _heads(model, granularity)
-    if granularity == "block" and not any(isinstance(model.get_submodule(name), _BLOCKS) for name in heads):
+    if granularity != "layer" and all(isinstance(model.get_submodule(name), _MAPS) for name in heads):
+        what, such = _WHOLE[granularity]
         raise ValueError(
-            'protection.granularity = "block": this model has no residual blocks; take "layer", or a model that has '
-            'them, such as "resnet18" or "vit"'
+            f'protection.granularity = "{granularity}": this model has no {what}; take "layer", or a model that has '
+            f"them, such as {such}"
         )
     if not heads:
         raise ValueError("this model has no convolution and no linear map, and so no layer")
@@ -68,7 +77,7 @@ def outputs(model: nn.Module, found: tuple[Layer, ...], x: torch.Tensor) -> tupl
     ValueError for a layer that takes no part in the run.
     """
     heads = {layer.name for layer in found}
-    blocks = {name for name in heads if isinstance(model.get_submodule(name), _BLOCKS)}
+    whole = {name for name in heads if not isinstance(model.get_submodule(name), _MAPS)}
     ends: dict[str, tuple[Call, torch.Tensor]] = {}
 
     def watch(call: Call, given: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -76,7 +85,7 @@ def outputs(model: nn.Module, found: tuple[Layer, ...], x: torch.Tensor) -> tupl
             ends[call[0]] = call, output
             return
         for name, (_, last) in ends.items():
-            if name not in blocks and given and given[0] is last and output.shape == last.shape:
+            if name not in whole and given and given[0] is last and output.shape == last.shape:
                 ends[name] = call, output
 
     with observed(model, {name: watch for name, module in model.named_modules() if _ends(name, module, heads)}):
@@ -118,10 +127,19 @@ def _heads(model: nn.Module, granularity: Granularity) -> list[str]:
     """Names of the modules that begin a layer, in the order in which they are registered."""
     heads: list[str] = []
     for name, module in model.named_modules():
-        inside = any(name.startswith(f"{head}.") for head in heads if isinstance(model.get_submodule(head), _BLOCKS))
-        if name and not inside and isinstance(module, (*_MAPS, *_BLOCKS) if granularity == "block" else _MAPS):
+        # Nothing is inside of a map.
+        inside = any(name.startswith(f"{head}.") for head in heads)
+        if name and not inside and (isinstance(module, _MAPS) or _is_whole(module, granularity)):
             heads.append(name)
     return heads
+
+
+def _is_whole(module: nn.Module, granularity: Granularity) -> bool:
+    """Whether it is one layer, whatever it holds."""
+    if granularity == "block":
+        return isinstance(module, _BLOCKS)
+    inside = list(module.children()) if granularity == "stage" and isinstance(module, nn.Sequential) else []
+    return bool(inside) and all(isinstance(child, _STAGED) for child in inside)
 
 
 def _ends(name: str, module: nn.Module, heads: set[str]) -> bool:

@@ -31,17 +31,21 @@ _LEAST_CONSISTENCY: Final = 1e-12
 Floats = npt.NDArray[np.float64]
 
 
-def pairs(images: int) -> npt.NDArray[np.int64]:
-    """The pairs i < j [E, 2] of so many images whose distances are taken: PAIRS of them, or all if there are fewer."""
+def pairs(images: int, count: int = PAIRS) -> npt.NDArray[np.int64]:
+    """The pairs i < j [E, 2] of so many images whose distances are taken: `count` of them, or all if there are fewer.
+
+    Fewer are the first of more.
+    """
     every = np.stack(np.triu_indices(images, k=1), axis=1)
-    drawn = np.random.default_rng(_SEED).permutation(len(every))[:PAIRS]
+    drawn = np.random.default_rng(_SEED).permutation(len(every))[:count]
     return every[drawn]
 
 
 class Representation:
     """What the layers of models of one architecture make of the stimuli.
 
-    Raises ValueError for stimuli of another shape than [n, C, S, S] of the model, and as `layers` does.
+    count: pairs of stimuli, as `pairs` takes it. Raises ValueError for stimuli of another shape than [n, C, S, S] of
+    the model, and as `layers` does.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Representation:
         granularity: Granularity,
         shape: Sequence[int],
         device: torch.device,
+        count: int = PAIRS,
     ) -> None:
         if list(stimuli.shape[1:]) != list(shape):
             raise ValueError(
@@ -59,8 +64,11 @@ class Representation:
                 "server must prepare them with the model's own channels and image_size"
             )
         self.layers = layers(model, granularity)
-        self._x = stimuli.tensor().to(device)
-        self._first, self._second = torch.from_numpy(pairs(len(self._x)).T).to(device)
+        images = stimuli.tensor()
+        # An image in no pair need not go through the model.
+        used, places = np.unique(pairs(len(images), count), return_inverse=True)
+        self._x = images[used].to(device)
+        self._first, self._second = torch.from_numpy(places.reshape(-1, 2).T).to(device)
         self._calls = outputs(model.to(device), self.layers, self._x[:1])
 
     def distances(self, model: nn.Module) -> Floats:

@@ -2,8 +2,9 @@
 
 Layers are ranked by the alteration of their representational consistency (models/representation.py), which is that of
 the trained model with the global one of the round; the consistency of the client's last round is remembered. The
-paper's text says to send the layers with the highest alteration, its evaluation masks the one with the highest: both
-are there, `mask` says which. Layers of equal rank are taken in the order of the model.
+paper's text says to send the layers with the highest alteration, its evaluation to mask the one with the highest: both
+are there, `mask` says which. What its evaluation sent fits neither, but for layers that are masked equally often and a
+classifier that never is (docs/fedrsm.md): `send_classifier`. Layers of equal rank are taken in the order of the model.
 
 How many clients sent a layer is summed along with the metrics: several counts share one, each in as many bits as the
 number of clients takes, so that no count runs into the next. Counts of layer i stand from bit i * bits of metric 0 up.
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from tacit.models.layers import Layer
 
+FEWEST_PAIRS: Final = 3
+"""A correlation of two is always 1."""
 MOST_METRICS: Final = 24
 """Metrics that may be spent on counts."""
 
@@ -45,10 +48,11 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
 
     min_contributors: MinContributors = 1
     granularity: Annotated[
-        Literal["layer", "block"],
+        Literal["layer", "block", "stage"],
         Meta(
             description='What is kept back as a whole: "layer", a convolution or linear map with the normalisation '
-            'that follows; "block", a residual block of a ResNet or a block of a vision transformer.'
+            'that follows; "block", a residual block of a ResNet or a block of a vision transformer; "stage", the '
+            "residual blocks of one width of a ResNet."
         ),
     ] = "layer"
     mask: Annotated[
@@ -58,12 +62,35 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
     masked_layers: Annotated[
         int, Meta(description="How many layers a client keeps back in a round; 0 sends all.", ge=0, le=10_000)
     ] = 1
+    adaptive: Annotated[
+        bool,
+        Meta(
+            description="Keep back at most masked_layers, and only those before the widest gap in the ranking, one at "
+            "least."
+        ),
+    ] = False
+    send_classifier: Annotated[
+        bool,
+        Meta(
+            description="Never keep back the last layer, which makes the logits. Chen et al. cannot have, by the costs "
+            "they report."
+        ),
+    ] = False
+    pairs: Annotated[
+        int,
+        Meta(
+            description="Pairs of stimuli that a client compares its models on; fewer take less time, and choose "
+            "other layers more often.",
+            ge=FEWEST_PAIRS,
+            le=10_000,
+        ),
+    ] = 50
 
     def facts(self) -> Facts:
         return replace(super().facts(), min_contributors=self.min_contributors)
 
     def strengths(self) -> dict[str, float]:
-        return {"masked_layers": self.masked_layers}
+        return {"masked_layers": min(self.masked_layers, 1) if self.adaptive else self.masked_layers}
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=False)
@@ -112,6 +139,7 @@ class FedRSMClient(ClientSide):
             granularity=protection.granularity,
             shape=basis.work.shape,
             device=basis.device,
+            count=protection.pairs,
         )
         # A model is consistent with itself, and before the first training the two are the same.
         self.memory = {"consistency": np.ones(len(self.layers))}
@@ -136,8 +164,18 @@ class FedRSMClient(ClientSide):
         now = consistency(self._representation.distances(trained), local)
         changed = alteration(now, self.memory["consistency"])
         self.memory = {"consistency": now}
-        order = np.argsort(changed if self._protection.mask == "lowest" else -changed, kind="stable")
-        return [self.layers[place] for place in np.sort(order[: self._protection.masked_layers])]
+        return [self.layers[place] for place in kept_back(self._protection, changed)]
+
+
+def kept_back(protection: FedRSM, changed: npt.NDArray[np.float64]) -> list[int]:
+    """Which layers are kept back, by place and in order, after alterations [layers]."""
+    ranked = changed if protection.mask == "lowest" else -changed
+    order = np.argsort(ranked[: len(ranked) - protection.send_classifier], kind="stable")
+    count = protection.masked_layers
+    if protection.adaptive and count:
+        # Of equal gaps the first. Without a next layer there is no gap behind the last.
+        count = int(np.argmax(np.diff(ranked[order])[:count])) + 1 if len(order) > 1 else 1
+    return sorted(order[:count].tolist())
 
 
 class FedRSMServer(ServerSide):

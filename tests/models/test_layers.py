@@ -1,7 +1,6 @@
 """The division of a model into layers, and where their outputs are found; against outputs computed by hand."""
 
 import re
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.layers import layers, observed, outputs
+from tacit.models.layers import Granularity, layers, observed, outputs
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
 
@@ -23,6 +22,7 @@ NAMES = {
     ("lenet", "layer"): ["conv1", "conv2", "conv3", "fc"],
     ("convnet", "layer"): [*(f"conv{number}" for number in range(9)), "fc"],
     ("resnet18", "block"): ["conv1", *(f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1)), "fc"],
+    ("resnet18", "stage"): ["conv1", "layer1", "layer2", "layer3", "layer4", "fc"],
     ("vit", "block"): ["patch_embed.proj", "blocks.0", "blocks.1", "head"],
     ("vit", "layer"): [
         "patch_embed.proj",
@@ -33,7 +33,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("name", "granularity"), NAMES)
-def test_layers_divide_the_model_without_rest(name: str, granularity: Literal["layer", "block"]) -> None:
+def test_layers_divide_the_model_without_rest(name: str, granularity: Granularity) -> None:
     model = model_of(name)
     found = layers(model, granularity)
     assert [layer.name for layer in found] == NAMES[name, granularity]
@@ -60,11 +60,12 @@ def test_a_layer_has_its_bias_and_the_normalisation_that_follows_with_its_buffer
         ("resnet18", "layer", {"conv1": "act1", "layer1.0.conv2": "layer1.0.act2", "layer2.0.conv2": "layer2.0.act2"}),
         ("resnet18", "layer", {"layer2.0.downsample.0": "layer2.0.downsample.1"}),
         ("resnet18", "block", {"layer1.0": "layer1.0"}),
+        ("resnet18", "stage", {"layer1": "layer1", "layer4": "layer4", "fc": "fc"}),
         ("vit", "block", {"blocks.0": "blocks.0", "patch_embed.proj": "patch_embed.proj"}),
     ],
 )
 def test_outputs_are_those_after_normalisation_and_activation(
-    name: str, granularity: Literal["layer", "block"], ends: dict[str, str]
+    name: str, granularity: Granularity, ends: dict[str, str]
 ) -> None:
     model = model_of(name)
     found = layers(model, granularity)
@@ -121,11 +122,11 @@ def test_a_module_that_serves_two_layers_is_told_apart_by_its_calls() -> None:
             "block",
             'protection.granularity = "block": this model has no residual blocks',
         ),
+        (nn.Sequential(nn.Sequential(nn.Linear(4, 4))), "stage", "this model has no stages of residual blocks; take"),
+        (model_of("vit"), "stage", 'a model that has them, such as "resnet18"'),
     ],
 )
-def test_models_without_layers_are_refused(
-    model: nn.Module, granularity: Literal["layer", "block"], complaint: str
-) -> None:
+def test_models_without_layers_are_refused(model: nn.Module, granularity: Granularity, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         layers(model, granularity)
 

@@ -61,6 +61,20 @@ def test_pairs_are_different_images_drawn_once_and_for_all() -> None:
     # Not just the first ones: all images take part.
     assert set(chosen.reshape(-1).tolist()) == set(range(20))
     assert sorted(map(tuple, pairs(4).tolist())) == list(combinations(range(4), 2)), "fewer than E: all"
+    assert np.array_equal(pairs(20, 7), chosen[:7])
+
+
+def test_fewer_pairs_are_compared_on_the_images_in_them_alone() -> None:
+    stimuli, model = Stimuli.of(IMAGES), lenet(1)
+    few = Representation(lenet(0), stimuli, granularity="layer", shape=SHAPE, device=CPU, count=4)
+    shown: list[int] = []
+    handle = model.register_forward_pre_hook(lambda module, given: shown.append(len(given[0])))
+    found = few.distances(model)
+    handle.remove()
+    assert shown == [len({*pairs(len(IMAGES), 4).reshape(-1).tolist()})]
+    assert shown[0] < len(IMAGES)
+    # Of outputs of one model for the same images, in batches of another size.
+    assert found == pytest.approx(representation(stimuli).distances(model)[:, :4], rel=1e-5)
 
 
 def test_a_model_is_consistent_with_itself() -> None:

@@ -19,7 +19,14 @@ from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.task import METRICS, Task, configure, read_task
 from tacit.parties.protections.catalogue import protection_hook, read_protection
-from tacit.parties.protections.fedrsm import MOST_METRICS, FedRSM, pack_uploads, unpack_uploads, upload_metrics
+from tacit.parties.protections.fedrsm import (
+    MOST_METRICS,
+    FedRSM,
+    kept_back,
+    pack_uploads,
+    unpack_uploads,
+    upload_metrics,
+)
 from tacit.parties.protections.sides import Basis, TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.sections import Aggregation, FederationSection
@@ -107,6 +114,39 @@ def test_the_layers_that_changed_most_or_least_are_kept_back(mask: str, masked_l
         sizes = {name: of_layer(keeper, keeper.flat, name).size for name in LAYERS}
         assert update.local.kept == sum(sizes[name] for name in expected)
         keeper.apply(total_of(configuration, [update]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "alterations", "expected"),
+    [
+        ({}, [0.1, 0.5, 0.4, 0.9], [3]),
+        ({"masked_layers": 2}, [0.1, 0.5, 0.4, 0.9], [1, 3]),
+        ({"send_classifier": True}, [0.1, 0.5, 0.4, 0.9], [1]),
+        ({"send_classifier": True, "masked_layers": 3}, [0.1, 0.5, 0.4, 0.9], [0, 1, 2]),
+        ({"send_classifier": True, "mask": "lowest"}, [0.3, 0.5, 0.4, 0.1], [0]),
+        # Gaps of 0.4, 0.1 and 0.3 behind 0.9.
+        ({"adaptive": True, "masked_layers": 3}, [0.1, 0.5, 0.4, 0.9], [3]),
+        ({"adaptive": True, "masked_layers": 3, "mask": "lowest"}, [0.1, 0.5, 0.4, 0.9], [0, 1, 2]),
+        # The widest gap stands behind the third, which is beyond the most that may be kept back.
+        ({"adaptive": True, "masked_layers": 2}, [0.1, 0.9, 0.8, 0.85], [1]),
+        ({"adaptive": True, "masked_layers": 3}, [0.1, 0.9, 0.8, 0.85], [1, 2, 3]),
+        ({"adaptive": True, "masked_layers": 3, "send_classifier": True}, [0.2, 0.9, 0.8, 0.95], [1, 2]),
+        ({"adaptive": True, "masked_layers": 1}, [0.1, 0.9, 0.8, 0.85], [1]),
+        ({"adaptive": True, "masked_layers": 0}, [0.1, 0.9, 0.8, 0.85], []),
+        ({"adaptive": True, "send_classifier": True}, [0.1, 0.9], [0]),
+    ],
+)
+def test_what_is_kept_back_follows_from_the_ranking(
+    settings: dict[str, Any], alterations: list[float], expected: list[int]
+) -> None:
+    assert kept_back(FedRSM(**settings), np.array(alterations)) == expected
+
+
+def test_fewer_pairs_are_taken_where_the_protection_says_so() -> None:
+    configuration, _ = proposal(scheme="fedrsm", pairs=3)
+    task = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
+    side = FedRSM(pairs=3).client(Basis(configuration, task, task.build(), None, CPU))
+    assert side._representation.distances(task.build()).shape == (4, 3)
 
 
 def test_the_mean_of_a_layer_is_over_those_who_sent_it() -> None:
