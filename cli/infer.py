@@ -38,7 +38,8 @@ def infer(
         Literal["known", "shared"],
         typer.Option(
             "--input",
-            help="Nobody is told the input of a block (shared), or the data owner is, as in the paper (known): "
+            help="Nobody is told the input of a block (shared), or the data owner is, of the embedding too, in their "
+            "true order, which is more than the paper tells (known): "
             f"{KNOWN_GIVES_AWAY}.",
         ),
     ] = "shared",
