@@ -10,7 +10,8 @@ from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.sections import Aggregation
 from tacit.simulate.experiments import figures, sawada
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences
+from tacit.simulate.experiments.criteria import differences
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study
 
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""

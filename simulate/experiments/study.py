@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,9 +20,6 @@ from tacit.parties.runs.experiment import Experiment
 
 if TYPE_CHECKING:  # Drawing takes a second to load, which whoever asks for the list of studies need not wait for.
     from matplotlib.figure import Figure
-
-MARGIN: Final = 0.02
-"""Accuracies that differ by no more count as equal: two images of a hundred."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,28 +166,3 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 def spread(values: Sequence[float]) -> float:
     """Sample standard deviation; nan for a single value."""
     return statistics.stdev(values) if len(values) > 1 else float("nan")
-
-
-def differences(arm: ArmResult, baseline: ArmResult) -> list[float]:
-    """The accuracy of an arm less that of the baseline, seed by seed: both saw the same data in the same order."""
-    return [ours - theirs for ours, theirs in zip(arm.accuracies, baseline.accuracies, strict=True)]
-
-
-def compare(arm: ArmResult, baseline: ArmResult) -> str:
-    """One of equal, lower, higher and undecided: see EQUAL_OR_LOWER."""
-    found = differences(arm, baseline)
-    if len(found) < 2:
-        return "undecided"
-    # Rounded, so that a difference of just the margin is within it.
-    mean, error = round(statistics.mean(found), 9), spread(found) / len(found) ** 0.5
-    if abs(mean) <= MARGIN:
-        return "equal"
-    if abs(mean) <= 2 * error:
-        return "undecided"
-    return "lower" if mean < 0 else "higher"
-
-
-EQUAL_OR_LOWER: Final = (
-    "the accuracy of an arm less that of the unprotected one, seed by seed: equal if the mean difference is at most "
-    f"{100 * MARGIN:.0f} points, lower (or higher) if it is beyond that and beyond twice its standard error"
-)

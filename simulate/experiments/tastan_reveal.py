@@ -19,7 +19,7 @@ from tacit.models.configuration import DataConfiguration, ModelConfiguration, Tr
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.sections import FederationSection
 from tacit.protocol.adaptation.told import Reveal
-from tacit.simulate.experiments.adaptation_claims import verdict
+from tacit.simulate.experiments.criteria import verdict
 from tacit.simulate.experiments.study import Claim, ClaimVerdict
 from tacit.simulate.experiments.tastan_approximations import PAPER
 from tacit.simulate.experiments.tastan_tables import TWIN, VIT

@@ -47,7 +47,7 @@ def cells(found: dict[tuple[str, str], list[float]], *, block: str = "set") -> C
 def test_better_in_every_column(ours: list[list[float]], holds: bool | None, detail: str) -> None:
     other = [[0.5, 0.6][: len(values) or 2] for values in ours]
     if ours[1] == [0.45, 0.56]:
-        # Differences of -0.09 and 0: twice the standard error is as much as their mean.
+        # Differences of -0.09 and 0: the interval goes 12.7 standard errors to each side.
         other[1] = [0.54, 0.56]
     found = {}
     for column, values, theirs in zip(("one", "two"), ours, other, strict=True):

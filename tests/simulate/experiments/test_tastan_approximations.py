@@ -32,16 +32,21 @@ def figures(degree: int | None, accuracies: list[float], loss: float) -> list[Fi
 @pytest.mark.parametrize(
     ("chosen", "exact_loss", "holds"),
     [
-        ([0.90, 0.90], 1.0, [True, True]),
-        ([0.88, 0.88], 1.0, [True, True]),
-        ([0.87, 0.88], 1.0, [True, False]),
-        ([0.93, 0.93], 3.0, [False, False]),
+        ([0.89, 0.89], 1.0, [True, True, True, True]),
+        ([0.88, 0.88], 1.0, [True, True, True, True]),
+        ([0.87, 0.87], 1.0, [True, True, True, False]),
+        ([0.85, 0.91], 1.0, [True, True, None, None]),
+        # Both ends alone would say that it falls.
+        ([0.93, 0.93], 1.7, [False, False, False, False]),
+        ([0.90, 0.90], 1.5, [None, None, None, True]),
     ],
 )
-def test_verdicts_follow_from_the_figures(chosen: list[float], exact_loss: float, holds: list[bool]) -> None:
+def test_every_step_is_judged(chosen: list[float], exact_loss: float, holds: list[bool | None]) -> None:
     published = dict.fromkeys((2, 6, None), NOTHING)
     found = [*figures(2, [0.5, 0.5], 2.0), *figures(6, chosen, 1.5), *figures(None, [0.9, 0.9], exact_loss)]
-    assert [verdict.holds for verdict in judge(replace(TABLE5, published=published), found)] == holds
+    verdicts = judge(replace(TABLE5, published=published), found)
+    assert [verdict.holds for verdict in verdicts] == holds
+    assert "2 to 6 -0.500" in verdicts[0].detail
 
 
 def test_more_terms_keep_more_for_the_backward_pass() -> None:
