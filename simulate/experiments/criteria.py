@@ -7,6 +7,7 @@ answers, the runs decide nothing, and a single seed never does.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -33,7 +34,8 @@ def half_width(values: Sequence[float]) -> float:
     """Of the 95 % interval of the mean; infinite for a single value."""
     if len(values) < 2:
         return float("inf")
-    return QUANTILES[min(len(values) - 1, len(QUANTILES)) - 1] * spread(values) / len(values) ** 0.5
+    quantile = QUANTILES[min(len(values) - 1, len(QUANTILES)) - 1]
+    return quantile * spread(values) / math.sqrt(len(values))
 
 
 def is_above(values: Sequence[float], bound: float) -> bool | None:
