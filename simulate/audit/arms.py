@@ -67,6 +67,11 @@ def default_arms(base: Experiment) -> Iterator[AuditArm]:
             about=f"model encryption ({matrix}), no secure sum",
             experiment=_with(base, mode="none", encryption=Encryption(matrix=matrix)),
         )
+        yield AuditArm(
+            name=f"encryption-{matrix}-known-model",
+            about=f"model encryption ({matrix}) of a model that the server made, no secure sum",
+            experiment=_with(base, mode="none", encryption=Encryption(matrix=matrix, initial_model="server")),
+        )
 
 
 def arms_of(experiment: Experiment) -> Iterator[AuditArm]:
@@ -128,5 +133,10 @@ def _with(
         protection=protection or NoProtection(),
         encryption=encryption,
         # Whatever its owner would say to that.
-        policy=msgspec.structs.replace(experiment.policy, modes=MODES, smallest_cohort=min(SMALL, federation.clients)),
+        policy=msgspec.structs.replace(
+            experiment.policy,
+            modes=MODES,
+            smallest_cohort=min(SMALL, federation.clients),
+            accept_known_plaintext=True,
+        ),
     )

@@ -14,7 +14,10 @@ import torch
 
 from tacit.models.attacks import april, binary, closed_form, inversion
 from tacit.models.attacks.labels import classifier, label_of
+from tacit.models.attacks.model_key import KnownPlaintext
 from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, taken
+from tacit.parties.runs.experiment import Experiment
+from tacit.secagg.packing import WeightForm
 from tacit.simulate.audit.subjects import Sight
 
 Progress = Callable[[str], None]
@@ -39,6 +42,8 @@ class Attack:
     """Where it is from."""
     recover: Callable[[Sight, Budget], torch.Tensor]
     """The images [n, C, S, S], normalised. ValueError, with the reason, where it cannot be used."""
+    against: Callable[[Experiment], bool] = lambda experiment: True
+    """Whether it is against what protects this experiment; where nothing does, it is as good as another."""
 
 
 def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -54,6 +59,15 @@ def _alternating(sight: Sight, budget: Budget) -> torch.Tensor:
         positions=taken(sight.gradients, POSITIONS)[0, embedding.others :],
     )
     return embedding.image(binary.alternating([masked]))
+
+
+def _known_plaintext(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    if sight.plain is None:
+        raise ValueError("the clients made the first model, and the server knows no plaintext")
+    for name in (POSITIONS, PROJECTION):
+        taken(sight.gradients, name)
+    return KnownPlaintext.of(sight.plain, sight.first).image(sight.gradients, sight.shape[-1])
 
 
 def _april(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -111,6 +125,14 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "solves the same equations and for what was masked, in turns",
             "alternating least squares, against binary weights",
             _alternating,
+            lambda experiment: experiment.protection.facts().form is WeightForm.COORDINATE,
+        ),
+        Attack(
+            "known-plaintext",
+            "finds the key of model encryption by the first model, then solves the same equations",
+            "the server knows the model that it made, and its ciphertext",
+            _known_plaintext,
+            lambda experiment: experiment.encryption is not None,
         ),
         Attack("april", "solves the equations of the first attention", "Lu et al. 2022, section 3.1", _april),
         Attack("april-search", "seeks an image with these gradients", "Lu et al. 2022, section 3.2", _april_search),
@@ -133,7 +155,7 @@ def usual(model: str) -> tuple[str, ...]:
         return ("dlg",)
     if model in ("convnet", "resnet18"):
         return ("inverting-gradients",)
-    return ("closed-form", "masked-closed-form", "april")
+    return ("closed-form", "masked-closed-form", "known-plaintext", "april")
 
 
 def _one(sight: Sight) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from tacit.parties.runs.directory import claim
-from tacit.simulate.audit.arms import AuditArm
+from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
 from tacit.simulate.audit.attacks import Attack, Budget
 from tacit.simulate.audit.scores import Judged, Pixels, Score, judge, score
 from tacit.simulate.audit.subjects import AuditedRun
@@ -135,6 +135,8 @@ def _attack_all(
 ) -> None:
     for (what, cohort), several in _kinds(observations).items():
         for attack in order.attacks:
+            if arm.name != UNPROTECTED and not attack.against(arm.experiment):
+                continue
             tell(f"{arm.name}: {attack.name} on {what} ({cohort})")
             failed = found.failed.get(attack.name, "")
             chosen = [] if failed else several[: order.images]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tacit.models.data import Dataset, load, read
-from tacit.models.layout import Layout
+from tacit.models.layout import Flat, Layout
 from tacit.models.training import drawn
 from tacit.parties.hosting.server import ServerImages, task_of
 from tacit.parties.learning.keeper import Keeper
@@ -37,6 +37,10 @@ class Sight:
     """As the clients began with it, in evaluation mode."""
     gradients: Mapping[str, torch.Tensor] = field(repr=False)
     """By the names of the parameters: of the mean loss; what nobody contributed is not there."""
+    plain: Mapping[str, torch.Tensor] | None = field(repr=False)
+    """The first model in the clear, by the names of its tensors, where the server made it."""
+    first: Mapping[str, torch.Tensor] = field(repr=False)
+    """The same as the run began with it: encrypted, if it is."""
     shape: tuple[int, int, int, int]
     """Of the images in it: [n, C, S, S]."""
     mean: tuple[float, ...]
@@ -104,10 +108,18 @@ class AuditedRun:
             if entry.name in parameters and observation.known[span].any():
                 gradients[entry.name] = torch.from_numpy(values[span].reshape(entry.shape))
         true = self.true_images(observation.clients[0], observation.round)
+        made = self.task.encryption is None or self.task.encryption.initial_model == "server"
+        plain = _tensors(layout, layout.flatten(self.task.build(self.seed))) if made else None
         count, channels, height, width = true.shape
         mean, std = self._normalisation
         return Sight(
-            model=model.eval(), gradients=gradients, shape=(count, channels, height, width), mean=mean, std=std
+            model=model.eval(),
+            gradients=gradients,
+            plain=plain,
+            first=_tensors(layout, observation.first),
+            shape=(count, channels, height, width),
+            mean=mean,
+            std=std,
         )
 
     def pixels(self, images: torch.Tensor) -> list[Pixels]:
@@ -134,3 +146,7 @@ class AuditedRun:
         """What somebody gives who has seen nothing: the mean of the test images, on which nobody trains."""
         image: Pixels = self.pixels(self.data.x_test.mean(0, keepdim=True))[0]
         return image
+
+
+def _tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values.copy()) for name, values in layout.split(flat).items()}

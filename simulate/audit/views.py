@@ -49,6 +49,8 @@ class UpdateView:
     """Whose images are in it, and are sought."""
     model: Flat = field(repr=False)
     """From which they began."""
+    first: Flat = field(repr=False)
+    """The first model of the run, as the adversary has it: encrypted, if it is."""
     mean: npt.NDArray[np.float64] = field(repr=False)
     """float64 [D]; 0 where nobody contributed."""
     known: npt.NDArray[np.bool_] = field(repr=False)
@@ -92,6 +94,7 @@ def _server(records: list[Record], own: Mapping[str, Mapping[int, Words]], terms
     if configuration.encrypted and (given := _models(heard, packing.values_length)):
         # The clients made the first one.
         keeper.replace(given[min(given)].tobytes())
+    first = keeper.flat
     for opened in (record for record in records if isinstance(record, OpenedSum)):
         model = keeper.flat
         vectors = uploads[opened.round]
@@ -103,13 +106,15 @@ def _server(records: list[Record], own: Mapping[str, Mapping[int, Words]], terms
             what: str, clients: Iterable[str], sums: Total, round: int = opened.round, model: Flat = model
         ) -> UpdateView:
             mean, known = sums.mean()
-            return UpdateView(round=round, what=what, clients=tuple(clients), model=model, mean=mean, known=known)
+            return UpdateView(
+                round=round, what=what, clients=tuple(clients), model=model, first=first, mean=mean, known=known
+            )
 
         if configuration.secure:
             there = [client for client in own if client in opened.survivors]
             if not own:
                 for client, words in vectors.items():
-                    yield _masked(client, words, configuration, model, opened.round)
+                    yield _masked(client, words, configuration, model, first, opened.round)
                 yield seen(SUM, opened.survivors, total)
             elif there:
                 left = [client for client in opened.survivors if client not in own]
@@ -126,14 +131,16 @@ def _server(records: list[Record], own: Mapping[str, Mapping[int, Words]], terms
         keeper.apply(total, vectors if configuration.single_vectors else {}, round=opened.round)
 
 
-def _masked(client: str, words: Words, configuration: Configuration, model: Flat, round: int) -> UpdateView:
+def _masked(
+    client: str, words: Words, configuration: Configuration, model: Flat, first: Flat, round: int
+) -> UpdateView:
     """What the words would be without masks: read as a contribution is, but for the checks that they would not pass."""
     packing = configuration.packing()
     numbers = packing.ring.signed(words[: packing.values_length])
     limit = packing.quantiser.levels
     values = packing.quantiser.dequantise(np.clip(numbers, -limit, limit)) / configuration.max_weight
     known = np.ones(len(values), np.bool_)
-    return UpdateView(round=round, what=MASKED, clients=(client,), model=model, mean=values, known=known)
+    return UpdateView(round=round, what=MASKED, clients=(client,), model=model, first=first, mean=values, known=known)
 
 
 def _client(records: Iterable[Record], own: Mapping[str, Mapping[int, Words]], terms: RunTerms) -> Iterator[UpdateView]:
@@ -149,7 +156,10 @@ def _client(records: Iterable[Record], own: Mapping[str, Mapping[int, Words]], t
         parts = [packing.decode(words[round], contributors=1).mean()[0] for words in own.values() if round in words]
         left = (mean * len(terms.clients) - sum(parts)) / (len(terms.clients) - len(parts))
         known = np.ones(len(left), np.bool_)
-        yield UpdateView(round=round, what=MODELS, clients=others, model=models[round], mean=left, known=known)
+        first = models[min(models)]
+        yield UpdateView(
+            round=round, what=MODELS, clients=others, model=models[round], first=first, mean=left, known=known
+        )
 
 
 def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dict[int, dict[str, Words]]:
