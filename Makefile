@@ -17,7 +17,7 @@ LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end network soak ckks exhaustive fuzz fuzz-minute mutants check format docs vectors bench clean
+.PHONY: help setup demo test end-to-end network soak ckks exhaustive audit fuzz fuzz-minute mutants check format docs vectors bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ ckks: setup ## encrypt a block by the extra of that name, which it installs; for
 
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive
+
+audit: setup ## attack every protection, and compare with docs/security.json (minutes)
+	$(BIN)/python -m pytest -m "exhaustive or end_to_end" tests/models/attacks tests/simulate/audit tests/cli/test_audit.py
 
 fuzz: setup ## feed a million mutated messages to codec and machines (many minutes); repeat a run with SEED=...
 	@echo "SEED=$(SEED)"

@@ -10,6 +10,7 @@ from typing import Final
 from docs.generate.diagrams import page
 from docs.generate.metrics import metrics_page
 from docs.generate.outputs import outputs_page
+from docs.generate.security import security_page
 from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
@@ -23,6 +24,7 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "party-file.md": party_markdown,
     "metrics.md": metrics_page,
     "outputs.md": outputs_page,
+    "security.md": security_page,
     "spec/messages.md": messages_page,
     "spec/states.md": states_page,
     "spec/errors.md": errors_page,

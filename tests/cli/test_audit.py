@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -11,6 +12,7 @@ from click.testing import Result
 from tests.cli.outputs import check_output
 
 Tacit = Callable[..., Result]
+FIGURES = Path(__file__).parents[2] / "docs" / "security.json"
 
 
 @pytest.mark.end_to_end
@@ -41,6 +43,25 @@ def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Ta
     assert "protected</td>" not in page
     # Keys were in them.
     assert not (out / "recordings").exists()
+
+
+@pytest.mark.exhaustive
+def test_the_page_on_what_leaks_is_what_an_audit_finds(tacit: Tacit, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert tacit("audit", "--seed", "0", "--out", out).exit_code == 0
+    found, told = check_output(out / "audit.json", "audit"), check_output(FIGURES, "audit")
+
+    def recovered(figures: dict[str, Any]) -> dict[tuple[str, ...], bool]:
+        names = ("arm", "adversary", "what", "attack")
+        return {tuple(row[name] for name in names): row["verdict"] == "recovered" for row in figures["rows"]}
+
+    # Masks and keys are drawn anew, and so figures differ where they stand; what comes back does not.
+    assert recovered(found) == recovered(told)
+    for row in found["rows"]:
+        if row["verdict"] == "recovered":
+            assert row["figures"]["psnr"] > 60
+        if row["arm"].startswith("secure-sum") and row["adversary"] == "server":
+            assert row["verdict"] != "recovered"
 
 
 @pytest.mark.parametrize(
