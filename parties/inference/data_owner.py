@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -203,6 +203,10 @@ async def ask(
         return await _session(conversation, settings, store, prepare, take, kind.planned)
 
 
+LAST_WORDS_SECONDS = 1.0
+"""How long what was said last may take to leave."""
+
+
 @asynccontextmanager
 async def conversing(
     settings: DataOwnerSettings, machine: Callable[[], InferenceDataOwner]
@@ -233,10 +237,15 @@ async def conversing(
         try:
             yield conversation
         finally:
-            for courier in (to_peer, to_dealer):
-                await asyncio.wait([asyncio.ensure_future(courier.drained())], timeout=1.0)
-                await courier.close()
-            await ended(*listening)
+            try:
+                for courier in (to_peer, to_dealer):
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(courier.drained(), LAST_WORDS_SECONDS)
+            finally:
+                # Also of a program that is stopped while its last words are on their way.
+                await to_peer.close()
+                await to_dealer.close()
+                await ended(*listening)
 
 
 async def _session(
