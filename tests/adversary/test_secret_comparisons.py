@@ -28,7 +28,7 @@ ALLOWED = {
     ("parties/crypten/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
     ("parties/learning/policy.py", "key not in pinnable()"): "the name of a setting that a policy pins",
     ("parties/learning/policy.py", "key in self.least"): "the name of a setting that a policy pins",
-    ("parties/protections/fedrsm.py", "self._protection.mask == 'lowest'"): "a setting",
+    ("parties/protections/fedrsm.py", "protection.mask == 'lowest'"): "a setting",
     ("parties/protections/fedcg.py", "entry.name not in self._private"): "names of tensors that stay with their client",
     ("parties/protections/fedcg.py", "0 in found"): (
         "whether a client's vector has any weight, by the server that sees it"
