@@ -7,12 +7,12 @@ their arm has been attacked.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from tacit.simulate.audit.attacks import Attack, Budget
 from tacit.simulate.audit.scores import Judged, Pixels, Score, judge, score
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.views import UpdateView, observed
+from tacit.simulate.federation.processes import in_daemon_thread
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.federation.supervision import SERVER
@@ -103,7 +104,9 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditResult, list[Pictures]]:
             for adversary in order.adversaries or usual_adversaries(subject.terms.clients):
                 if parties := _present(adversary, subject):
                     observations = observed(recordings, parties, subject.terms)
-                    await asyncio.to_thread(_attack_all, order, arm, subject, parties, observations, found, tell)
+                    # A search of hours holds up nobody who interrupts it.
+                    attack = partial(_attack_all, order, arm, subject, parties, observations, found, tell)
+                    await in_daemon_thread(attack)
     finally:
         # Keys are in them.
         shutil.rmtree(order.out / "recordings", ignore_errors=True)

@@ -113,7 +113,7 @@ class Processes:
             daemon=True,  # The interpreter's exit then ends the children instead of waiting for them.
         )
         try:
-            await _in_daemon_thread(lambda: _launch(process, theirs, self._preload))
+            await in_daemon_thread(lambda: _launch(process, theirs, self._preload))
         except (EOFError, OSError) as error:
             ours.close()
             raise ProcessError(
@@ -244,7 +244,7 @@ def _one_thread_environment() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-async def _in_daemon_thread(function: Callable[[], None]) -> None:
+async def in_daemon_thread(function: Callable[[], None]) -> None:
     """Awaits a blocking call. Unlike the loop's executor, its thread does not hold up the interpreter's exit."""
     result: concurrent.futures.Future[None] = concurrent.futures.Future()
     result.set_running_or_notify_cancel()

@@ -97,3 +97,12 @@ def test_twice_in_a_run(tmp_path: Path, small: Path) -> None:
     kept = f"tacit: interrupted; finished rounds are kept: tacit simulate --resume {tmp_path / 'run'}"
     assert (status, complaints) == (130, [kept])
     assert not list((tmp_path / "run").rglob(".*.tmp"))
+
+
+def test_an_audit_leaves_no_recordings(tmp_path: Path) -> None:
+    with command("audit", "--seed", "0", "--out", tmp_path / "audit") as process:
+        until_loaded(process, "tacit.simulate.audit.run")
+        process.send_signal(signal.SIGINT)
+        status, _ = end(process)
+    assert status == 130
+    assert not (tmp_path / "audit" / "recordings").exists()
