@@ -36,7 +36,7 @@ _TAIL: Final = """
 - **Use the secure sum in active mode, with as many clients as there are.** Masked uploads gave nothing. Of the sum of
   three, and of what is left of five without three colluding clients, images are no better than the mean image but are
   told from others: a sum of few gradients is not nothing. Of all clients but one colluding, the sum hides nothing.
-- **Send more than one image's gradient.** Several local steps or a larger batch take the closed form away
+- **Send more than one image's gradient.** A batch of two or more takes the closed form away
   ([measured](audits.md#where-the-closed-form-stops)); one image a round does not.
 - **Model encryption alone hides nothing from a server that knows the first model**, orthogonal or Gaussian: leave
   `encryption.initial_model` at "clients". Whoever has the key, each client, can decrypt.

@@ -40,6 +40,7 @@ def default_order(
 ) -> Order:
     """What to do; experiment None: all protections of the house. AdversaryError, ExperimentError."""
     base = experiment or default_experiment()
+    _check(base)
     if data is not None:
         base = msgspec.structs.replace(base, data=_images(base.data, data))
     clients = base.federation.clients
@@ -74,6 +75,21 @@ def parties(given: str, clients: int) -> tuple[str, ...]:
     if len([name for name in named if name != known[0]]) >= clients:
         raise AdversaryError(f"--as {given}: nobody is left to attack; leave one client out")
     return tuple(named)
+
+
+def _check(experiment: Experiment) -> None:
+    """Refuse what would be read wrongly."""
+    data, training = experiment.data, experiment.training
+    refused = {
+        "data.factory": bool(data.factory),
+        'data.statistics = "sum"': data.statistics == "sum",
+        "training.momentum of a server": training.algorithm == "fedsgd" and training.momentum > 0,
+        "training.decay_rounds": bool(training.decay_rounds),
+        "rekey_every beside [encryption]": experiment.encryption is not None
+        and (experiment.encryption.rekey_every > 0 or experiment.protection.facts().rekey_every > 0),
+    }
+    if found := [key for key, there in refused.items() if there]:
+        raise AdversaryError(f"an audit cannot read runs with {', '.join(found)} yet: leave it out of what is audited")
 
 
 def _images(section: DataConfiguration, path: Path) -> DataConfiguration:

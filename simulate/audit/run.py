@@ -1,8 +1,8 @@
 """An audit from its arms to its figures: run each with recordings, attack it, judge.
 
-The unprotected arm comes first. An attack whose images there are no better than those of the blind attacker is said not
-to have attacked anything. Recordings hold what their parties received and drew, keys among it; they are removed when
-their arm has been attacked.
+The unprotected arm comes first, and in it the server alone, whoever else is asked for. An attack whose images there are
+no better than those of the blind attacker is said not to have attacked anything. Recordings hold what their parties
+received and drew, keys among it; they are removed when their arm has been attacked, and when the audit is interrupted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All rows, and of each the first images for the page."""
+    """All rows."""
 
     rows: tuple[AttackRow, ...]
     blind: Judged | None
@@ -70,10 +70,6 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
 class Pictures:
     """True and recovered images of a row, pixels 0 to 1, for the grid."""
 
-    attack: str
-    arm: str
-    what: str
-    cohort: int
     true: list[Pixels] = field(repr=False)
     recovered: list[Pixels] = field(repr=False)
 
@@ -97,19 +93,22 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditResult, list[Pictures]]:
     and as `simulate` raises."""
     claim(order.out)
     found = _Found()
-    try:
-        for arm in order.arms:
-            tell(f"{arm.name}: running it")
+    for arm in order.arms:
+        tell(f"{arm.name}: running it")
+        try:
             subject, recordings = await _recorded(order, arm)
-            for adversary in order.adversaries or usual_adversaries(subject.terms.clients):
+            adversaries = order.adversaries or usual_adversaries(subject.terms.clients)
+            # Every attack proves itself on single uploads, whoever is asked for.
+            first = [(SERVER,)] if arm.name == UNPROTECTED else []
+            for adversary in dict.fromkeys([*first, *adversaries]):
                 if parties := _present(adversary, subject):
                     observations = observed(recordings, parties, subject.terms)
                     # A search of hours holds up nobody who interrupts it.
                     attack = partial(_attack_all, order, arm, subject, parties, observations, found, tell)
                     await in_daemon_thread(attack)
-    finally:
-        # Keys are in them.
-        shutil.rmtree(order.out / "recordings", ignore_errors=True)
+        finally:
+            # Keys are in them.
+            shutil.rmtree(order.out / "recordings", ignore_errors=True)
     return found.audit(), found.pictures
 
 
@@ -216,7 +215,7 @@ def _attacked(
             why = str(error)
             found = []
         seconds += time.perf_counter() - began
-        others = subject.candidates(observation.clients[0], observation.round)
+        others = subject.candidates(observation.round)
         for image in found:
             client, nearest = _nearest(image, truths)
             scores.append(score(client, observation.round, image, nearest, others))
@@ -242,8 +241,7 @@ def _attacked(
         figures=figures,
         scores=tuple(scores),
     )
-    shown = Pictures(attack=attack.name, arm=arm.name, what=what, cohort=row.cohort, true=true, recovered=recovered)
-    return row, shown, floor
+    return row, Pictures(true=true, recovered=recovered), floor
 
 
 def _nearest(image: Pixels, truths: Sequence[tuple[str, Pixels]]) -> tuple[str, Pixels]:

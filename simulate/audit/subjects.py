@@ -61,11 +61,7 @@ class AuditedRun:
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int) -> AuditedRun:
-        """ValueError for data of one's own, and as the server's start."""
-        if experiment.data.factory or experiment.data.statistics == "sum":
-            raise ValueError(
-                "an audit needs images whose mean and deviation are known: leave data.factory and sums out"
-            )
+        """Of a run of this experiment. ValueError as the server's start."""
         source = read(experiment.data)
         experiment = weighed(experiment, shares(experiment, source, seed))
         data = load(experiment.data, image_size=experiment.model.image_size, source=source)
@@ -136,7 +132,7 @@ class AuditedRun:
         scaled = [tuple(one / brightest for one in values) for values in (self.task.mean, self.task.std)]
         return scaled[0], scaled[1]
 
-    def candidates(self, client: str, round: int) -> list[Pixels]:
+    def candidates(self, round: int) -> list[Pixels]:
         """Images that are not the client's, to confuse its own with: 99 of the test images, as the seed says."""
         generator = torch.Generator().manual_seed(self.seed * 1000 + round)
         chosen = torch.randperm(len(self.data.y_test), generator=generator)[: CANDIDATES - 1]

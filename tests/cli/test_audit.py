@@ -64,6 +64,31 @@ def test_the_page_on_what_leaks_is_what_an_audit_finds(tacit: Tacit, tmp_path: P
             assert row["verdict"] != "recovered"
 
 
+@pytest.mark.end_to_end
+def test_attacks_prove_themselves_on_single_uploads_whoever_is_asked_for(tacit: Tacit, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    given = ("--as", "server+client-2+client-3", "--attack", "closed-form", "--attack", "april", "--images", "5")
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        "[aggregation]\nvalue_bits = 24\n"
+    )
+    assert tacit("audit", experiment, *given, "--seed", "1", "--out", out).exit_code == 0
+    rows = check_output(out / "audit.json", "audit")["rows"]
+    assert [row["arm"] for row in rows[:2]] == ["unprotected", "unprotected"]
+    verdicts = {(row["adversary"], row["attack"]): row["verdict"] for row in rows if row["arm"] != "unprotected"}
+    together = "server+client-2+client-3"
+    assert verdicts == {(together, "closed-form"): "recovered", (together, "april"): "not attacked"}
+
+
+def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text('[training]\nalgorithm = "fedsgd"\nmomentum = 0.9\n')
+    result = tacit("audit", experiment)
+    assert result.exit_code == 2
+    assert "cannot read runs with training.momentum of a server" in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
