@@ -32,6 +32,8 @@ SPREAD: Final = Wave(
 )
 """The sixth power of the sine of half an angle: next to nothing for what is in range, and 1 at half a turn. With it a
 sum over the hidden values of a token is hardly more than what the largest of them adds."""
+_LEAST_WORDS: Final = 11
+"""Fractional bits of the words of GELU's waves: as many as SPREAD takes, whatever GELU itself takes."""
 SPREAD_LEVELS: Final = 26
 """Bits that are compared of such a sum, which is a small part of what is possible."""
 _HIDDEN_WINDOWS: Final = (1.0, 0.625)
@@ -72,7 +74,14 @@ def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: i
         limits = {"low": -reach, "high": reach}
         try:
             wave = fitted_wave(
-                "GELU", _true_gelu, _gelu_tolerance, period=period, noise=_GELU_NOISE, most_bits=_GELU_BITS, **limits
+                "GELU",
+                _true_gelu,
+                _gelu_tolerance,
+                period=period,
+                noise=_GELU_NOISE,
+                most_bits=_GELU_BITS,
+                least_words=_LEAST_WORDS,
+                **limits,
             )
         except FitError as error:
             failure = error
@@ -106,8 +115,8 @@ def gelu_cut(bits: int) -> int:
 
 
 def spread_slack(width: int) -> float:
-    """What is added to a sum of SPREAD over so many values, lest rounding make it negative: the deviation of the
-    rounding of a term is below 2^-14, and this is eight times that of the sum."""
+    """What is added to a sum of SPREAD over so many values, lest rounding make it negative: with _LEAST_WORDS the
+    deviation of the rounding of a term is below 2^-13.7, and this is six times that of the sum at least."""
     return 2.0**-11 * math.sqrt(width)
 
 

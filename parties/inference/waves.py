@@ -151,10 +151,12 @@ def fitted_wave(
     low: float,
     high: float,
     most_bits: int,
+    least_words: int = 1,
 ) -> Wave:
     """The fewest waves of a period that are within half a tolerance of a function everywhere on low ... high.
 
-    Each of both roundings, of factors and of words, adds a deviation of `noise`; they have most_bits together at most.
+    Each of both roundings, of factors and of words, adds a deviation of `noise`; they have most_bits together at most,
+    and words have least_words at least.
     FitError where LARGEST_HARMONICS do not suffice.
     """
     middle, reach = (low + high) / 2, (high - low) / 2
@@ -171,7 +173,7 @@ def fitted_wave(
             kept = singular > cutoff * singular[0]
             coefficients = right[kept].T @ (projected[kept] / singular[kept])
             error = float((np.abs(basis @ coefficients - exact) / allowed).max())
-            wave = _rounded_wave(coefficients, noise) if error <= 0.5 else None
+            wave = _rounded_wave(coefficients, noise, least_words) if error <= 0.5 else None
             if wave is not None and wave.bits <= most_bits:
                 return wave
             least = min(least, error)
@@ -187,12 +189,12 @@ def fitted_wave(
     )
 
 
-def _rounded_wave(coefficients: Floats, noise: float) -> Wave:
+def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:
     harmonics = len(coefficients) // 2
     unit = noise * math.sqrt(12)  # Within which a rounding is uniform.
     norm = float(np.linalg.norm(coefficients[1:])) + 2.0**-20
     precision = min(max(math.ceil(math.log2(math.sqrt(harmonics) / unit)), 1), 28)
-    words = min(max(math.ceil(math.log2(norm / unit)), 1), 28)
+    words = min(max(math.ceil(math.log2(norm / unit)), least_words), 28)
     whole = [round(value * 2**precision) for value in coefficients.tolist()]
     return Wave(
         constant=whole[0],
