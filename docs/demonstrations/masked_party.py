@@ -1,4 +1,4 @@
-"""What test_crypten_masks.py runs in processes of their own: two products of the data owner's input and the model
+"""What crypten_masks.py runs in processes of their own: two products of the data owner's input and the model
 owner's weight, first with CrypTen's own trusted third party over gloo, then with our provider and dealer."""
 
 from __future__ import annotations
