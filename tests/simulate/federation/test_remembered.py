@@ -85,7 +85,9 @@ def test_a_federation_that_was_killed_goes_on_as_if_it_had_not_been(whole: tuple
     }
     assert taken_up.pop("server") == []
     last = [2] if masked else [1]
-    assert taken_up == {"client-1": last, "client-2": last, "client-3": [1], "client-4": last}
+    # On a busy machine its kill may come when it has contributed, so that it remembers what the others do.
+    assert taken_up.pop("client-3") in ([1], last)
+    assert taken_up == {"client-1": last, "client-2": last, "client-4": last}
     for directory in (uninterrupted, tmp_path / "run"):
         assert not list((directory / "memory").iterdir()), "the run is over"
     with pytest.raises(RunDirectoryError, match="its clients removed what they remembered when its rounds were done"):
