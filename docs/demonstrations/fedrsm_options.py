@@ -14,29 +14,20 @@ import time
 from collections import Counter
 from typing import ClassVar
 
-import numpy as np
 import torch
 from msgspec import structs
+from one_process import rounds
 
-from tacit.models.data import load
 from tacit.models.layers import Layer
 from tacit.models.layout import Flat
-from tacit.models.partition import divide
 from tacit.models.representation import PAIRS
-from tacit.models.training import EVALUATION_BATCH, evaluate
-from tacit.parties.learning.keeper import Keeper
-from tacit.parties.learning.learner import Learner
-from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.fedrsm import FedRSM, FedRSMClient
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import Basis
 from tacit.simulate.experiments.data import find
 from tacit.simulate.experiments.fedrsm_table2 import SMALL_MODELS, experiment
-from tacit.simulate.federation.client_role import client_seed
-from tacit.simulate.federation.server_role import prepare_stimuli
 
-CPU = torch.device("cpu")
 COUNTS = (PAIRS, 20, 10, 5, 3)
 ARMS: dict[str, Protection] = {
     "fedavg": NoProtection(),
@@ -77,36 +68,8 @@ def run(protection: Protection, seed: int) -> tuple[float, list[int]]:
         data=find(None, small=True, clients=5, halved=False).configuration,
         protection=protection,
     )
-    data = load(chosen.data, image_size=chosen.model.image_size)
-    labels = data.y_train.numpy()
-    chosen = structs.replace(chosen, aggregation=structs.replace(chosen.aggregation, max_weight=len(labels)))
-    task = Task(
-        model=chosen.model,
-        training=chosen.training,
-        protection=chosen.protection,
-        encryption=chosen.encryption,
-        classes=data.classes,
-        channels=data.channels,
-        stimuli=prepare_stimuli(chosen.protection, data),
-    )
-    model = task.build(seed=seed)
-    configuration = configure(chosen.terms(), task, model)
-    keeper, packing = Keeper(configuration, model, seed=seed), configuration.packing()
-    clients = []
-    shares = divide(labels, chosen.data, clients=chosen.federation.clients, seed=seed, centres=data.centres)
-    for index, share in enumerate(shares):
-        x, y = data.share(np.setdiff1d(share, chosen.protection.shown(labels, data.classes)))
-        clients.append(Learner(configuration, x, y, seed=client_seed(seed, index), device=CPU))
-    kept = []
-    for round in range(1, chosen.federation.rounds + 1):
-        total = np.zeros(packing.length, packing.ring.word)
-        for client in clients:
-            update = client.update(round, keeper.bytes)
-            kept.append(len(update.local.layers))
-            packing.ring.add_into(total, update.words)
-        keeper.apply(keeper.decode(total, len(clients)))
-    judged = evaluate(keeper.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=CPU)
-    return 100 * judged.accuracy, kept
+    finished = list(rounds(chosen, seed))
+    return finished[-1].accuracy(), [count for each in finished for count in each.kept]
 
 
 def main(seeds: int) -> None:

@@ -1,0 +1,71 @@
+"""A federation whose clients train in this process, one after the other, and whose vectors are added in the clear: its
+models are those of a run with processes, in less time. For fedrsm_delay.py and fedrsm_options.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from msgspec import structs
+
+from tacit.models.data import Dataset, load
+from tacit.models.partition import divide
+from tacit.models.training import EVALUATION_BATCH, evaluate
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.task import Task, configure
+from tacit.parties.runs.experiment import Experiment
+from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.server_role import prepare_stimuli
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """What a round left."""
+
+    number: int
+    model: torch.nn.Module
+    data: Dataset
+    kept: list[int]
+    """How many layers each client kept back."""
+
+    def accuracy(self) -> float:
+        """On the test images, in percent."""
+        data = self.data
+        return 100 * evaluate(self.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=CPU).accuracy
+
+
+def rounds(chosen: Experiment, seed: int) -> Iterator[FinishedRound]:
+    """All rounds of an experiment, of which every client counts by its images."""
+    data = load(chosen.data, image_size=chosen.model.image_size)
+    labels = data.y_train.numpy()
+    chosen = structs.replace(chosen, aggregation=structs.replace(chosen.aggregation, max_weight=len(labels)))
+    task = Task(
+        model=chosen.model,
+        training=chosen.training,
+        protection=chosen.protection,
+        encryption=chosen.encryption,
+        classes=data.classes,
+        channels=data.channels,
+        stimuli=prepare_stimuli(chosen.protection, data),
+    )
+    model = task.build(seed=seed)
+    configuration = configure(chosen.terms(), task, model)
+    keeper, packing = Keeper(configuration, model, seed=seed), configuration.packing()
+    clients = []
+    shares = divide(labels, chosen.data, clients=chosen.federation.clients, seed=seed, centres=data.centres)
+    for index, share in enumerate(shares):
+        x, y = data.share(np.setdiff1d(share, chosen.protection.shown(labels, data.classes)))
+        clients.append(Learner(configuration, x, y, seed=client_seed(seed, index), device=CPU))
+    for number in range(1, chosen.federation.rounds + 1):
+        total, kept = np.zeros(packing.length, packing.ring.word), []
+        for client in clients:
+            update = client.update(number, keeper.bytes)
+            kept.append(len(update.local.layers))
+            packing.ring.add_into(total, update.words)
+        keeper.apply(keeper.decode(total, len(clients)))
+        yield FinishedRound(number, keeper.model, data, kept)
