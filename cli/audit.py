@@ -88,7 +88,7 @@ def audit(
 
         with console.status("") as status:
             found, pictures = asyncio.run(interruptible(run_audit(order, status.update)))
-        figures: dict[str, Any] = {"seed": order.budget.seed, "full": full, **_builtins(found)}
+        figures = _builtins(found)
         write_output("audit", figures, directory / "audit.json")
         write_page(found, pictures, order.arms, directory / "audit.html")
     output.keep_json(json_file, "audit", figures)
@@ -105,6 +105,13 @@ def audit(
         for row in found.rows
     ]
     console.print(output.table(("configuration", "adversary", "has", "attack", "PSNR", "identified", ""), rows))
+    if found.limits:
+        from tacit.simulate.audit.figures import CHANNEL, ends
+
+        channel = [one for one in found.limits if one.factor == CHANNEL]
+        sent = [(one.setting, f"{one.figures.psnr:.1f} dB" if one.figures else "") for one in channel]
+        console.print(output.table(("closed form on what one client sends of one image", "PSNR"), sent))
+        output.say(console, f"the closed form recovers images up to {ends(found.limits)}")
     output.say(console, str(directory / "audit.html"))
 
 

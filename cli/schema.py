@@ -32,7 +32,7 @@ class OutputFile:
 OUTPUTS: Final = {
     "summary": OutputFile("simulate, server; summary.json", _RUNS, "Summary"),
     "comparison": OutputFile("compare", _MORE, "Comparison"),
-    "audit": OutputFile("audit", _MORE, "Audit"),
+    "audit": OutputFile("audit", "tacit.simulate.audit.figures", "AuditFigures"),
     "study": OutputFile("experiment, of federations; table.json", _MORE, "StudyTable"),
     "measurement": OutputFile("experiment, of the rest; table.json", _MORE, "MeasurementTable"),
     "distillation": OutputFile("distill; distillation.json", _MORE, "DistillationFigures"),

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tacit.simulate.report.outputs import Audit, AuditRow
+from tacit.simulate.audit.figures import CHANNEL, AttackRow, AuditFigures, ClosedFormLimit, ends
 
 FIGURES: Final = Path(__file__).parent.parent / "security.json"
 
@@ -30,6 +30,22 @@ protected: it says nothing about the protection.
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
+_LIMITS: Final = """
+## Where the closed form stops
+
+Computed from the same model in the clear, without parties: an unprotected upload is what a client's own training gives.
+Each line is of {images} images. What the channel costs, of one image of one client:
+
+| what is sent | dB | blind attacker, dB | identified | by chance | verdict |
+| --- | --- | --- | --- | --- | --- |
+{channel}
+How much an update may be of. One thing is changed, and of the others there is one: images of a gradient, steps of plain
+SGD on the same image, clients whose gradients are added; all in float32. Recovered up to {last}.
+
+| what is changed | dB | blind attacker, dB | identified | by chance | verdict |
+| --- | --- | --- | --- | --- | --- |
+{map}"""
+
 _TAIL: Final = """
 ## Which configuration to use
 
@@ -37,7 +53,7 @@ _TAIL: Final = """
   three, and of what is left of five without three colluding clients, images are no better than the mean image but are
   told from others: a sum of few gradients is not nothing. Of all clients but one colluding, the sum hides nothing.
 - **Send more than one image's gradient.** A batch of two or more takes the closed form away
-  ([measured](audits.md#where-the-closed-form-stops)); one image a round does not.
+  ([measured](#where-the-closed-form-stops)); one image a round does not, nor do more steps on it.
 - **Model encryption alone hides nothing from a server that knows the first model**, orthogonal or Gaussian: leave
   `encryption.initial_model` at "clients". Whoever has the key, each client, can decrypt.
 - **Random binary weights alone are weak at 0.2**: solving for what is missing tells images from others.
@@ -54,15 +70,28 @@ def security_page(figures: Path = FIGURES) -> str:
     """The page. ValueError for a file that is no audit's."""
     found = msgspec.json.decode(figures.read_bytes(), type=dict)
     found.pop("schema", None)
-    audit = msgspec.convert(found, Audit)
-    blind = audit["blind"]
-    head = _HEAD.format(seed=audit["seed"], blind=blind["psnr"] if blind else float("nan"))
-    return head + "".join(map(_line, audit["rows"])) + _TAIL
+    audit = msgspec.convert(found, AuditFigures)
+    head = _HEAD.format(seed=audit.seed, blind=audit.blind.psnr if audit.blind else float("nan"))
+    middle = _LIMITS.format(
+        images=max(one.figures.images for one in audit.limits if one.figures),
+        channel="".join(_limit(one) for one in audit.limits if one.factor == CHANNEL),
+        map="".join(_limit(one) for one in audit.limits if one.factor != CHANNEL),
+        last=ends(audit.limits),
+    )
+    return head + "".join(map(_line, audit.rows)) + middle + _TAIL
 
 
-def _line(row: AuditRow) -> str:
-    figures = row["figures"]
-    measured = ("", "") if figures is None else (f"{figures['psnr']:.1f}", f"{100 * figures['identified']:.0f} %")
-    verdict = row["verdict"] + (f": {row['why']}" if row["why"] else "")
-    cells = (row["about"], row["adversary"], row["what"], str(row["cohort"]), row["attack"], verdict, *measured)
+def _line(row: AttackRow) -> str:
+    figures = row.figures
+    measured = ("", "") if figures is None else (f"{figures.psnr:.1f}", f"{100 * figures.identified:.0f} %")
+    verdict = row.verdict + (f": {row.why}" if row.why else "")
+    cells = (row.about, row.adversary, row.what, str(row.cohort), row.attack, verdict, *measured)
     return "| " + " | ".join(cells) + " |\n"
+
+
+def _limit(one: ClosedFormLimit) -> str:
+    name, figures = one.setting if one.factor == CHANNEL else f"{one.factor}: {one.setting}", one.figures
+    if figures is None:
+        return f"| {name} | | | | | nothing is left of the gradient |\n"
+    shares = " | ".join(f"{100 * share:.0f} %" for share in (figures.identified, figures.chance))
+    return f"| {name} | {figures.psnr:.1f} | {figures.floor:.1f} | {shares} | {figures.verdict} |\n"

@@ -20,6 +20,8 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.audit.subjects import Sight
 
+CLOSED_FORM: Final = "closed-form"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -113,7 +115,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     attack.name: attack
     for attack in (
         Attack(
-            "closed-form",
+            CLOSED_FORM,
             "solves linear equations of the gradients of patch and position embedding",
             "follows from the chain rule; stronger than APRIL",
             _closed_form,
@@ -153,7 +155,7 @@ def usual(model: str) -> tuple[str, ...]:
         return ("dlg",)
     if model in ("convnet", "resnet18"):
         return ("inverting-gradients",)
-    return ("closed-form", "masked-closed-form", "known-plaintext", "april")
+    return (CLOSED_FORM, "masked-closed-form", "known-plaintext", "april")
 
 
 def _one(sight: Sight) -> None:

@@ -16,7 +16,8 @@ from PIL import Image
 
 from tacit.parties.runs.directory import writing
 from tacit.simulate.audit.arms import AuditArm
-from tacit.simulate.audit.run import AttackRow, AuditResult, Pictures
+from tacit.simulate.audit.figures import CHANNEL, AttackRow, AuditFigures, ends
+from tacit.simulate.audit.run import Pictures
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.report.page import rendered
 
@@ -26,14 +27,14 @@ LEAST_PIXELS: Final = 64
 """Height of an image on the page; smaller ones are enlarged, pixel by pixel."""
 
 
-def write_page(audit: AuditResult, pictures: Sequence[Pictures], arms: Sequence[AuditArm], path: Path) -> None:
+def write_page(audit: AuditFigures, pictures: Sequence[Pictures], arms: Sequence[AuditArm], path: Path) -> None:
     """OSError, with the remedy, if it cannot be written."""
     page = rendered("audit.html.j2", _values(audit, pictures, arms), package="tacit.simulate.audit")
     with writing(path):
         path.write_text(page, encoding="utf-8")
 
 
-def _values(audit: AuditResult, pictures: Sequence[Pictures], arms: Sequence[AuditArm]) -> dict[str, Any]:
+def _values(audit: AuditFigures, pictures: Sequence[Pictures], arms: Sequence[AuditArm]) -> dict[str, Any]:
     return {
         "title": "What leaks \N{EN DASH} Tacit audit",
         "pictured": True,
@@ -52,6 +53,10 @@ def _values(audit: AuditResult, pictures: Sequence[Pictures], arms: Sequence[Aud
             for arm in arms
         ],
         "matrix": matrix(audit.rows),
+        "channel": [one for one in audit.limits if one.factor == CHANNEL],
+        "map": [one for one in audit.limits if one.factor != CHANNEL],
+        "ends": ends(audit.limits),
+        "no_limits": audit.no_limits,
     }
 
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import msgspec
-import numpy as np
 
 from tacit.parties.runs.directory import claim
 from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
-from tacit.simulate.audit.attacks import Attack, Budget
-from tacit.simulate.audit.scores import Judged, Pixels, Score, judge, score
+from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget
+from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED, AttackRow, AuditFigures, ClosedFormLimit, Score
+from tacit.simulate.audit.limits import limits_of
+from tacit.simulate.audit.scores import Pixels, judge, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.views import UpdateView, observed
 from tacit.simulate.federation.processes import in_daemon_thread
@@ -30,40 +30,7 @@ from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.federation.supervision import SERVER
 
-RECOVERED: Final = "recovered"
-FOUND: Final = "told from others, not recovered"
-NOT_RECOVERED: Final = "not recovered by the attacks listed"
-NOT_ATTACKED: Final = "not attacked"
-
 Tell = Callable[[str], None]
-
-
-class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One attack on one kind of observation in one arm."""
-
-    attack: str
-    arm: str
-    about: str
-    adversary: str
-    what: str
-    """What was observed."""
-    cohort: int
-    """Honest clients whose images are in it."""
-    verdict: str
-    why: str
-    """Why it was not attacked; else empty."""
-    seconds: float
-    """Of the attack, for all images."""
-    figures: Judged | None
-    scores: tuple[Score, ...]
-
-
-class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All rows."""
-
-    rows: tuple[AttackRow, ...]
-    blind: Judged | None
-    """The blind attacker, judged beside itself; None if no attack gave an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +55,7 @@ class Order:
     out: Path
 
 
-async def audit(order: Order, tell: Tell) -> tuple[AuditResult, list[Pictures]]:
+async def audit(order: Order, tell: Tell) -> tuple[AuditFigures, list[Pictures]]:
     """Run and attack everything. RunDirectoryError for a directory in use; ValueError for a run that cannot be audited;
     and as `simulate` raises."""
     claim(order.out)
@@ -106,10 +73,13 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditResult, list[Pictures]]:
                     # A search of hours holds up nobody who interrupts it.
                     attack = partial(_attack_all, order, arm, subject, parties, observations, found, tell)
                     await in_daemon_thread(attack)
+            if arm.name == UNPROTECTED and any(attack.name == CLOSED_FORM for attack in order.attacks):
+                tell("where the closed form stops")
+                await in_daemon_thread(partial(found.limit, subject))
         finally:
             # Keys are in them.
             shutil.rmtree(order.out / "recordings", ignore_errors=True)
-    return found.audit(), found.pictures
+    return found.audit(order.budget), found.pictures
 
 
 @dataclass
@@ -122,8 +92,25 @@ class _Found:
     failed: dict[str, str] = field(default_factory=dict)
     """By attack, why it did not work where nothing is protected; empty if it did."""
 
-    def audit(self) -> AuditResult:
-        return AuditResult(rows=tuple(self.rows), blind=judge(self.blind, self.blind) if self.blind else None)
+    limits: tuple[ClosedFormLimit, ...] = ()
+    no_limits: str = ""
+
+    def limit(self, subject: AuditedRun) -> None:
+        """Find where the closed form stops, or why it cannot be used."""
+        try:
+            self.limits = limits_of(subject)
+        except ValueError as error:
+            self.no_limits = str(error)
+
+    def audit(self, budget: Budget) -> AuditFigures:
+        return AuditFigures(
+            seed=budget.seed,
+            full=budget.full,
+            rows=tuple(self.rows),
+            blind=judge(self.blind, self.blind) if self.blind else None,
+            limits=self.limits,
+            no_limits=self.no_limits,
+        )
 
 
 def _attack_all(
@@ -217,17 +204,12 @@ def _attacked(
         seconds += time.perf_counter() - began
         others = subject.candidates(observation.round)
         for image in found:
-            client, nearest = _nearest(image, truths)
-            scores.append(score(client, observation.round, image, nearest, others))
-            floor.append(score(client, observation.round, blind, _nearest(blind, truths)[1], others))
-            true.append(nearest)
+            client, true_image = nearest(image, truths)
+            scores.append(score(client, observation.round, image, true_image, others))
+            floor.append(score(client, observation.round, blind, nearest(blind, truths)[1], others))
+            true.append(true_image)
             recovered.append(image)
     figures = judge(scores, floor, sought=sought) if scores else None
-    verdict = NOT_RECOVERED
-    if figures is None:
-        verdict = NOT_ATTACKED
-    elif figures.found:
-        verdict = RECOVERED if figures.recovered else FOUND
     row = AttackRow(
         attack=attack.name,
         arm=arm.name,
@@ -235,18 +217,13 @@ def _attacked(
         adversary="+".join(parties),
         what=what,
         cohort=cohort,
-        verdict=verdict,
+        verdict=figures.verdict if figures else NOT_ATTACKED,
         why=why if figures is None else "",
         seconds=seconds,
         figures=figures,
         scores=tuple(scores),
     )
     return row, Pictures(true=true, recovered=recovered), floor
-
-
-def _nearest(image: Pixels, truths: Sequence[tuple[str, Pixels]]) -> tuple[str, Pixels]:
-    """Whose image it is, nobody says: the nearest counts."""
-    return min(truths, key=lambda one: float(np.mean((one[1] - image) ** 2)))
 
 
 def _failure(row: AttackRow) -> str:

@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest, t
 from skimage.metrics import structural_similarity
+
+from tacit.simulate.audit.figures import Judged, Score
 
 CANDIDATES: Final = 100
 """Images of which the true one is to be picked."""
@@ -26,42 +27,6 @@ MOST_DECIBELS: Final = 200.0
 
 Pixels = npt.NDArray[np.float64]
 """An image: [C, S, S], from 0 to 1."""
-
-
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """One recovered image."""
-
-    client: str
-    round: int
-    psnr: float
-    """Decibels."""
-    ssim: float
-    identified: bool
-    """Whether it is nearest to the true image, of all candidates."""
-
-
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """All images of one row, beside those of the blind attacker."""
-
-    images: int
-    psnr: float
-    """Mean."""
-    ssim: float
-    """Mean."""
-    better_by: float
-    """Decibels above the blind attacker, mean."""
-    better_by_interval: tuple[float | None, float | None]
-    """Of the mean, 95 %, by Student's t; None for one image."""
-    identified: float
-    """Share of the images."""
-    identified_interval: tuple[float, float]
-    """Of the share, 95 % (Clopper and Pearson)."""
-    chance: float
-    """The share that picking any candidate would identify; larger where the images of several clients are sought."""
-    found: bool
-    """Whether more are identified than by chance: the interval lies above it."""
-    recovered: bool
-    """Whether that is so, and the images are better than the blind attacker's: that interval lies above 0."""
 
 
 def score(client: str, round: int, recovered: Pixels, true: Pixels, others: Sequence[Pixels]) -> Score:
@@ -81,6 +46,11 @@ def score(client: str, round: int, recovered: Pixels, true: Pixels, others: Sequ
         ssim=float(similar),
         identified=error < min(distances, default=math.inf),
     )
+
+
+def nearest(image: Pixels, truths: Sequence[tuple[str, Pixels]]) -> tuple[str, Pixels]:
+    """Whose image it is, nobody says: the nearest counts."""
+    return min(truths, key=lambda one: float(np.mean((one[1] - image) ** 2)))
 
 
 def judge(scores: Sequence[Score], blind: Sequence[Score], *, sought: int = 1) -> Judged:

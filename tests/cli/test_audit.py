@@ -38,7 +38,10 @@ def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Ta
     april = found["as-configured", "server", "upload under masks", "april"]
     assert april["verdict"] == "not attacked"
     assert "unprotected case" in april["why"]
+    assert "the closed form recovers images up to batch 1, local steps 5, cohort 1" in result.output
+    assert sum(limit["factor"] == "channel" for limit in figures["limits"]) == 8
     page = (out / "audit.html").read_text()
+    assert "Recovered up to\n  batch 1, local steps 5, cohort 1." in page
     assert page.count("data:image/png;base64,") > 4
     assert "protected</td>" not in page
     # Keys were in them.
@@ -57,6 +60,9 @@ def test_the_page_on_what_leaks_is_what_an_audit_finds(tacit: Tacit, tmp_path: P
 
     # Masks and keys are drawn anew, and so figures differ where they stand; what comes back does not.
     assert recovered(found) == recovered(told)
+    assert [
+        (limit["factor"], limit["setting"], limit["figures"]["recovered"]) for limit in found["limits"]
+    ] == [(limit["factor"], limit["setting"], limit["figures"]["recovered"]) for limit in told["limits"]]
     for row in found["rows"]:
         if row["verdict"] == "recovered":
             assert row["figures"]["psnr"] > 60

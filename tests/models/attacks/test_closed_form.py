@@ -58,6 +58,20 @@ def test_a_coarser_sum_gives_less_away(
     assert least < psnr(read.image, upsampled[0][:1]) < most
 
 
+def test_prepared_as_the_model_is_published_a_photograph_comes_back_from_24_bits(
+    stock_vit: VisionTransformer, photograph: Any, sent: Any, decoded: Any, psnr: Any
+) -> None:
+    # The fixture divides by 0.25, and timm has mean and deviation 0.5 for this model.
+    assert stock_vit.pretrained_cfg["mean"] == stock_vit.pretrained_cfg["std"] == (0.5, 0.5, 0.5)
+    found = []
+    for x in (photograph(224), photograph(224) / 2):
+        read = image_of(stock_vit, decoded(sent(stock_vit, x, torch.tensor([0])), 0.25, 24))
+        found.append(psnr(read.image, x))
+    with_contrast, as_published = found
+    assert as_published > 60  # 65.1
+    assert with_contrast < as_published - 10  # 50.1
+
+
 @pytest.mark.parametrize("images", [2, 4, 8])
 def test_batches_are_not_read(stock_vit: VisionTransformer, upsampled: Any, sent: Any, psnr: Any, images: int) -> None:
     x, y = (part[:images] for part in upsampled)

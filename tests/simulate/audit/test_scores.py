@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, ttest_1samp
 
-from tacit.simulate.audit.scores import CANDIDATES, MOST_DECIBELS, Score, judge, score
+from tacit.simulate.audit.figures import Score
+from tacit.simulate.audit.scores import CANDIDATES, MOST_DECIBELS, judge, score
 
 GENERATOR = np.random.default_rng(0)
 TRUE = GENERATOR.random((3, 16, 16))

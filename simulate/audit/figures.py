@@ -1,0 +1,119 @@
+"""What an audit found: the form of audit.json, whose schema follows from these types.
+
+They need none of what finds the figures, so that a schema is printed without loading it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+RECOVERED: Final = "recovered"
+FOUND: Final = "told from others, not recovered"
+NOT_RECOVERED: Final = "not recovered by the attacks listed"
+NOT_ATTACKED: Final = "not attacked"
+
+CHANNEL, BATCH, STEPS, COHORT = "channel", "batch", "local steps", "cohort"
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """One recovered image."""
+
+    client: str
+    round: int
+    psnr: float
+    """Decibels."""
+    ssim: float
+    identified: bool
+    """Whether it is nearest to the true image, of all candidates."""
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """Several images beside those of the blind attacker, with intervals of 95 %."""
+
+    images: int
+    psnr: float
+    """Mean."""
+    ssim: float
+    """Mean."""
+    better_by: float
+    """Decibels above the blind attacker, mean."""
+    better_by_interval: tuple[float | None, float | None]
+    """Of the mean, 95 %, by Student's t; None for one image."""
+    identified: float
+    """Share of the images."""
+    identified_interval: tuple[float, float]
+    """Of the share, 95 % (Clopper and Pearson)."""
+    chance: float
+    """The share that picking any candidate would identify; larger where the images of several clients are sought."""
+    found: bool
+    """Whether more are identified than by chance: the interval lies above it."""
+    recovered: bool
+    """Whether that is so, and the images are better than the blind attacker's: that interval lies above 0."""
+
+    @property
+    def floor(self) -> float:
+        """Decibels of the blind attacker, mean."""
+        return self.psnr - self.better_by
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.recovered:
+            return RECOVERED
+        return FOUND if self.found else NOT_RECOVERED
+
+
+class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One attack on one kind of observation in one arm."""
+
+    attack: str
+    arm: str
+    about: str
+    adversary: str
+    what: str
+    """What was observed."""
+    cohort: int
+    """Honest clients whose images are in it."""
+    verdict: str
+    why: str
+    """Why it was not attacked; else empty."""
+    seconds: float
+    """Of the attack, for all images."""
+    figures: Judged | None
+    scores: tuple[Score, ...]
+
+
+class ClosedFormLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The closed form on what clients would send in one setting."""
+
+    factor: str
+    """Which of the constants above is varied; of all else there is one: image, step, client."""
+    setting: str
+    figures: Judged | None
+    """None where nothing of the gradient was left."""
+
+
+class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back: all rows, and where the closed form stops."""
+
+    seed: int
+    full: bool
+    rows: tuple[AttackRow, ...]
+    blind: Judged | None
+    """The blind attacker, judged beside itself; None if no attack gave an image."""
+    limits: tuple[ClosedFormLimit, ...]
+    """Empty where the closed form was not asked for, or cannot be used on the model."""
+    no_limits: str
+    """Why it cannot be used; else empty."""
+
+
+def ends(limits: tuple[ClosedFormLimit, ...]) -> str:
+    """The last setting of batch, local steps and cohort up to which images are recovered; 0 where the first is not."""
+    last, over = dict[str, str](), set[str]()
+    for one in limits:
+        if one.figures is None or not one.figures.recovered:
+            over.add(one.factor)
+        last[one.factor] = last.get(one.factor, "0") if one.factor in over else one.setting
+    return ", ".join(f"{factor} {setting}" for factor, setting in last.items() if factor != CHANNEL)
