@@ -28,7 +28,7 @@ ALIKE: Final = 0.999
 IDENTITY: Final = 0.05
 """Distance from a multiple of the identity, by the map's own norm, below which a map counts as one."""
 INPUTS: Final = 16
-"""Maps with fewer inputs are passed over: with few, honest rows point the same way."""
+"""Maps with fewer inputs are searched for silent rows only: with few, honest rows point the same way."""
 _ROWS: Final = 1024
 
 
@@ -42,6 +42,9 @@ class SuspiciousTensor:
     """What was found."""
     figure: float
     """For copies, bins and silent rows, the part of the rows; for an identity, the distance from one by its norm."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.pattern} ({self.figure:.2g})"
 
 
 def suspicious(model: nn.Module) -> list[SuspiciousTensor]:
@@ -100,7 +103,7 @@ def _squares(weight: torch.Tensor) -> Iterator[torch.Tensor]:
             return
         weight = middle
     outputs, inputs = weight.shape
-    if inputs > 1 and outputs % inputs == 0:
+    if inputs >= INPUTS and outputs % inputs == 0:
         yield from torch.split(weight, inputs)
 
 
@@ -108,5 +111,6 @@ def _from_identity(square: torch.Tensor) -> float:
     """Norm of what is left of a map without its part along the identity, by its own; 1 for none."""
     if not square.any():
         return 1.0
-    left = square - square.trace() / len(square) * torch.eye(len(square))
+    left = square.clone()
+    left.diagonal().sub_(square.trace() / len(square))
     return float(left.norm() / square.norm())

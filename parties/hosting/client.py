@@ -19,6 +19,7 @@ from tacit.models.moments import Moments
 from tacit.models.training import EVALUATION_BATCH
 from tacit.models.workload import Labelled, Workload
 from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, read_task
 from tacit.parties.links.keys import PartyKeys
@@ -33,7 +34,7 @@ from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 
 REJOIN_SECONDS: Final = 1.0
 """How long a client leaves its server alone after a sum of statistics, until it comes with the training."""
@@ -56,7 +57,7 @@ class ClientJob:
     address: str
     keys: PartyKeys
     roster: Roster
-    policy: Policy
+    policy: ClientPolicy
     journal: Path
     memory: Path
     """Where what the client remembers goes."""
@@ -164,8 +165,14 @@ class ClientWork:
             own.check(task.model, task.training)
         images = self._make_images(task)
         self._test = images.test
-        device = resolve_device(self._job.device)
-        self.learner = Learner(configuration, *images.train, seed=self._job.seed, device=device, workload=own)
+        self.learner = Learner(
+            configuration,
+            *images.train,
+            seed=self._job.seed,
+            device=resolve_device(self._job.device),
+            workload=own,
+            tripwire=self._job.policy.tripwire,
+        )
         return self.learner
 
     def _keep(self, round: int, update: Update) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -27,17 +27,30 @@ from tacit.models.training import (
     gradient,
     judge,
 )
+from tacit.models.tripwire import suspicious
 from tacit.models.workload import Labelled, Workload, samples_of
 from tacit.parties.learning.remembered import Remembered
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, Task, check_configuration, read_task
 from tacit.parties.protections.encryption import GroupModel
-from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds
+from tacit.parties.protections.sides import (
+    Basis,
+    CraftedModelError,
+    Group,
+    Protected,
+    TaskError,
+    Trained,
+    integer,
+    round_seeds,
+)
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.ring import Words
+
+_SHOWN: Final = 4
+"""As many of the tensors that look crafted are named."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class Learner:
 
     x: float32 [N, C, S, S]; y: int64 [N]; with data of one's own x is what the training step takes, and y None.
     workload: None imports what the task names. seed: None draws batches and rounding from the operating system's
-    randomness.
+    randomness. tripwire: whether a model that looks crafted is refused (models/tripwire.py).
     TaskError if the server contradicts itself, or this client cannot take part; ValueError if the protection does not
     fit the model.
     """
@@ -101,6 +114,7 @@ class Learner:
         seed: int | None,
         device: torch.device,
         workload: Workload | None = None,
+        tripwire: bool = True,
     ) -> None:
         self._configuration = configuration
         self._packing = configuration.packing()
@@ -110,7 +124,7 @@ class Learner:
         check_configuration(configuration, task, self._model)
         self.layout = Layout.of(self._model)
         self._x, self._y, self._held_out = divided(x, y, task)
-        self._seed, self._device = seed, device
+        self._seed, self._device, self._tripwire = seed, device, tripwire
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload))
         self.remembered = Remembered(self._side.memory, self._side.memory)
         self._has_memory = bool(self._side.form())
@@ -184,12 +198,19 @@ class Learner:
     def learn(self, round: int, model: bytes, group: Group | None = None, *, proceed: Proceed = to_the_end) -> Draft:
         """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges.
 
-        Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered.
+        Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered;
+        CraftedModelError, before anything is computed with the model, if the tripwire finds something in it.
         """
         began_with = self._digest(model)
         self.remembered.check_round(round, began_with)
         flat = self.plain(model, group.key if group else None)
         self.layout.load_into(self._model, flat)
+        if self._tripwire and (found := suspicious(self._model)):
+            shown = ", ".join(map(str, found[:_SHOWN])) + ", ..." * (len(found) > _SHOWN)
+            raise CraftedModelError(
+                f"the server's model of round {round} has patterns of known attacks on images ({shown}): ask its "
+                "operator where it comes from; if it is honest, as a pruned one may be, set policy.tripwire = false"
+            )
         seeds = round_seeds(self._seed, round)
         held_out = NOTHING
         if self._held_out is not None:

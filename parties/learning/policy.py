@@ -82,6 +82,14 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
         ),
     ] = 0.0
     delta: Annotated[float, Meta(description="The delta of the budget.", gt=0.0, lt=1.0)] = 1e-5
+    tripwire: Annotated[
+        bool,
+        Meta(
+            description="Whether a client refuses to train on a model that has a pattern of known attacks: rows that "
+            "are scaled copies, bins, identities, rows of zeros. A server that knows this avoids them; an honest model "
+            "that has them, as a pruned one may, needs false."
+        ),
+    ] = True
 
     def __post_init__(self) -> None:
         for scheme in self.protections:

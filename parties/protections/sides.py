@@ -71,6 +71,10 @@ class OtherClassesError(TaskError):
     """A client's images have other classes than the task."""
 
 
+class CraftedModelError(TaskError):
+    """A client's tripwire refuses the server's model."""
+
+
 @dataclass(frozen=True)
 class Basis:
     """What a side is made from."""

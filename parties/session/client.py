@@ -20,7 +20,7 @@ from tacit.parties.learning.statistics import SCHEME, StatisticsTask, read_stati
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
+from tacit.parties.protections.sides import CraftedModelError, Group, OtherClassesError, TaskError
 from tacit.parties.session.diary import Diary, told_of
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import Belonging, MemoryFile
@@ -39,6 +39,8 @@ from tacit.secagg.ring import Words
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
 OTHER_CLASSES: Final = "its images have other classes than the task"
+CRAFTED: Final = "its tripwire refuses the model; its own log says why"
+_TOLD: Final[dict[type[Exception], str]] = {OtherClassesError: OTHER_CLASSES, CraftedModelError: CRAFTED}
 STOPPED: Final = "its owner stopped it"
 
 
@@ -181,8 +183,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._diary.write("cannot-train", detail=self._obstacle)
-            told = OTHER_CLASSES if isinstance(error, OtherClassesError) else CANNOT_TRAIN
-            return self._machine.give_up(told, now)
+            return self._machine.give_up(_TOLD.get(type(error), CANNOT_TRAIN), now)
         return tell(now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
