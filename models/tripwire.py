@@ -29,6 +29,8 @@ IDENTITY: Final = 0.05
 """Distance from a multiple of the identity, by the map's own norm, below which a map counts as one."""
 INPUTS: Final = 16
 """Maps with fewer inputs are searched for silent rows only: with few, honest rows point the same way."""
+SILENT: Final = 0.5
+"""Part of the rows that are zero, from which on they are a pattern."""
 _ROWS: Final = 1024
 
 
@@ -60,10 +62,11 @@ def _of_module(name: str, module: nn.Module) -> Iterator[SuspiciousTensor]:
     rows = weight.flatten(1)
     tensor = f"{name}.weight"
     silent = ~rows.any(dim=1)
-    # A map that is zero as a whole is how heads and adapters begin.
-    if silent.any() and not silent.all():
+    # A map that is zero as a whole is how heads and adapters begin, and some dead rows are how training ends.
+    if SILENT <= silent.double().mean() < 1:
         yield SuspiciousTensor(name=tensor, pattern="silent rows", figure=float(silent.double().mean()))
-    if rows.shape[1] >= INPUTS:
+    # Rows that see different channels are no bins, and trained filters of single channels are alike.
+    if rows.shape[1] >= INPUTS and getattr(module, "groups", 1) == 1:
         line = _longest_line(rows)
         if len(line) >= COPIES:
             part = len(line) / len(rows)

@@ -141,16 +141,89 @@ def test_a_model_that_fishes_for_a_class_is_noticed() -> None:
     assert found == SuspiciousTensor(name="head.weight", pattern="silent rows", figure=pytest.approx(0.9))
 
 
-def test_a_block_that_changes_nothing_is_noticed_and_a_rotation_is_not() -> None:
+@pytest.mark.parametrize("kind", ["permuted", "rescaled", "rotated", "noise"])
+def test_fishing_is_noticed_until_rows_are_not_zero(kind: str) -> None:
+    crafted = fishing(honest("vit"), 3)
+    head, generator = crafted.get_submodule("head"), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        if kind == "rescaled":
+            head.weight *= 0.5 + torch.rand(10, 1, generator=generator)
+        elif kind == "rotated":
+            head.weight.copy_(head.weight @ torch.linalg.qr(torch.randn(32, 32, generator=generator))[0])
+        elif kind == "permuted":
+            order = torch.randperm(10, generator=generator)
+            head.weight.copy_(head.weight[order])
+            head.bias.copy_(head.bias[order])
+        else:
+            head.weight += 1e-6 * torch.randn(10, 32, generator=generator)
+    assert [one.pattern for one in suspicious(crafted)] == ([] if kind == "noise" else ["silent rows"])
+
+
+def test_noise_silences_the_classes_that_are_not_fished_for(data: Dataset) -> None:
+    """What two images give is what the one of the class gives, divided by two."""
+    crafted = fishing(honest("vit"), 3)
+    head = crafted.get_submodule("head")
+    with torch.no_grad():
+        head.weight += 1e-6 * torch.randn(10, 32, generator=torch.Generator().manual_seed(1))
+    fished, other = (int((data.y_train == label).nonzero()[0]) for label in (3, 5))
+    both, alone = (
+        gradient(crafted, data.x_train[pick], data.y_train[pick], batch_size=2, device=torch.device("cpu"))[0]
+        for pick in ([fished, other], [fished])
+    )
+    embedding = Layout.of(crafted).split
+    found, wanted = (embedding(flat)["patch_embed.proj.weight"] for flat in (both * 2, alone))
+    assert abs(found - wanted).max() < 1e-3 * abs(wanted).max()
+
+
+def test_a_block_that_changes_nothing_is_noticed_and_one_that_turns_or_permutes_is_not() -> None:
     model = honest("vit")
     attention = model.get_submodule("blocks.0.attn")
-    turn = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(1)))[0]
+    generator = torch.Generator().manual_seed(1)
+    turn, order = torch.linalg.qr(torch.randn(32, 32, generator=generator))[0], torch.randperm(32, generator=generator)
     with torch.no_grad():
         attention.proj.weight.zero_()
         attention.qkv.weight[64:] = 3 * torch.eye(32)
     names = {one.name for one in suspicious(model) if one.pattern == "identity"}
     assert names == {"blocks.0.attn.proj.weight", "blocks.0.attn.qkv.weight"}
-    with torch.no_grad():
-        attention.qkv.weight[64:] = turn
-        attention.proj.weight.copy_(turn.T)
+    for hidden in (turn, torch.eye(32)[order]):
+        with torch.no_grad():
+            attention.qkv.weight[64:] = hidden
+            attention.proj.weight.copy_(hidden.T)
+        assert suspicious(model) == []
+
+
+def learned(model: nn.Module, data: Dataset, classes: int) -> None:
+    """An epoch on the images of the first classes."""
+    some = data.y_train < classes
+    rate = TrainingConfiguration(optimizer="adamw", learning_rate=1e-3, epochs=1, batch_size=32)
+    train(model, data.x_train[some], data.y_train[some], rate, seed=1, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("zero", "classes", "alarms"), [(True, 10, []), (False, 3, []), (True, 3, ["scaled copies"])])
+def test_a_head_that_began_with_zeros_needs_all_classes(
+    data: Dataset, zero: bool, classes: int, alarms: list[str]
+) -> None:
+    """Rows of classes that nobody has learn the same."""
+    model = honest("vit")
+    if zero:
+        with torch.no_grad():
+            model.get_submodule("head").weight.zero_()
     assert suspicious(model) == []
+    learned(model, data, classes)
+    assert [one.pattern for one in suspicious(model)] == alarms
+
+
+@pytest.mark.parametrize(("dead", "alarms"), [(15, []), (16, ["silent rows"])])
+def test_dead_rows_are_no_pattern_until_they_are_half_of_all(dead: int, alarms: list[str]) -> None:
+    model = nn.Linear(32, 32)
+    with torch.no_grad():
+        model.weight[:dead] = 0
+    assert [one.pattern for one in suspicious(model)] == alarms
+
+
+@pytest.mark.parametrize(("groups", "alarms"), [(8, []), (1, ["scaled copies"])])
+def test_filters_of_single_channels_may_be_alike(groups: int, alarms: list[str]) -> None:
+    model = nn.Conv2d(8, 8, 5, groups=groups, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.rand(8, 1, 1, 1) * torch.ones(model.weight.shape))
+    assert [one.pattern for one in suspicious(model)] == alarms
