@@ -199,7 +199,7 @@ class Learner:
         """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges.
 
         Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered;
-        CraftedModelError, before anything is computed with the model, if the tripwire finds something in it.
+        CraftedModelError, before it trains, if the tripwire finds something in it.
         """
         began_with = self._digest(model)
         self.remembered.check_round(round, began_with)

@@ -40,8 +40,22 @@ def test_honest_models_raise_no_alarm(data: Dataset, name: str, steps: int) -> N
     assert suspicious(model) == []
 
 
-def test_timms_own_initial_weights_raise_no_alarm() -> None:
-    assert suspicious(timm.create_model("vit_tiny_patch16_224", num_classes=10)) == []
+FRESH = (
+    "vit_tiny_patch16_224",
+    "vit_small_patch16_224",
+    "deit3_small_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "mixer_s32_224",
+    "convnext_tiny",
+    "mobilenetv3_large_100",
+    "efficientnet_b0",
+    "resnet50",
+)
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_timms_own_initial_weights_raise_no_alarm(name: str) -> None:
+    assert suspicious(timm.create_model(name, num_classes=10)) == []
 
 
 Living = tuple[torch.Tensor, torch.Tensor]
