@@ -68,7 +68,7 @@ class AdaptationWork:
             backbones: dict[DataPart, FriendlyTransformer] = {}
             for block in self.blocks:
                 if block.owned not in backbones:
-                    backbones[block.owned] = self._backbone(block.owned, seed, place, progress)
+                    backbones[block.owned] = self.backbone(block.owned, seed, place, progress)
                 cells += self._block(block, backbones[block.owned], seed, place, progress)
         return Cells(
             blocks=tuple(block.name for block in self.blocks),
@@ -76,7 +76,7 @@ class AdaptationWork:
             cells=tuple(cells),
         )
 
-    def _backbone(self, part: DataPart, seed: int, device: torch.device, progress: Progress) -> FriendlyTransformer:
+    def backbone(self, part: DataPart, seed: int, device: torch.device, progress: Progress) -> FriendlyTransformer:
         """The student of a teacher, calibrated on the owner's images."""
         size, owned = self.size, self.tasks[part]
         channels = owned.train.dataset.channels
@@ -98,7 +98,7 @@ class AdaptationWork:
         self, block: DataBlock, backbone: FriendlyTransformer, seed: int, device: torch.device, progress: Progress
     ) -> list[Cell]:
         target = self.tasks[block.adapted_to]
-        test_outputs = self._outputs(backbone, target.test, device)
+        test_outputs = self.outputs(backbone, target.test, device)
         cells = []
         for column in self.table.columns:
             shares = column.division.divide(target.train.labels.numpy(), target.train.centres, seed=seed)
@@ -109,7 +109,7 @@ class AdaptationWork:
                 device=device,
                 clients=clients,
                 test=target.test,
-                clients_outputs=[self._outputs(backbone, client, device) for client in clients],
+                clients_outputs=[self.outputs(backbone, client, device) for client in clients],
                 test_outputs=test_outputs,
             )
             for row in self.size.rows:
@@ -133,7 +133,8 @@ class AdaptationWork:
                 )
         return cells
 
-    def _outputs(self, backbone: FriendlyTransformer, images: LabelledImages, device: torch.device) -> LabelledOutputs:
+    def outputs(self, backbone: FriendlyTransformer, images: LabelledImages, device: torch.device) -> LabelledOutputs:
+        """What its blocks leave of images: at once, or when they are asked for, as the size says."""
         computed = ComputedOutputs(backbone=backbone, images=images, device=device)
         return computed.part(np.arange(len(images.indices))) if self.size.keeps_outputs else computed
 
