@@ -1,6 +1,6 @@
 """Why adapters lose to linear probing where clients have one class or two each: clients drift between two means.
 
-The clients of `tacit experiment tastan-table1 --small` at alpha = 0.01 take as many steps as there, from the same
+The clients of `tacit experiment tastan-table1 --small` at alpha = 0.01 take about as many steps as there, from the same
 backbone, but send what they have learned after fewer of them.
 
     python docs/demonstrations/client_drift.py FILE.npz [SEED]

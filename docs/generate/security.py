@@ -59,8 +59,8 @@ _TAIL: Final = """
 - **Random binary weights alone are weak at 0.2**: solving for what is missing tells images from others.
 - **A fixed position embedding** takes away what the closed forms need, and no other attack of this list was good enough
   to be tried against it: that is no evidence of protection.
-- **A layer that is kept back hides nothing** from an attacker who leaves it out of what is to match
-  ([measured](fedrsm.md#what-a-layer-that-is-kept-back-hides)).
+- **One layer that is kept back of a single image's gradient hides nothing** from an attacker who leaves it out of what
+  is to match ([measured](fedrsm.md#what-a-layer-that-is-kept-back-hides) on a LeNet).
 - **Noise** of the default size gave nothing to these attacks and guarantees next to nothing: whatever a coin decided of
   an update was read ([measured](audits.md#a-lower-bound-of-epsilon)).
 
