@@ -239,7 +239,7 @@ def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_
 @pytest.mark.usefixtures("frozen_are_ended_soon")
 def test_a_frozen_client_is_dropped_and_ended_after_the_run(simulate: Simulate, exits: list[tuple[str, Exit]]) -> None:
     """It may still be training, for all that the others know: its heartbeats are missing long before that deadline."""
-    run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1, deadlines="grace = 0.5\nphase = 2.0")
+    run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1, deadlines="grace = 0.5\nphase = 20.0")
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     (held,) = run.summary["rounds"]
     (gone,) = held["dropped"]
@@ -253,7 +253,7 @@ def test_a_frozen_client_is_dropped_and_ended_after_the_run(simulate: Simulate, 
 def test_a_frozen_server_is_given_up_by_its_clients_and_ended(
     simulate: Simulate, exits: list[tuple[str, Exit]]
 ) -> None:
-    deadlines = "grace = 0.5\nphase = 0.5\njoin = 10.0\ntrain = 0.5"
+    deadlines = "grace = 0.5\nphase = 5.0\njoin = 10.0\ntrain = 0.5"
     run = simulate("--stall", "server@TRAIN", rounds=1, deadlines=deadlines)
     assert run.result.exit_code == 4
     assert run.result.stderr == (
