@@ -18,7 +18,7 @@ from tacit.parties.hosting.adaptation_host import run_learning_dealer, run_teach
 from tacit.parties.hosting.adaptation_sections import LearningSection, SummingSection, TeachingSection
 from tacit.parties.hosting.learner_host import run_learner
 from tacit.parties.hosting.opening import OpenedParty
-from tacit.parties.hosting.party_file import DataOwnerFile, DealerFile, ModelOwnerFile
+from tacit.parties.hosting.party_schema import DataOwnerFile, DealerFile, ModelOwnerFile
 from tacit.parties.inference.conversation import InferenceError
 from tacit.protocol.core.errors import Code
 

@@ -71,7 +71,7 @@ def server(
     from tacit.cli.interruption import interruptible
     from tacit.cli.screen import Screen
     from tacit.parties.hosting.opening import WRONG_INPUT, open_party
-    from tacit.parties.hosting.party_file import ServerFile
+    from tacit.parties.hosting.party_schema import ServerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.runs.directory import RunDirectory
     from tacit.parties.runs.experiment import check_factories, load
@@ -155,7 +155,8 @@ def client(
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_file import ClientFile, check_data
+    from tacit.parties.hosting.party_file import check_data
+    from tacit.parties.hosting.party_schema import ClientFile
     from tacit.protocol.core.errors import Code
 
     with connecting():

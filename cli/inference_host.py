@@ -45,7 +45,7 @@ def dealer(
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import WRONG_INPUT, open_party
-    from tacit.parties.hosting.party_file import DealerFile
+    from tacit.parties.hosting.party_schema import DealerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.session.event_log import EventLogError
 
@@ -77,7 +77,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_file import ModelOwnerFile
+    from tacit.parties.hosting.party_schema import ModelOwnerFile
 
     with connecting():
         opened = open_party(ModelOwnerFile, party)
@@ -111,7 +111,7 @@ def data_owner(
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_file import DataOwnerFile
+    from tacit.parties.hosting.party_schema import DataOwnerFile
     from tacit.protocol.core.errors import Code
 
     with connecting():

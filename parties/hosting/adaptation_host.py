@@ -33,7 +33,7 @@ from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster
 from tacit.parties.hosting.adaptation_sections import SummingSection, TeachingSection
 from tacit.parties.hosting.inference_host import kept_salt, model_owner_settings
 from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile
+from tacit.parties.hosting.party_schema import DealerFile, ModelOwnerFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty

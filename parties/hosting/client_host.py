@@ -21,7 +21,7 @@ from tacit.models.moments import Moments, moments
 from tacit.models.workload import Workload, load
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.party_file import ClientFile
+from tacit.parties.hosting.party_schema import ClientFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, check_classes

@@ -24,7 +24,7 @@ from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.learned import Learned, read_learned
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.own_images import OwnImages, own_images
-from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.hosting.party_schema import DataOwnerFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask

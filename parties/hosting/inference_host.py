@@ -15,7 +15,7 @@ from typing import Any
 from tacit.models.device import resolve_device
 from tacit.models.file_system import FILES, replace_file
 from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile
+from tacit.parties.hosting.party_schema import DealerFile, ModelOwnerFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings

@@ -34,7 +34,7 @@ from tacit.parties.adaptation.rounds import read_rounds_task, roster_of_sums
 from tacit.parties.hosting.adaptation_sections import LearningSection
 from tacit.parties.hosting.learned import KeptLearning, kept_adapters, read_kept
 from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.hosting.party_schema import DataOwnerFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.inference.conversation import FOR_OWNER
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing

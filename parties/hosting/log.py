@@ -13,7 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from tacit.parties.hosting.party_file import LogConfiguration
+from tacit.parties.hosting.party_schema import LogConfiguration
 from tacit.parties.hosting.state import ERRORS
 
 _MEGABYTE = 1_000_000

@@ -10,7 +10,8 @@ from typing import Any, Final, Generic
 
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.log import line, logging_to, weight
-from tacit.parties.hosting.party_file import Kind, PartyFile, read_party
+from tacit.parties.hosting.party_file import Kind, read_party
+from tacit.parties.hosting.party_schema import PartyFile
 from tacit.parties.hosting.state import Status, StatusFile
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import KeyFileError, PartyKeys, load

@@ -19,7 +19,7 @@ import msgspec
 
 from tacit.models.workload import Workload
 from tacit.parties.hosting.opening import MENDABLE, OpenedParty, open_party
-from tacit.parties.hosting.party_file import ClientFile, ServerFile
+from tacit.parties.hosting.party_schema import ClientFile, ServerFile
 from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of
 from tacit.parties.session.diary import Tell
 

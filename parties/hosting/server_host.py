@@ -23,7 +23,7 @@ from tacit.models.data import normalise, read
 from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.party_file import ServerFile
+from tacit.parties.hosting.party_schema import ServerFile
 from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.hosting.roster_watch import RosterWatch
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tacit.parties.hosting.party_file import DataOwnerFile, PartyFile, PartyFileError
+from tacit.parties.hosting.party_file import PartyFileError
+from tacit.parties.hosting.party_schema import DataOwnerFile, PartyFile
 from tacit.parties.hosting.preflight import inference, own, reach, work
 from tacit.parties.hosting.preflight.checks import Check, Finding, Subject, made
 from tacit.parties.hosting.preflight.subjects import (

@@ -22,11 +22,11 @@ from tacit.parties.hosting.inference_host import kept_salt
 from tacit.parties.hosting.learned import Learned, read_learned
 from tacit.parties.hosting.own_images import OwnImages
 from tacit.parties.hosting.own_images import own_images as inference_images
-from tacit.parties.hosting.party_file import (
+from tacit.parties.hosting.party_file import Kind
+from tacit.parties.hosting.party_schema import (
     ClientFile,
     DataOwnerFile,
     DealerFile,
-    Kind,
     ListeningFile,
     ModelOwnerFile,
     ServerFile,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.log import line, logging_to, weight
-from tacit.parties.hosting.party_file import LogConfiguration
+from tacit.parties.hosting.party_schema import LogConfiguration
 from tacit.parties.hosting.state import Status, StatusError, StatusFile, read_status
 from tacit.parties.runs.directory import RunDirectoryError
 
