@@ -155,7 +155,8 @@ class _Screen:
         output.say(
             self._console,
             f"{told}; {batches['count']} batches{refused}, {batches['seconds'] or 0:.2f} s each and "
-            f"{batches['waited_seconds'] or 0:.2f} s of waiting for material; {summary['wall_seconds']:.0f} s in all",
+            f"{batches['waited_seconds'] or 0:.2f} s of waiting for material, of which the dealer sent "
+            f"{sum(summary['dealer_bytes'].values()) / 1e6:.1f} MB; {summary['wall_seconds']:.0f} s in all",
         )
         if summary["noise"] is not None:
             from tacit.simulate.adaptation.exposure import noise_told

@@ -25,7 +25,9 @@ def show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
     elif event == "agreed":
         say(f"  {who} asks about {fields['images']} images")
     elif event == "session-over":
-        say(f"session with {who} over: {fields['detail']}", style="yellow" if fields["code"] else "")
+        dealt = sum(fields.get("material", {}).values())
+        sent = f"; {dealt / 1e6:.1f} MB of material" if dealt else ""
+        say(f"session with {who} over: {fields['detail']}{sent}", style="yellow" if fields["code"] else "")
     elif event == "refused":
         say(f"  refused: {fields['member']}: {fields['detail']}", style="yellow")
     elif event == "laid-by":

@@ -343,7 +343,7 @@ class PrivateLearner:
         batch = Batch(number=number, share=share, labels=self._labels[chosen], rate=session.learning.rate(round))
         begun = session.way.begun(batch, learnt)
         found, costs = await hold_pass(conversation, preparation, session.worker, begun)
-        preparation.over(number)
+        material = preparation.over(number)
         if found is not None:
             learnt = await session.worker(session.way.ended, batch, learnt, found)
         self._standing.add(learnt)
@@ -357,6 +357,7 @@ class PrivateLearner:
             seconds=spent.online_seconds,
             sent=sum(cost.sent for cost in costs),
             received=sum(cost.received for cost in costs),
+            material=material,
         )
         self._on_batch(spent)
 

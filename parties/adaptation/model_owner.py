@@ -156,17 +156,25 @@ class TeachingParty(ModelOwnerParty):
         standing: Standing,
         way: LearningWay,
     ) -> None:
-        learning, images = self._teaching.learning, machine.agreed.images_of(machine.number)
+        # While this one comes to its end here, the data owner may already ask for the next.
+        learning, number = self._teaching.learning, machine.number
         await preparation.ready()
         conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
         await conversation.expect(PassBegun)
-        brought = way.brought(machine.number, images)
+        brought = way.brought(number, machine.agreed.images_of(number))
         share, learnt = input_share(learning.public, brought, None), standing.learnt
-        batch = Batch(number=machine.number, share=share, labels=None, rate=learning.rate(standing.number))
+        batch = Batch(number=number, share=share, labels=None, rate=learning.rate(standing.number))
         found, _ = await hold_pass(conversation, preparation, worker, way.begun(batch, learnt))
-        preparation.over(machine.number)
+        material = preparation.over(number)
         standing.add(learnt if found is None else way.ended(batch, learnt, found))
-        self.diary.write("batch", peer=machine.peer, round=standing.number, number=standing.done, refused=found is None)
+        self.diary.write(
+            "batch",
+            peer=machine.peer,
+            round=standing.number,
+            number=standing.done,
+            refused=found is None,
+            material=material,
+        )
 
     async def _verdict(self, conversation: Conversation, number: int) -> str:
         """Wait until it is known whether the sum of a round may be told: empty, or why not. Whoever is silent for too

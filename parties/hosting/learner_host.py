@@ -319,4 +319,5 @@ def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> d
         "refused_batches": sum(event["refused"] for event in batches),
         "data_owner_bytes": sum(event["sent"] for event in batches),
         "model_owner_bytes": sum(event["received"] for event in batches),
+        "dealer_bytes": sum(event["material"] for event in batches),
     }

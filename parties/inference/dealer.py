@@ -84,7 +84,8 @@ class DealerParty(ServingParty[InferenceDealer]):
                 self._work[machine].orders.put_nowait(output)
             elif isinstance(output, InferenceEnded):
                 if machine in self._service.sessions.values():
-                    self._tell_end(output, owners=list(machine.owners))
+                    dealt = self._work[machine].dealt if machine in self._work else {}
+                    self._tell_end(output, owners=list(machine.owners), material=dealt)
                 elif output.code is not None:
                     self.diary.write("refused", member=output.culprit, code=output.code.name, detail=output.detail)
                 if machine in self._work:
@@ -102,6 +103,8 @@ class _Work:
         couriers: dict[str, Courier],
     ) -> None:
         self.orders: asyncio.Queue[Deal] = asyncio.Queue()
+        self.dealt = dict.fromkeys(machine.owners, 0)
+        """Bytes of corrections, by the owner that they went to."""
         self._party = party
         self._machine = machine
         self._dealing = Dealing(keys)
@@ -147,4 +150,5 @@ class _Work:
                     owner = self._machine.owners[rank]
                     now = Conversation.now()
                     self._party.hear(self._machine, self._machine.deliver(owner, number, correction, now))
+                    self.dealt[owner] += correction.nbytes
                     await self._couriers[owner].drained()

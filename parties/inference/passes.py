@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -107,6 +107,8 @@ class Preparation:
         """What the passes take."""
         self._new: Laid | None = None
         """What is laid by for later."""
+        self._taken: defaultdict[int, int] = defaultdict(int)
+        """Bytes of corrections for this owner, by the pass that they are for."""
         self._parts = 0
         """How many parts are laid by."""
         self._parts_wanted = 0
@@ -142,11 +144,12 @@ class Preparation:
         if self._laid is not None and self._store is not None:
             self._store.mark(self._laid.stock.id, self._piece_of(number))
 
-    def over(self, number: int) -> None:
-        """The pass of this number is over."""
+    def over(self, number: int) -> int:
+        """The pass of this number is over; how many bytes of the dealer's it has taken here."""
         self._between_passes.release()
         if self._laid is not None and self._store is not None:
             self._store.drop(self._laid.stock.id, self._piece_of(number))
+        return self._taken.pop(number, 0)
 
     @property
     def lays_by(self) -> bool:
@@ -240,6 +243,7 @@ class Preparation:
             if self._receives(request):
                 data = (await self._conversation.expect(MaterialArrived)).data if kept is None else kept.popleft()
                 words += corrected(request, data)
+                self._taken[number] += len(data)
             material.append(words)
         party = Party(self._rank, lambda request: material.popleft(), self._device)
         return await self._worker(stage.prepared, party, images, layers)

@@ -15,7 +15,7 @@ advanced any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -25,9 +25,9 @@ from torch.nn import functional
 from tacit.parties.inference.block import BlockProgram, block_requests
 from tacit.parties.inference.layer_norm import LayerNormProgram, Norm, layer_norm_requests, normalised
 from tacit.parties.inference.lookup import LookedUp, Range
-from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup
+from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, correction_bytes
 from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.operations import MODEL, FixedLinear, Party, Program, together
+from tacit.parties.inference.operations import DATA, MODEL, FixedLinear, Party, Program, together
 from tacit.parties.inference.results import rankings, reduced, result_requests
 from tacit.parties.inference.scales import Scales, variance_limits
 from tacit.protocol.inference.schedule import (
@@ -37,6 +37,7 @@ from tacit.protocol.inference.schedule import (
     STREAM,
     WORD_BITS,
     Results,
+    Sizes,
     block_layer_shapes,
     layer_shapes,
 )
@@ -72,6 +73,17 @@ class PassStage(Protocol):
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]: ...
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run: ...
+
+
+def material_bytes(stages: Iterable[PassStage], images: int, sizes: Sizes) -> tuple[int, int]:
+    """What the dealer sends the model owner, and the data owner, for these stages of a pass of so many images."""
+    numbers = {name: number for number, name in enumerate(layer_shapes(sizes))}
+    sums = [0, 0]
+    for stage in stages:
+        for request in stage.requests(images, numbers):
+            for rank in request.receivers:
+                sums[rank] += correction_bytes(request)
+    return sums[MODEL], sums[DATA]
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,8 @@ class LearnedFigures(TypedDict):
     refused_batches: int
     data_owner_bytes: int
     model_owner_bytes: int
+    dealer_bytes: int
+    """Of material for these batches, to this data owner."""
 
 
 class AnsweredImage(TypedDict):

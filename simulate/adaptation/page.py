@@ -56,6 +56,7 @@ def make_report(folder: Folder, experiment: AdaptationExperiment, summary: Adapt
             key: sum(owner[key] for owner in owners)
             for key in ("batches", "refused", "seconds", "bytes_sent", "bytes_received", "weights_bytes")
         },
+        "material": sum(summary["dealer_bytes"].values()),
         "moved": sum((dealer.sent + dealer.received).values()),
         "bars": bars_of(dealer, history.clients),
         "phases": [phase_row(phase, dealer, history.clients) for phase in PHASES],

@@ -60,7 +60,10 @@ def summarise(
         "final_loss": judged[last].loss if last else None,
         "rounds": _rounds(experiment, logs, owners, judged),
         "owners": {name: _owner(logs[name], ends.get(name, _GOES_ON)) for name in owners},
-        "batches": _batches([event for name in owners for event in _batches_of(logs[name])]),
+        "batches": _batches([event for name in owners for event in _batches_of(logs[name])], logs[MODEL_OWNER]),
+        "dealer_bytes": {
+            name: sum(event["material"] for event in _batches_of(logs[name])) for name in (MODEL_OWNER, *owners)
+        },
         "noise": _noise(folder, experiment, logs[MODEL_OWNER]),
         "parties": {name: _party(name, events) for name, events in logs.items()},
         "ended": ends.get(DEALER, _GOES_ON),
@@ -118,14 +121,21 @@ def _batches_of(events: Events) -> Events:
     return [event for event in events if event["event"] == "batch"]
 
 
-def _batches(batches: Events) -> BatchFigures:
+def _batches(batches: Events, model_owners: Events) -> BatchFigures:
+    """batches: of all data owners; model_owners: what the model owner has logged."""
+
+    def middle(key: str, events: Events) -> int | None:
+        return median_low(event[key] for event in events) if events else None
+
     return {
         "count": len(batches),
         "refused": sum(event["refused"] for event in batches),
         "seconds": median(event["seconds"] for event in batches) if batches else None,
         "waited_seconds": median(event["waited_seconds"] for event in batches) if batches else None,
-        "data_owner_bytes": median_low(event["sent"] for event in batches) if batches else None,
-        "model_owner_bytes": median_low(event["received"] for event in batches) if batches else None,
+        "data_owner_bytes": middle("sent", batches),
+        "model_owner_bytes": middle("received", batches),
+        "material_to_data_owner_bytes": middle("material", batches),
+        "material_to_model_owner_bytes": middle("material", _batches_of(model_owners)),
     }
 
 

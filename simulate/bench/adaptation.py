@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -39,13 +39,12 @@ from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.rehearsed import fitted_learning
 from tacit.parties.adaptation.ways import StepsInTheClear, StepsOnShares
 from tacit.parties.inference.data_owner import PassCosts
-from tacit.parties.inference.material import correction_bytes
-from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.inference.stages import material_bytes
 from tacit.protocol.adaptation.told import Reveal, told_blocks
-from tacit.protocol.inference.schedule import layer_shapes
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.bench import stock_adapters
 from tacit.simulate.bench.ends import BenchmarkError
@@ -236,15 +235,10 @@ def _by_operation(costs: Sequence[RoundCost]) -> dict[str, Any]:
 
 def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
     """Of the dealer's corrections in one pass, by the owner that receives them."""
-    numbers = {name: number for number, name in enumerate(layer_shapes(learning.public.sizes))}
-    sums = Counter({MODEL_OWNER: 0, DATA_OWNER: 0})
     told = told_blocks(reveal, learning.public.sizes.blocks, session=b"", number=1)
     way = StepsOnShares(learning) if reveal == "none" else StepsInTheClear(learning, DATA, lambda number: told)
-    for stage in way.course(1):
-        for request in stage.requests(learning.batch, numbers):
-            for rank in request.receivers:
-                sums[MODEL_OWNER if rank == MODEL else DATA_OWNER] += correction_bytes(request)
-    return dict(sums)
+    to_model_owner, to_data_owner = material_bytes(way.course(1), learning.batch, learning.public.sizes)
+    return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 
 
 def _plaintext(setting: AdaptationBenchmark, task: _Task) -> dict[str, float]:

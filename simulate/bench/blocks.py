@@ -33,12 +33,10 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred, PassCosts
-from tacit.parties.inference.material import correction_bytes
-from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
-from tacit.parties.inference.stages import BlockStage, stages
+from tacit.parties.inference.stages import BlockStage, material_bytes, stages
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
 from tacit.simulate.bench import shaft, stock_blocks
@@ -303,15 +301,10 @@ def _session(
 
 def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:
     """Of the dealer's corrections for the blocks in one pass, by the owner that receives them."""
-    public = model.public
-    numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}
-    sums = {MODEL_OWNER: 0, DATA_OWNER: 0}
-    for stage in stages(public, known=setting.input == "known"):
-        if isinstance(stage, BlockStage):
-            for request in stage.requests(setting.batch, numbers):
-                for rank in request.receivers:
-                    sums[MODEL_OWNER if rank == MODEL else DATA_OWNER] += correction_bytes(request)
-    return sums
+    found = stages(model.public, known=setting.input == "known")
+    blocks = [stage for stage in found if isinstance(stage, BlockStage)]
+    to_model_owner, to_data_owner = material_bytes(blocks, setting.batch, model.public.sizes)
+    return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 
 
 def _block_costs(done: PassCosts) -> list[RoundCost]:

@@ -72,6 +72,9 @@ class BatchFigures(TypedDict):
     waited_seconds: float | None
     data_owner_bytes: int | None
     model_owner_bytes: int | None
+    material_to_data_owner_bytes: int | None
+    """Sent by the dealer, as the next."""
+    material_to_model_owner_bytes: int | None
 
 
 class SumNoiseFigures(TypedDict):
@@ -106,6 +109,8 @@ class AdaptationFigures(TypedDict):
     rounds: list[AdaptationRound]
     owners: dict[str, AdaptationOwner]
     batches: BatchFigures
+    dealer_bytes: dict[str, int]
+    """Of material for all batches, by the owner that it went to, as that counts it."""
     noise: SumNoiseFigures | None
     """Null without noise."""
     parties: dict[str, AdaptationParty]

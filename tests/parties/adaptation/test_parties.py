@@ -22,7 +22,10 @@ from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.adaptation.told_stages import ToldBatch
+from tacit.parties.adaptation.ways import StepsInTheClear, StepsOnShares
+from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.inference.stages import material_bytes
 from tacit.parties.links import endpoint
 from tacit.protocol.adaptation.told import Reveal
 
@@ -94,6 +97,20 @@ async def begun(
         found.learns(name, own, reveal=reveal)
 
 
+async def check_material(found: AdaptingHouse, learning: PublicLearning, name: str, reveal: Reveal) -> None:
+    """Both owners and the dealer say of every batch, and of the session, what its requests come to."""
+    # Of one block, so that in every pass the same is told.
+    way = StepsOnShares(learning) if reveal == "none" else StepsInTheClear(learning, DATA, lambda number: (True,))
+    batches = learning.schedule.rounds * learning.batches
+    sizes = dict(zip((MODEL_OWNER, name), material_bytes(way.course(1), 4, learning.public.sizes), strict=True))
+    assert min(sizes.values()) > 0
+    for _ in range(batches):
+        await found.house.waits(name, "batch", material=sizes[name])
+        await found.house.waits(MODEL_OWNER, "batch", peer=name, material=sizes[MODEL_OWNER])
+    dealt = {owner: batches * size for owner, size in sizes.items()}
+    await found.house.waits(DEALER, "session-over", owners=[MODEL_OWNER, name], material=dealt)
+
+
 @pytest.mark.parametrize("reveal", ["none", pytest.param("sampled", marks=pytest.mark.end_to_end), "all"])
 async def test_what_is_learned_is_what_is_learned_in_the_clear(
     tmp_path: Path,
@@ -118,6 +135,7 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
         for name in OWNERS:
             assert distance(found.common(name), found.common("alice")) == 0
             assert found.learners[name].based == 2
+            await check_material(found, learning, name, reveal)
 
 
 async def test_what_is_enrolled_is_learned_in_the_order_of_the_model_owner(

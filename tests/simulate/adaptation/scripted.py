@@ -68,8 +68,9 @@ class Script:
         survivors = [name for name in OWNERS if name != dropped]
         self.log(DEALER, "round", round=number, cohort=list(OWNERS), absent={})
         for place, name in enumerate(OWNERS):
-            batch = {"waited_seconds": 0.5, "seconds": 1.0 + place, "sent": 2000, "received": 3000}
+            batch = {"waited_seconds": 0.5, "seconds": 1.0 + place, "sent": 2000, "received": 3000, "material": 5000}
             self.log(name, "batch", round=number, number=1, refused=place < refused, **batch)
+            self.log(MODEL_OWNER, "batch", peer=name, round=number, number=1, refused=place < refused, material=700)
             self.log(name, "phase", round=number, phase="TRAIN", seconds=2.0, next="MASKED_INPUT")
             self.log(name, "traffic", round=number, phase="MASKED_INPUT", sent=400, received=40)
         self.log(DEALER, "phase", round=number, phase="TRAIN", seconds=2.5, next="UNMASK")

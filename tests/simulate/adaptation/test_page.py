@@ -49,8 +49,10 @@ def test_a_run_that_went_well(tmp_path: Path) -> None:
     for name in ("Private passes", "Secure sums", "Who together sees more", "tacit adapt --seed 5"):
         assert name in text
     assert text.count("data-owner-4") >= 2
-    # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights, and what the dealer's log has of the sums.
-    assert "44 kB" in text
+    # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights, and 5,700 bytes of material for each batch.
+    assert "Payload moved 89.6 kB" in text
+    assert "45.6 kB of the dealer's material" in text
+    assert "it, 5 kB to the data owner and 700 bytes to the model owner." in text
 
 
 def test_it_needs_nothing_else(tmp_path: Path) -> None:

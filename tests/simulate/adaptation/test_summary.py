@@ -48,7 +48,10 @@ def test_passes_and_sums_are_told_by_party(tmp_path: Path) -> None:
         "waited_seconds": 0.5,
         "data_owner_bytes": 2000,
         "model_owner_bytes": 3000,
+        "material_to_data_owner_bytes": 5000,
+        "material_to_model_owner_bytes": 700,
     }
+    assert found["dealer_bytes"] == {"model-owner": 8 * 700, **dict.fromkeys(OWNERS, 2 * 5000)}
     second = found["owners"][OWNERS[1]]
     assert (second["round"], second["batches"], second["sessions"]) == (2, 2, 1)
     assert (second["seconds"], second["waited_seconds"]) == (4.0, 1.0)
