@@ -63,7 +63,9 @@ def vectors(
 def peer(
     address: Annotated[str, typer.Argument(metavar="tcp://HOST:PORT", help="Of the live party, or to listen at.")],
     side: Annotated[
-        Literal["client", "server", "model-owner", "data-owner", "owners"],
+        Literal[
+            "client", "server", "model-owner", "data-owner", "owners", "adapting-model-owner", "adapting-data-owner"
+        ],
         typer.Option("--as", help="Whom this command plays; the live party is the other one."),
     ],
     keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and the keys of those whom it plays.")],
@@ -71,8 +73,12 @@ def peer(
         str | None,
         typer.Option(
             metavar="tcp://HOST:PORT",
-            help="As model-owner or data-owner: where the dealer listens, which it plays too.",
+            help="As one of model owner and data owner: where the dealer listens, which it plays too.",
         ),
+    ] = None,
+    sums: Annotated[
+        str | None,
+        typer.Option(metavar="tcp://HOST:PORT", help="As adapting-model-owner: where the dealer serves the sums."),
     ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="Play only this case, after the honest one. Repeatable.")
@@ -92,14 +98,14 @@ def peer(
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.links.keys import KeyFileError
     from tacit.parties.links.roster import RosterFileError
-    from tacit.simulate.conformance.peer.play import play
+    from tacit.simulate.conformance.peer.play import Addresses, play
     from tacit.simulate.conformance.peer.script import PeerError
 
     def tell(text: str) -> None:
         typer.echo(f"tacit: {text}", err=True)
 
     with complaining(((PeerError, KeyFileError, RosterFileError, EndpointError), WRONG_INPUT)):
-        playing = play(address, side, keys, dealer_address=dealer, names=case or (), wait=wait, tell=tell)
+        playing = play(Addresses(address, dealer, sums), side, keys, names=case or (), wait=wait, tell=tell)
         verdicts = asyncio.run(playing)
     headings = ("case", "expected", "seen", "verdict")
     rows = []

@@ -12,9 +12,16 @@ from tacit.protocol.adaptation.weighting import weight_of
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import PassStarted
 from tacit.protocol.inference.results import InferenceEnded, PassBegun
+from tacit.simulate.world.adaptation import (
+    OPENING_PATIENCE,
+    PASS,
+    MemoryAdaptation,
+    learning_terms,
+    round_plan,
+    whole_round,
+)
 from tacit.simulate.world.inference import MODEL_OWNER, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
-from tests.world.adaptation import OPENING_PATIENCE, PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 
 FIRST, SECOND, LIAR = NAMES = data_owner_names(3)
 HONEST = (FIRST, SECOND)

@@ -21,6 +21,7 @@ from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[1] / "simulate" / "conformance" / "peer")
+    from adaptation_bench import AdaptationBench
     from inference_bench import InferenceBench
 
 Invoke = Callable[..., Result]
@@ -95,6 +96,19 @@ def test_our_parties_of_private_inference_hold(tacit: Invoke, tmp_path: Path, si
     found = check_output(verdicts, "peer")["cases"]
     assert [verdict["case"] for verdict in found] == names
     assert all(verdict["holds"] and verdict["seen"] == verdict["expected"] for verdict in found)
+
+
+@pytest.mark.parametrize("side", ["adapting-model-owner", "adapting-data-owner"])
+def test_our_parties_of_adaptation_hold(tacit: Invoke, tmp_path: Path, side: Side) -> None:
+    live = AdaptationBench(tmp_path, patience=PATIENCE)
+    verdicts = tmp_path / "verdicts.json"
+    sums = ("--sums", live.sums_address) if side == "adapting-model-owner" else ()
+    with live.live(side):
+        result = tacit(
+            "conformance", "peer", live.address, "--as", side, "--keys", live.give_keys(side), "--dealer",
+            live.dealer_address, *sums, "--json", verdicts,
+        )  # fmt: skip
+    check_all_hold(result, side, verdicts)
 
 
 def test_what_does_not_hold_is_shown(tacit: Invoke, bench: MakeBench) -> None:
@@ -222,6 +236,19 @@ WRONG_INFERENCE: dict[str, tuple[Side, Callable[[InferenceBench, Path], None], t
     "no key of the model owner": ("owners", without("hospital.key"), NONE, "hospital.key is missing"),
     "no terms": ("model-owner", with_terms, DEALING, "write the encoding of terms that a model owner sends"),
     "terms out of reach": ("model-owner", with_a_folder_of_terms, DEALING, "terms.msgpack: cannot be read"),
+    "no address of the sums": (
+        "adapting-model-owner",
+        without(),
+        DEALING,
+        "as adapting-model-owner it plays the sums too: give its address",
+    ),
+    "sums too many": (
+        "adapting-data-owner",
+        without(),
+        (*DEALING, "--sums", "tcp://127.0.0.1:*"),
+        "it plays no sums: leave its address",
+    ),
+    "one data owner": ("adapting-data-owner", without("ward.key"), DEALING, "put the .key files of 2 or more there"),
     "no such case": ("owners", without(), ("--case", "nap"), "there is no case 'nap' as owners; the cases are honest"),
 }
 

@@ -17,9 +17,9 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.bench.peak import Peak
+from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
 from tests.fuzz.wire import Wire
-from tests.world.adaptation import MemoryAdaptation, round_plan
 
 MOST_BYTES = 64 << 20
 """Above what a run starts with."""

@@ -95,16 +95,19 @@ class Observation:
 
 
 class Session(MemoryFederation):
-    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included."""
+    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included.
+    model: to begin with; None: a random one."""
 
-    def __init__(self, keyring: Keyring, live: str, configuration: Configuration) -> None:
+    def __init__(
+        self, keyring: Keyring, live: str, configuration: Configuration, *, model: bytes | None = None
+    ) -> None:
         super().__init__(
             configuration,
             len(keyring.roster.clients),
             seed=os.urandom(32),
             policies=dict.fromkeys(keyring.ours, _POLICY),
             smallest_cohort=2,
-            model=draw_model(configuration),
+            model=draw_model(configuration) if model is None else model,
             members=(keyring.roster, keyring.signing),
         )
         self.outside = live

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import EndpointError, Event, Limits, NotConnectedError, PeerStalledError, Received
@@ -88,14 +88,15 @@ def listening(
 class Cast:
     """Plays cases one after the other. live: the party under test; wait: seconds for anything from it."""
 
-    kinds: ClassVar[Kinds] = MESSAGES
-    """The messages of the links."""
-
     def __init__(self, live: str, lines: Iterable[Line], *, wait: float) -> None:
         self.live = live
         self.lines = {line.own: line for line in lines}
         self.wait = wait
         self._arrivals: Arrivals = asyncio.Queue()
+
+    def kinds(self, own: str) -> Kinds:
+        """The messages of the link of one of ours."""
+        return MESSAGES
 
     async def play(self, case: Any) -> PeerVerdict:
         """Tell the lie of the case, and see what follows. Raises EndpointError when the live party is out of reach."""
@@ -105,7 +106,7 @@ class Cast:
         """Something has come over the link of one of ours."""
         if not isinstance(event, Received) or event.sender != self.live:
             return
-        parcel, envelope, message = with_received(Parcel(self.live, own, event.frames, self.kinds), 0), None, None
+        parcel, envelope, message = with_received(Parcel(self.live, own, event.frames, self.kinds(own)), 0), None, None
         with contextlib.suppress(RemoteProtocolError):
             packet = parcel.packet
             envelope = packet.envelope

@@ -52,6 +52,7 @@ from tacit.simulate.conformance.peer.script import (
 
 COMPLETES: Final = "completes the session"
 MODEL_OWNER, DATA_OWNER, DEALER, BOTH = "the model owner", "the data owner", "the dealer", "both"
+OTHERS: Final = "others"
 OTHER_SESSION: Final = b"\x07" * 32
 OTHER_HASH: Final = bytes(32)
 STRANGE: Final = Stock(id=OTHER_HASH, batch=1, next=0, end=9)
@@ -97,7 +98,7 @@ def ends(code: Code, told: str) -> str:
     return f"ends with {code.name}, tells {told}"
 
 
-def _ending(name: str, does: str, code: Code, told: str, lie: Lie = honest, **more: Any) -> InferenceCase:
+def ending(name: str, does: str, code: Code, told: str, lie: Lie = honest, **more: Any) -> InferenceCase:
     """A case in which the live party ends the session."""
     return InferenceCase(name, does, ends(code, told), lie, **more)
 
@@ -119,11 +120,12 @@ def astray(kind: type[Message], *, first: bool = False, **envelope: Any) -> Lie:
     return instead(kind, lambda scene, said: [stray(said, **envelope), said][: 1 + first])
 
 
-def _following(number: int) -> int:
+def following(number: int) -> int:
+    """One higher."""
     return number + 1
 
 
-def _wire_faults(kind: type[Message], *, prefix: str = "", who: str = "") -> tuple[InferenceCase, ...]:
+def wire_faults(kind: type[Message], *, prefix: str = "", who: str = "") -> tuple[InferenceCase, ...]:
     """What everybody refuses, in the place of a message of this kind. who: subject of what is done, if not obvious."""
     type_ = kind.TYPE
     faults: tuple[tuple[str, str, Code, Lie], ...] = (
@@ -140,7 +142,7 @@ def _wire_faults(kind: type[Message], *, prefix: str = "", who: str = "") -> tup
     return _refused(faults, prefix, who)
 
 
-def _chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = "") -> tuple[InferenceCase, ...]:
+def chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = "") -> tuple[InferenceCase, ...]:
     """What can be wrong with a chunk of something whose length is known; index: the field that numbers the whole."""
     type_ = kind.TYPE
     faults: tuple[tuple[str, str, Code, Lie], ...] = (
@@ -149,8 +151,8 @@ def _chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = ""
          carried(kind, payload=lambda payload: bytes(payload) + bytes(1))),
         ("empty", f"sends {type_} without a raw frame", Code.VECTOR, carried(kind, payload=None)),
         ("misplaced", f"numbers the {index} of {type_} one too high", Code.UNEXPECTED,
-         altered(kind, **{index: _following})),
-        ("other-chunk", f"numbers the chunk of {type_} one too high", Code.UNEXPECTED, altered(kind, chunk=_following)),
+         altered(kind, **{index: following})),
+        ("other-chunk", f"numbers the chunk of {type_} one too high", Code.UNEXPECTED, altered(kind, chunk=following)),
         ("again", f"sends {type_} twice, correctly numbered", Code.UNEXPECTED, repeated(kind)),
     )  # fmt: skip
     return _refused(faults, prefix, who)
@@ -158,7 +160,7 @@ def _chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = ""
 
 def _refused(faults: Sequence[tuple[str, str, Code, Lie]], prefix: str, who: str) -> tuple[InferenceCase, ...]:
     """Cases that end the session for everybody in it."""
-    return tuple(_ending(prefix + name, f"{who} {does}".lstrip(), code, BOTH, lie) for name, does, code, lie in faults)
+    return tuple(ending(prefix + name, f"{who} {does}".lstrip(), code, BOTH, lie) for name, does, code, lie in faults)
 
 
 def _all_openings(scene: Scene, said: Saying) -> list[Saying]:
@@ -177,29 +179,45 @@ def _unasked(scene: Scene, said: Saying) -> list[Saying]:
 
 
 OPENING_CASES: Final = (
-    *_chunk_faults(Opening, "step", prefix="opening-"),
-    _ending("opening-early", "opens all at once, before it can know what it depends on",
+    *chunk_faults(Opening, "step", prefix="opening-"),
+    ending("opening-early", "opens all at once, before it can know what it depends on",
             Code.UNEXPECTED, BOTH, instead(Opening, _all_openings), act="stops"),
-    _ending("silence", "says nothing more where an opening is due", Code.TIMEOUT, BOTH, at=Opening, act="stops"),
-    _ending("gone", "closes its link in the middle of a pass", Code.LEFT, DEALER, at=Opening, act="hangs up"),
-    _ending("leaves", "gives up in the middle of a pass", Code.LOCAL, DEALER, leaving(Opening)),
+    ending("silence", "says nothing more where an opening is due", Code.TIMEOUT, BOTH, at=Opening, act="stops"),
+    ending("gone", "closes its link in the middle of a pass", Code.LEFT, DEALER, at=Opening, act="hangs up"),
+    ending("leaves", "gives up in the middle of a pass", Code.LOCAL, DEALER, leaving(Opening)),
 )  # fmt: skip
 """Of the other owner, in the rounds of a pass."""
 WELCOME_CASES: Final = (
     InferenceCase("dealer-former-session", "the dealer says something of another session first", COMPLETES,
             astray(MaterialWelcome, first=True)),
-    *_wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
-    _ending("dealer-twice", "the dealer welcomes twice, correctly numbered", Code.UNEXPECTED, BOTH,
+    *wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
+    ending("dealer-twice", "the dealer welcomes twice, correctly numbered", Code.UNEXPECTED, BOTH,
             repeated(MaterialWelcome)),
-    _ending("dealer-unasked", "the dealer sends what nobody ordered", Code.UNEXPECTED, BOTH,
+    ending("dealer-unasked", "the dealer sends what nobody ordered", Code.UNEXPECTED, BOTH,
             instead(MaterialWelcome, _unasked)),
-    _ending("dealer-out-of-turn", "the dealer orders material", Code.UNEXPECTED, BOTH,
+    ending("dealer-out-of-turn", "the dealer orders material", Code.UNEXPECTED, BOTH,
             carried(MaterialWelcome, message=OrderMaterial(first=0, count=1, requests=b""))),
 )  # fmt: skip
 """Of the dealer, before it deals anything."""
 
 
-def _offering(sizes: Mapping[str, int], **fields: Any) -> Lie:
+MATERIAL_CASES: Final = (
+    *chunk_faults(Material, "number", prefix="material-", who=DEALER),
+    ending("dealer-refuses", "the dealer gives up", Code.LOCAL, DATA_OWNER, leaving(Material)),
+    ending("dealer-silence", "the dealer does not send what was ordered", Code.TIMEOUT, BOTH,
+           at=Material, act="stops"),
+    ending("dealer-gone", "the dealer closes its link", Code.LEFT, DATA_OWNER, at=Material, act="hangs up"),
+)  # fmt: skip
+"""Of the dealer, when it deals to a model owner."""
+WELCOME_ENDINGS: Final = (
+    ending("dealer-refuses", "the dealer gives up", Code.LOCAL, MODEL_OWNER, leaving(MaterialWelcome)),
+    ending("dealer-silence", "the dealer never welcomes", Code.TIMEOUT, BOTH, at=MaterialWelcome, act="stops"),
+    ending("dealer-gone", "the dealer closes its link", Code.LEFT, MODEL_OWNER, at=MaterialWelcome, act="hangs up"),
+)  # fmt: skip
+"""The same to a data owner, before it deals anything."""
+
+
+def offering(sizes: Mapping[str, int], **fields: Any) -> Lie:
     """Other sizes and other fields in the terms, whether they fit together or not."""
 
     def change(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
@@ -209,53 +227,52 @@ def _offering(sizes: Mapping[str, int], **fields: Any) -> Lie:
     return altered(InferenceTerms, change)
 
 
-def _wider(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
+def wider(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
     """Images with one patch more along an edge."""
     terms = msgpack.unpackb(message.terms)
     sizes = terms["sizes"]
     return {"terms": msgpack.packb({**terms, "sizes": {**sizes, "side": sizes["side"] + sizes["patch"]}})}
 
 
-def _later(scene: Scene, said: Saying) -> Sequence[Saying]:
+def replaced_later(scene: Scene, said: Saying) -> Sequence[Saying]:
+    """Starts the second pass with another model."""
     return altered(PassStarted, weights=OTHER_HASH)(scene, said) if said.round > 1 else [said]
 
 
 DATA_OWNER_CASES: Final = (
     InferenceCase("honest", "a whole session", COMPLETES),
-    _ending("other-roster", "holds another roster", Code.ROSTER, MODEL_OWNER,
+    ending("other-roster", "holds another roster", Code.ROSTER, MODEL_OWNER,
             altered(InferenceTerms, roster=OTHER_HASH)),
-    _ending("terms-trailing", "sends a byte too much in the terms", Code.MALFORMED, MODEL_OWNER,
+    ending("terms-trailing", "sends a byte too much in the terms", Code.MALFORMED, MODEL_OWNER,
             altered(InferenceTerms, terms=lambda terms: terms + b"\0")),
-    _ending("terms-uneven", "offers sizes that do not fit together", Code.MALFORMED, MODEL_OWNER,
-            _offering({"patch": 2, "side": 5})),
-    _ending("terms-huge", "offers a model beyond the limits", Code.MALFORMED, MODEL_OWNER,
-            _offering({"patch": 128, "side": 128, "channels": 1 + LARGEST_PIXELS // 128**2})),
-    _ending("terms-wider", "offers a model for larger images", Code.MODEL, MODEL_OWNER,
-            altered(InferenceTerms, _wider)),
-    _ending("terms-few", "offers to compute one image", Code.POLICY, MODEL_OWNER,
-            _offering({}, most_images=1, most_batch=1)),
-    _ending("terms-out-of-turn", "starts a pass where terms are due", Code.UNEXPECTED, MODEL_OWNER,
+    ending("terms-uneven", "offers sizes that do not fit together", Code.MALFORMED, MODEL_OWNER,
+            offering({"patch": 2, "side": 5})),
+    ending("terms-huge", "offers a model beyond the limits", Code.MALFORMED, MODEL_OWNER,
+            offering({"patch": 128, "side": 128, "channels": 1 + LARGEST_PIXELS // 128**2})),
+    ending("terms-wider", "offers a model for larger images", Code.MODEL, MODEL_OWNER,
+            altered(InferenceTerms, wider)),
+    ending("terms-few", "offers to compute one image", Code.POLICY, MODEL_OWNER,
+            offering({}, most_images=1, most_batch=1)),
+    ending("terms-out-of-turn", "starts a pass where terms are due", Code.UNEXPECTED, MODEL_OWNER,
             carried(InferenceTerms, message=PassStarted(weights=OTHER_HASH))),
     InferenceCase("former-session", "says something of a former session before the terms", COMPLETES,
             astray(InferenceTerms, first=True, sequence=7)),
-    _ending("other-session", "writes another session into masked-weights", Code.SESSION, BOTH, astray(MaskedWeights)),
-    *_wire_faults(MaskedWeights),
-    *_chunk_faults(MaskedWeights, "layer", prefix="weights-"),
-    _ending("out-of-turn", "starts a pass where masked weights are due", Code.UNEXPECTED, BOTH,
+    ending("other-session", "writes another session into masked-weights", Code.SESSION, BOTH, astray(MaskedWeights)),
+    *wire_faults(MaskedWeights),
+    *chunk_faults(MaskedWeights, "layer", prefix="weights-"),
+    ending("out-of-turn", "starts a pass where masked weights are due", Code.UNEXPECTED, BOTH,
             carried(MaskedWeights, message=PassStarted(weights=OTHER_HASH), payload=None)),
     InferenceCase("other-stock", "says that it has laid by what nobody else has", COMPLETES,
                   altered(InferenceTerms, stock=STRANGE)),
-    _ending("laid-by-unasked", "says that it has laid by what nobody has asked for", Code.UNEXPECTED, BOTH,
+    ending("laid-by-unasked", "says that it has laid by what nobody has asked for", Code.UNEXPECTED, BOTH,
             carried(PassStarted, message=LaidBy(kept=True), round=0)),
-    _ending("other-model", "starts a pass with another model than agreed", Code.MODEL, BOTH,
+    ending("other-model", "starts a pass with another model than agreed", Code.MODEL, BOTH,
             altered(PassStarted, weights=OTHER_HASH)),
-    _ending("model-replaced", "starts the second pass with another model", Code.MODEL, BOTH, _later),
-    _ending("started-twice", "starts a pass twice", Code.UNEXPECTED, BOTH, repeated(PassStarted)),
+    ending("model-replaced", "starts the second pass with another model", Code.MODEL, BOTH, replaced_later),
+    ending("started-twice", "starts a pass twice", Code.UNEXPECTED, BOTH, repeated(PassStarted)),
     *OPENING_CASES,
     *WELCOME_CASES,
-    _ending("dealer-refuses", "the dealer gives up", Code.LOCAL, MODEL_OWNER, leaving(MaterialWelcome)),
-    _ending("dealer-silence", "the dealer never welcomes", Code.TIMEOUT, BOTH, at=MaterialWelcome, act="stops"),
-    _ending("dealer-gone", "the dealer closes its link", Code.LEFT, MODEL_OWNER, at=MaterialWelcome, act="hangs up"),
+    *WELCOME_ENDINGS,
 )  # fmt: skip
 """What our model owner and our dealer do to a live data owner. What is not the dealer's is our model owner's."""
 
@@ -267,40 +284,36 @@ def _pass_too_many(scene: Scene, said: Saying) -> list[Saying]:
 
 MODEL_OWNER_CASES: Final = (
     InferenceCase("honest", "a whole session of two passes", COMPLETES),
-    _ending("other-roster", "holds another roster", Code.ROSTER, DATA_OWNER,
+    ending("other-roster", "holds another roster", Code.ROSTER, DATA_OWNER,
             altered(InferenceHello, roster=OTHER_HASH)),
-    _ending("pickled-hello", "sends a pickle for the body of inference-hello", Code.MALFORMED, DATA_OWNER,
+    ending("pickled-hello", "sends a pickle for the body of inference-hello", Code.MALFORMED, DATA_OWNER,
             pickled(InferenceHello)),
-    _ending("unreadable-hello", "writes version 0 into inference-hello", Code.VERSION, DATA_OWNER,
+    ending("unreadable-hello", "writes version 0 into inference-hello", Code.VERSION, DATA_OWNER,
             enveloped(InferenceHello, version=0)),
     InferenceCase("hello-again", "says hello again in the middle of a session",
             f"{ends(Code.LEFT, DEALER)}, {COMPLETES}", at=StartPass, act="begins again"),
-    _ending("other-terms", "agrees to other terms than were offered", Code.POLICY, DATA_OWNER,
+    ending("other-terms", "agrees to other terms than were offered", Code.POLICY, DATA_OWNER,
             altered(AgreeTerms, terms=OTHER_HASH)),
-    _ending("more-images", "wants more images than are offered", Code.POLICY, DATA_OWNER,
+    ending("more-images", "wants more images than are offered", Code.POLICY, DATA_OWNER,
             altered(AgreeTerms, images=MOST_IMAGES)),
-    _ending("larger-batch", "wants more images in a pass than it has", Code.POLICY, DATA_OWNER,
+    ending("larger-batch", "wants more images in a pass than it has", Code.POLICY, DATA_OWNER,
             altered(AgreeTerms, lambda scene, message: {"batch": message.images + 1})),
     InferenceCase("other-stock", "says that it has laid by what nobody else has", COMPLETES,
                   altered(AgreeTerms, stock=STRANGE)),
-    _ending("other-session", "writes another session into start-pass", Code.SESSION, BOTH, astray(StartPass)),
-    *_wire_faults(StartPass),
-    _ending("other-model", "asks for another model than was agreed on", Code.MODEL, BOTH,
+    ending("other-session", "writes another session into start-pass", Code.SESSION, BOTH, astray(StartPass)),
+    *wire_faults(StartPass),
+    ending("other-model", "asks for another model than was agreed on", Code.MODEL, BOTH,
             altered(StartPass, weights=OTHER_HASH)),
-    _ending("pass-too-many", "asks for a pass more than was agreed on", Code.POLICY, BOTH,
+    ending("pass-too-many", "asks for a pass more than was agreed on", Code.POLICY, BOTH,
             instead(CloseInference, _pass_too_many)),
-    _ending("out-of-turn", "opens something where no pass has begun", Code.UNEXPECTED, BOTH,
+    ending("out-of-turn", "opens something where no pass has begun", Code.UNEXPECTED, BOTH,
             instead(StartPass, lambda scene, said: [
                 Saying(Opening(step=0, chunk=0), said.round - 1, payload=bytes(8))])),
-    _ending("closes-early", "closes in the middle of a pass", Code.UNEXPECTED, BOTH,
+    ending("closes-early", "closes in the middle of a pass", Code.UNEXPECTED, BOTH,
             instead(Opening, lambda scene, said: [Saying(CloseInference(), round=0)])),
     *OPENING_CASES,
     *WELCOME_CASES,
-    *_chunk_faults(Material, "number", prefix="material-", who=DEALER),
-    _ending("dealer-refuses", "the dealer gives up", Code.LOCAL, DATA_OWNER, leaving(Material)),
-    _ending("dealer-silence", "the dealer does not send what was ordered", Code.TIMEOUT, BOTH,
-            at=Material, act="stops"),
-    _ending("dealer-gone", "the dealer closes its link", Code.LEFT, DATA_OWNER, at=Material, act="hangs up"),
+    *MATERIAL_CASES,
 )  # fmt: skip
 """What our data owner and our dealer do to a live model owner. What is not the dealer's is our data owner's."""
 
@@ -328,38 +341,38 @@ def _second_session(scene: Scene, said: Saying) -> list[Saying]:
 
 DEALER_CASES: Final = (
     InferenceCase("honest", "what both order comes, and is right", COMPLETES),
-    _ending("other-roster", "holds another roster", Code.ROSTER, DATA_OWNER,
+    ending("other-roster", "holds another roster", Code.ROSTER, DATA_OWNER,
             altered(MaterialHello, roster=OTHER_HASH), witness=DATA_OWNER),
-    _ending("other-peer", "comes for a session with somebody else", Code.MEMBERS, DATA_OWNER,
+    ending("other-peer", "comes for a session with somebody else", Code.MEMBERS, DATA_OWNER,
             altered(MaterialHello, peer="somebody-else"), witness=DATA_OWNER),
-    _ending("pickled-hello", "sends a pickle for the body of material-hello", Code.MALFORMED, DATA_OWNER,
+    ending("pickled-hello", "sends a pickle for the body of material-hello", Code.MALFORMED, DATA_OWNER,
             pickled(MaterialHello), witness=DATA_OWNER),
-    _ending("other-terms", "comes with other terms than the model owner", Code.POLICY, BOTH,
+    ending("other-terms", "comes with other terms than the model owner", Code.POLICY, BOTH,
             altered(MaterialHello, terms=OTHER_HASH), anyone=True),
-    _ending("hello-twice", "says hello twice", Code.UNEXPECTED, BOTH,
+    ending("hello-twice", "says hello twice", Code.UNEXPECTED, BOTH,
             instead(OrderMaterial, lambda scene, said: [scene.former[MaterialHello]])),
-    _ending("second-session", "begins another session", Code.SESSION, BOTH, instead(OrderMaterial, _second_session)),
+    ending("second-session", "begins another session", Code.SESSION, BOTH, instead(OrderMaterial, _second_session)),
     InferenceCase("former-session", "orders in another session first", COMPLETES, astray(OrderMaterial, first=True)),
-    *_wire_faults(OrderMaterial),
-    _ending("out-of-turn", "closes a session of inference", Code.UNEXPECTED, BOTH,
+    *wire_faults(OrderMaterial),
+    ending("out-of-turn", "closes a session of inference", Code.UNEXPECTED, BOTH,
             carried(OrderMaterial, message=CloseInference())),
-    _ending("number-twice", "orders a number twice", Code.SEQUENCE, BOTH, _second(altered(OrderMaterial, first=0))),
-    _ending("number-skipped", "leaves out a number", Code.SEQUENCE, BOTH, altered(OrderMaterial, first=_following)),
-    _ending("other-order", "orders other material than the model owner", Code.POLICY, BOTH,
+    ending("number-twice", "orders a number twice", Code.SEQUENCE, BOTH, _second(altered(OrderMaterial, first=0))),
+    ending("number-skipped", "leaves out a number", Code.SEQUENCE, BOTH, altered(OrderMaterial, first=following)),
+    ending("other-order", "orders other material than the model owner", Code.POLICY, BOTH,
             altered(OrderMaterial, requests=lambda requests: requests + b"\0"), anyone=True),
-    _ending("far-ahead", f"orders {MOST_ORDERS + 2} times, which is too far ahead",
+    ending("far-ahead", f"orders {MOST_ORDERS + 2} times, which is too far ahead",
             Code.UNEXPECTED, DATA_OWNER, _second(_far_ahead), act="stops", witness=DATA_OWNER),
-    _ending("unreadable-order", "both order what is no request", Code.MALFORMED, BOTH,
+    ending("unreadable-order", "both order what is no request", Code.MALFORMED, BOTH,
             altered(OrderMaterial, requests=b"\xc1"), anyone=True, together=True),
-    _ending("miscounted-order", "both count a request too many", Code.MALFORMED, BOTH,
-            _second(altered(OrderMaterial, count=_following)),
+    ending("miscounted-order", "both count a request too many", Code.MALFORMED, BOTH,
+            _second(altered(OrderMaterial, count=following)),
             anyone=True, together=True),
-    _ending("order-after-over", "orders after it has said that it is done", Code.SEQUENCE, MODEL_OWNER,
+    ending("order-after-over", "orders after it has said that it is done", Code.SEQUENCE, MODEL_OWNER,
             instead(OrderMaterial, lambda scene, said: [Saying(MaterialOver(), round=0), said]),
             witness=MODEL_OWNER),
-    _ending("silence", "orders nothing, while the model owner waits", Code.TIMEOUT, BOTH,
+    ending("silence", "orders nothing, while the model owner waits", Code.TIMEOUT, BOTH,
             at=OrderMaterial, act="stops"),
-    _ending("gone", "closes its link", Code.LEFT, MODEL_OWNER, at=OrderMaterial, act="hangs up"),
-    _ending("leaves", "gives up", Code.LOCAL, MODEL_OWNER, leaving(OrderMaterial)),
+    ending("gone", "closes its link", Code.LEFT, MODEL_OWNER, at=OrderMaterial, act="hangs up"),
+    ending("leaves", "gives up", Code.LOCAL, MODEL_OWNER, leaving(OrderMaterial)),
 )  # fmt: skip
 """What our owners do to a live dealer. Our data owner lies, unless it says both."""

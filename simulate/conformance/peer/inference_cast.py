@@ -10,16 +10,24 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any, ClassVar
 
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.inference.data_owner import Wish
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MaterialOver, Terms
+from tacit.protocol.core.messages import Abort, Kinds, Message
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MaterialOver
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.conformance.peer.cast import Cast, Line
-from tacit.simulate.conformance.peer.inference_cases import BOTH, COMPLETES, OTHER_SESSION, InferenceCase, Scene, ends
+from tacit.simulate.conformance.peer.inference_cases import (
+    BOTH,
+    COMPLETES,
+    OTHER_SESSION,
+    OTHERS,
+    InferenceCase,
+    Scene,
+    ends,
+)
 from tacit.simulate.conformance.peer.keyring import Keyring
 from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, saying, verdict
 from tacit.simulate.world.inference import MemoryInference, Side, Told
@@ -38,6 +46,8 @@ class Observed:
     """By whom of ours the live party has told."""
     reproach: str = ""
     """What is wrong, in other words."""
+    found: str = ""
+    """What has come of the session, if that is looked at."""
     held: bool = False
     """Whether a session came to its regular end."""
 
@@ -45,13 +55,14 @@ class Observed:
         """The verdict."""
         told: dict[tuple[Code, str], list[str]] = {}
         for name, abort in self.aborts.items():
-            if self.case.witness in ("", self.roles[name]):
-                told.setdefault((abort.code, abort.culprit), []).append(self.roles[name])
+            role = self.roles.get(name, OTHERS)
+            if self.case.witness in ("", role):
+                told.setdefault((abort.code, abort.culprit), []).append(role)
         words = []
         for (code, culprit), roles in told.items():
             blames = "" if self.case.anyone or culprit == self.liar else f", blames {culprit or 'nobody'}"
             words.append(ends(code, BOTH if len(roles) == len(self.roles) else roles[0]) + blames)
-        words += [self.reproach] if self.reproach else []
+        words += [each for each in (self.reproach, self.found) if each]
         words += [COMPLETES] if self.held else []
         if not self.liar and self.case.lies and self.held:
             words.append("it is over before the lie")
@@ -59,10 +70,11 @@ class Observed:
 
 
 class OneSession(MemoryInference):
-    """Our two parties in one session with the live one, of which a cast hears what they tell."""
+    """Our two parties in one session with the live one, of which a cast hears what they tell. of_world, more: as of a
+    world without one."""
 
-    def __init__(self, cast: InferenceCast, wishes: Mapping[str, Wish], *, terms: Terms | None = None) -> None:
-        super().__init__(wishes, terms=terms, seed=os.urandom(32), roster=cast.roster)
+    def __init__(self, cast: InferenceCast, *of_world: Any, **more: Any) -> None:
+        super().__init__(*of_world, **more, seed=os.urandom(32), roster=cast.roster)
         self.outside = cast.live
         self._cast = cast
 
@@ -74,7 +86,8 @@ class OneSession(MemoryInference):
 class InferenceCast(Cast):
     """roles: what ours are called in verdicts, by name; liars: who tells the lies, unless a case says that both do."""
 
-    kinds = INFERENCE_MESSAGES
+    SPOKEN: ClassVar[Kinds] = INFERENCE_MESSAGES
+    """By owners with each other; with the dealer they speak private inference."""
     world: OneSession | None = None
     """That of the session, once it has begun."""
 
@@ -92,7 +105,8 @@ class InferenceCast(Cast):
         self.roster = keyring.roster
         self._liars: Collection[str] = roles if liars is None else liars
         self._roles = roles
-        self._links: dict[str, Link] = {}
+        self._links: dict[tuple[str, bytes], Link] = {}
+        """By whom of ours, and the session."""
         self._former: dict[str, dict[type[Message], Saying]] = {}
         self.past: set[bytes] = set()
         """Sessions of earlier cases."""
@@ -102,7 +116,7 @@ class InferenceCast(Cast):
         """All sessions of this case."""
         self._silent: set[str] = set()
         self._liars_before: set[str] = set()
-        self._case: InferenceCase
+        self.case: InferenceCase
         self.observed: Observed
         self.involved: set[str] = set()
         """Who of ours has something to do with the live party in this session."""
@@ -111,11 +125,14 @@ class InferenceCast(Cast):
         self.refused: set[str] = set()
         """Who of ours was told that it has ended with a code."""
 
+    def kinds(self, own: str) -> Kinds:
+        return INFERENCE_MESSAGES if self.roster.dealer.name in (own, self.live) else self.SPOKEN
+
     async def play(self, case: InferenceCase) -> PeerVerdict:
-        self._case, self.observed = case, Observed(self._roles, case)
+        self.case, self.observed = case, Observed(self._roles, case)
         self.past |= self._sessions
         self._sessions, self._replaced, self._silent, self._liars_before = set(), set(), set(), set()
-        self._former = {name: {} for name in self.lines}
+        self._former, self._links = {name: {} for name in self.lines}, {}
         self._restart()
         try:
             await self.open()
@@ -156,13 +173,14 @@ class InferenceCast(Cast):
         self.observed.held = closed and self.involved <= self.done and not self.refused
 
     async def relay(self, parcel: Parcel) -> None:
-        own, packet, case = parcel.sender, parcel.packet, self._case
+        own, packet, case = parcel.sender, parcel.packet, self.case
         said, session = saying(packet), packet.envelope.session
         # What the live party has ended towards one of ours it must end towards the other by itself.
         if session in self._replaced or (self.observed.aborts and isinstance(said.message, Abort)):
             return
-        if not packet.envelope.sequence or own not in self._links:
-            self._links[own] = Link(own, self.live, session, Traffic(), INFERENCE_MESSAGES)
+        if not packet.envelope.sequence:
+            self._links.pop((own, NO_SESSION), None)
+            self._links[own, session] = self.link(own, session)
         self._sessions |= {session} - {NO_SESSION}
         if own in self._silent:
             return
@@ -178,7 +196,7 @@ class InferenceCast(Cast):
                 return
         self._former[own][packet.kind] = said
         for lie in lies:
-            await self._say(own, lie)
+            await self._say(self._links[own, session], lie)
         if case.act == "stops" and own == self.observed.liar:
             self._silent.add(own)
 
@@ -212,27 +230,30 @@ class InferenceCast(Cast):
 
     async def _act(self, own: str) -> None:
         """What else than a lie a case has us do."""
-        if self._case.act == "begins again":
+        if self.case.act == "begins again":
             self._replaced |= self._sessions
             self._restart()
             await self.begin()
             return
         self._silent.add(own)
-        if self._case.act == "hangs up":
+        if self.case.act == "hangs up":
             self.done.add(own)
             await self.lines[own].close()
 
-    async def _say(self, own: str, said: Saying) -> None:
-        link = self._links[own]
+    def link(self, own: str, session: bytes) -> Link:
+        """A new one of ours to the live party."""
+        return Link(own, self.live, session, Traffic(), self.kinds(own))
+
+    async def _say(self, link: Link, said: Saying) -> None:
         if said.envelope.get("session") == OTHER_SESSION:
-            link = Link(own, self.live, OTHER_SESSION, Traffic(), INFERENCE_MESSAGES)
+            link = self.link(link.own, OTHER_SESSION)
         elif isinstance(said.message, Abort | MaterialOver):
-            self.done.add(own)
+            self.done.add(link.own)
         await self.say(said, link)
 
     def _settled(self) -> bool:
         """Whether nothing more is to come."""
-        observed, witness = self.observed, self._case.witness
+        observed, witness = self.observed, self.case.witness
         if witness and observed.aborts and not observed.reproach:
             return any(self._roles[name] == witness for name in observed.aborts)
         return bool(observed.reproach) or (bool(self.involved) and self.involved <= self.done)
@@ -240,6 +261,7 @@ class InferenceCast(Cast):
     async def _dismiss(self) -> None:
         """Let the live party end what it has not ended."""
         abort = Saying(Abort(code=Code.LEFT, detail="the next test begins another session", culprit=""), round=0)
-        for own in self.involved - self.done:
-            if own in self._links:
-                await self._say(own, abort)
+        left = self.involved - self.done
+        for (own, session), link in self._links.items():
+            if own in left and session not in self._replaced:
+                await self._say(link, abort)

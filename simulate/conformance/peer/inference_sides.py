@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Final
+from typing import ClassVar, Final
 
 from tacit.parties.correlated.dealing import Dealing, RequestError
 from tacit.parties.correlated.material import Weight
@@ -24,12 +24,11 @@ from tacit.parties.inference.material import (
 from tacit.parties.inference.owner import limits
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import (
-    INFERENCE_MESSAGES,
     TERMS_LIMIT,
     AgreeTerms,
     InferenceHello,
@@ -65,10 +64,11 @@ class OwnerAndDealer(OneSession):
     def order(self, owner: Owner) -> None:
         """Not before the live one."""
 
-    def follow(self, order: OrderMaterial) -> None:
-        """Let ours order the same, and expect no corrections."""
+    def follow(self, order: OrderMaterial, session: bytes) -> None:
+        """Let ours in this session order the same, and expect no corrections."""
         for owner in self.shells:
-            owner.order(order.requests, [0] * order.count)
+            if owner.machine.session == session:
+                owner.order(order.requests, [0] * order.count)
 
     def deal(self, dealer: InferenceDealer, deal: Deal) -> None:
         rank = dealer.owners.index(self.outside)
@@ -105,11 +105,11 @@ class AgainstOwner(InferenceCast):
     async def feed(self, parcel: Parcel, message: Message | None) -> None:
         if isinstance(message, AgreeTerms | MaskedWeights | MaterialHello):
             self.involved.add(self.dealer)
-        elif isinstance(message, MaterialOver):
+        elif isinstance(message, MaterialOver) and (self.own, parcel.packet.envelope.session) in self._links:
             self.done.add(parcel.receiver)
         await super().feed(parcel, message)
         if isinstance(message, OrderMaterial) and isinstance(self.world, OwnerAndDealer):
-            self.world.follow(message)
+            self.world.follow(message, parcel.packet.envelope.session)
             await self.go_on(self.world)
 
 
@@ -135,13 +135,17 @@ class AgainstDataOwner(AgainstOwner):
         line = Line(own, live, listening(keyring.keys[own], keyring.roster, address, limits(wait)))
         super().__init__(keyring, live, line, dealer_address, role=MODEL_OWNER, wait=wait)
 
+    def session_on(self, terms: Terms) -> OneSession:
+        """A session in which these are offered."""
+        return OwnerAndDealer(self, {}, terms=terms)
+
     async def begin(self) -> None:
         if self._hello is None:
             self._tell(f"waiting for {self.live!r} to say hello at {self._address}: start it if it does not run")
             await self.listen(lambda: self._hello is not None)
         hello, self._hello = self._hello, None
         assert hello is not None
-        self.world = OwnerAndDealer(self, {}, terms=self._terms)
+        self.world = self.session_on(self._terms)
         self.involved.add(self.own)
         await super().feed(hello, None)
 
@@ -157,45 +161,53 @@ class AgainstDataOwner(AgainstOwner):
 class AgainstModelOwner(AgainstOwner):
     """We play this data owner; the model owner listens at the address, and serves for ever."""
 
+    TERMS: ClassVar[type[Terms]] = Terms
+    """What is offered to us."""
+
     def __init__(self, keyring: Keyring, own: str, address: str, dealer_address: str, *, wait: float) -> None:
-        self._wish: Wish | None = None
+        self._terms: Terms | None = None
         live = keyring.roster.server
         line = Line(own, live.name, connecting(keyring.keys[own], live, address, wait, limits(wait)))
         super().__init__(keyring, live.name, line, dealer_address, role=DATA_OWNER, wait=wait)
 
+    def session_on(self, terms: Terms) -> OneSession:
+        """A session on the most that these terms admit, up to what we have."""
+        images = min(_IMAGES, terms.most_images)
+        wish = Wish(images=images, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
+        return OwnerAndDealer(self, {self.own: wish})
+
     async def begin(self) -> None:
-        if self._wish is None:
+        if self._terms is None:
             # What we may ask for depends on the terms, so a first session is only for these.
-            link = Link(self.own, self.live, NO_SESSION, Traffic(), INFERENCE_MESSAGES)
+            link = self.link(self.own, NO_SESSION)
             await self.say(Saying(InferenceHello(roster=self.roster.hash), round=0), link)
-            await self.listen(lambda: self._wish is not None)
-        assert self._wish is not None
+            await self.listen(lambda: self._terms is not None)
+        assert self._terms is not None
         self.involved.add(self.own)
-        self.world = OwnerAndDealer(self, {self.own: self._wish})
+        self.world = self.session_on(self._terms)
         self.world.start()
         await self.go_on(self.world)
 
     async def feed(self, parcel: Parcel, message: Message | None) -> None:
-        if self._wish is None:
-            self._wish = await self._wish_for(parcel, message)
+        if self._terms is None:
+            self._terms = await self._terms_in(parcel, message)
         else:
             await super().feed(parcel, message)
 
-    async def _wish_for(self, parcel: Parcel, message: Message | None) -> Wish:
-        """The most that the terms admit, up to what we have; the session in which they came is over then."""
+    async def _terms_in(self, parcel: Parcel, message: Message | None) -> Terms:
+        """The session in which they came is over then."""
         try:
             if not isinstance(message, InferenceTerms):
                 raise RemoteProtocolError(Code.UNEXPECTED, f"the answer to inference-hello is {message}")
-            terms = decode_structure(message.terms, Terms, limit=TERMS_LIMIT)
+            terms = decode_structure(message.terms, self.TERMS, limit=TERMS_LIMIT)
         except RemoteProtocolError as error:
             raise PeerError(f"the model owner at this address says no terms: {error.detail}") from None
         session = parcel.packet.envelope.session
         self.past.add(session)
-        link = Link(self.own, self.live, session, Traffic(), INFERENCE_MESSAGES)
+        link = self.link(self.own, session)
         leaves = Abort(code=Code.LEFT, detail="the tests begin with the next hello", culprit=self.own)
         await self.say(Saying(leaves, round=0), link)
-        images = min(_IMAGES, terms.most_images)
-        return Wish(images=images, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
+        return terms
 
 
 class AgainstDealer(InferenceCast):

@@ -5,7 +5,7 @@ NAME.key                keys of the members that we play, made like those of any
 configuration.msgpack   canonical encoding of the configuration that our server proposes; without it a small one
                         with an empty task
 terms.msgpack           canonical encoding of the terms that our model owner offers; without it those of a small model
-                        with scales that nobody can compute with
+                        with scales that nobody can compute with, or of a small learning beside it
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.messages import TERMS_LIMIT, Terms
+from tacit.protocol.inference.messages import TERMS_LIMIT
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.conformance.peer.script import PeerError
 from tacit.simulate.world.federation import small_configuration
-from tacit.simulate.world.inference import small_terms
 
 T = TypeVar("T", bound=msgspec.Struct)
 ROSTER_FILE, CONFIGURATION_FILE, TERMS_FILE = "roster.toml", "configuration.msgpack", "terms.msgpack"
@@ -91,10 +90,10 @@ def live_client(keyring: Keyring) -> str:
     return others[0]
 
 
-def offer(keyring: Keyring) -> Terms:
-    """What our model owner offers. Raises PeerError."""
+def offer(keyring: Keyring, otherwise: T) -> T:
+    """What our model owner offers; otherwise: without a file. Raises PeerError."""
     remedy = "write the encoding of terms that a model owner sends in inference-terms"
-    return _read(keyring, TERMS_FILE, Terms, TERMS_LIMIT, remedy) or small_terms()
+    return _read(keyring, TERMS_FILE, type(otherwise), TERMS_LIMIT, remedy) or otherwise
 
 
 def proposal(keyring: Keyring) -> Configuration:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from tacit.simulate.conformance.peer.adaptation_cases import ADAPTED_DATA_OWNER_CASES, ADAPTED_MODEL_OWNER_CASES
 from tacit.simulate.conformance.peer.against_client import AgainstClient
 from tacit.simulate.conformance.peer.against_server import AgainstServer
 from tacit.simulate.conformance.peer.cast import Cast
@@ -13,9 +15,11 @@ from tacit.simulate.conformance.peer.inference_cases import DATA_OWNER_CASES, DE
 from tacit.simulate.conformance.peer.keyring import ROSTER_FILE, live_client, needed, offer, proposal, read_keyring
 from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case, PeerError, PeerVerdict
 from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES, SERVER_CASES
+from tacit.simulate.world.adaptation import learning_terms
+from tacit.simulate.world.inference import small_terms
 
-Side = Literal["client", "server", "model-owner", "data-owner", "owners"]
-"""Which one we are. In private inference we are our dealer as well, unless we are both owners."""
+Side = Literal["client", "server", "model-owner", "data-owner", "owners", "adapting-model-owner", "adapting-data-owner"]
+"""Which one we are. In private inference, and in adaptation, we are our dealer as well, unless we are both owners."""
 
 CASES: Final[dict[Side, tuple[Case, ...]]] = {
     "server": CLIENT_CASES,
@@ -23,39 +27,51 @@ CASES: Final[dict[Side, tuple[Case, ...]]] = {
     "model-owner": DATA_OWNER_CASES,
     "data-owner": MODEL_OWNER_CASES,
     "owners": DEALER_CASES,
+    "adapting-model-owner": ADAPTED_DATA_OWNER_CASES,
+    "adapting-data-owner": ADAPTED_MODEL_OWNER_CASES,
 }
-_WITH_DEALER: Final = ("model-owner", "data-owner")
+_WITH_DEALER: Final = ("model-owner", "data-owner", "adapting-model-owner", "adapting-data-owner")
+_WITH_SUMS: Final = ("adapting-model-owner",)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Of the live party, or where it finds us; and where it finds our dealer, and the sums that this serves, if we play
+    it."""
+
+    peer: str
+    dealer: str | None = None
+    sums: str | None = None
 
 
 async def play(
-    address: str,
+    addresses: Addresses,
     side: Side,
     directory: Path,
     *,
-    dealer_address: str | None = None,
     names: Sequence[str] = (),
     wait: float,
     tell: Callable[[str], None],
 ) -> list[PeerVerdict]:
-    """Play the cases of these names, by default all, against the live party at the address; the first is always played.
+    """Play the cases of these names, by default all, against the live party; the first is always played.
 
-    dealer_address: where our dealer listens, if we play one; wait: seconds for any sign of the party; tell: receives
-    what its operator must do. Raises PeerError, KeyFileError, RosterFileError or EndpointError.
+    wait: seconds for any sign of the party; tell: receives what its operator must do. Raises PeerError, KeyFileError,
+    RosterFileError or EndpointError.
     """
     cases = _chosen(side, names)
-    if (side in _WITH_DEALER) != (dealer_address is not None):
-        remedy = "no dealer: leave its address out" if dealer_address else "the dealer too: give its address as well"
-        raise PeerError(f"as {side} it plays {remedy}")
-    cast = _cast(directory, address, side, dealer_address or "", wait=wait, tell=tell)
+    for part, address, sides in (("dealer", addresses.dealer, _WITH_DEALER), ("sums", addresses.sums, _WITH_SUMS)):
+        if (side in sides) != (address is not None):
+            there = f"no {part}: leave its address out" if address else f"the {part} too: give its address as well"
+            raise PeerError(f"as {side} it plays {there}")
+    cast = _cast(directory, addresses, side, wait=wait, tell=tell)
     try:
         return [await cast.play(case) for case in cases]
     finally:
         await cast.close()
 
 
-def _cast(
-    directory: Path, address: str, side: Side, dealer_address: str, *, wait: float, tell: Callable[[str], None]
-) -> Cast:
+def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tell: Callable[[str], None]) -> Cast:
+    address, dealer_address = addresses.peer, addresses.dealer or ""
     keyring = read_keyring(directory, fewest=FEWEST_CLIENTS if side in ("client", "server") else 1)
     server = keyring.roster.server.name
     if side == "server":
@@ -73,11 +89,21 @@ def _cast(
 
     if side == "model-owner":
         needed(keyring, server, dealer)
-        terms, live = offer(keyring), live_client(keyring)
+        terms, live = offer(keyring, small_terms()), live_client(keyring)
         return AgainstDataOwner(keyring, live, terms, address, dealer_address, wait=wait, tell=tell)
     if side == "data-owner":
         needed(keyring, dealer, clients=1)
         return AgainstModelOwner(keyring, keyring.ours[0], address, dealer_address, wait=wait)
+    from tacit.simulate.conformance.peer.adaptation_sides import AgainstLearner, AgainstTeacher
+
+    if side == "adapting-model-owner":
+        needed(keyring, server, dealer, clients=2)
+        learning, sums = offer(keyring, learning_terms()), addresses.sums or ""
+        live = live_client(keyring)
+        return AgainstLearner(keyring, live, learning, address, dealer_address, sums, wait=wait, tell=tell)
+    if side == "adapting-data-owner":
+        needed(keyring, dealer, clients=2)
+        return AgainstTeacher(keyring, keyring.ours[:2], address, dealer_address, wait=wait)
     needed(keyring, server, clients=1)
     return AgainstDealer(keyring, keyring.ours[0], address, wait=wait)
 

@@ -20,8 +20,8 @@ from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.results import InferenceEnded, PassRefused
 from tacit.protocol.inference.tables import InferenceState
 from tacit.protocol.session.messages import MESSAGES
+from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan
 from tacit.simulate.world.inference import MODEL_OWNER, PATIENCE, data_owner_names
-from tests.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan
 
 (DATA_OWNER,) = data_owner_names(1)
 IGNORED = "ignored"

@@ -14,9 +14,9 @@ from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKe
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.inference.results import InferenceEnded
+from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
 from tacit.simulate.world.network import Parcel
-from tests.world.adaptation import MemoryAdaptation, round_plan
 
 FIRST, SECOND = NAMES = data_owner_names(2)
 KINDS = sorted(set(ADAPTATION_MESSAGES) - set(INFERENCE_MESSAGES))

@@ -27,9 +27,9 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERS
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.tables import InferenceState
+from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, data_owner_names, small_terms
 from tacit.simulate.world.network import Parcel, altered, written
-from tests.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 
 (DATA_OWNER,) = data_owner_names(1)
 THREE = data_owner_names(3)

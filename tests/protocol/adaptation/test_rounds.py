@@ -12,8 +12,15 @@ from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_coun
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Opened, PassRefused
+from tacit.simulate.world.adaptation import (
+    OPENING_PATIENCE,
+    PASS,
+    MemoryAdaptation,
+    learning_terms,
+    round_plan,
+    whole_round,
+)
 from tacit.simulate.world.inference import MODEL_OWNER, data_owner_names
-from tests.world.adaptation import OPENING_PATIENCE, PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 
 NAMES = data_owner_names(3)
 FIRST, SECOND, THIRD = NAMES

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count, told_rounds
 from tacit.protocol.inference.schedule import STREAM, Round, block_rounds, embedding_rounds, range_rounds, result_rounds
-from tests.world.adaptation import learning_terms
+from tacit.simulate.world.adaptation import learning_terms
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "adaptation.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([a-z ]+) \| ([^|]+) \| (once|every adapter) \|$", PAGE, re.MULTILINE)

@@ -29,7 +29,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
-from tacit.simulate.conformance.peer.play import Side, play
+from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model, draw_update
 from tacit.simulate.world.federation import small_configuration
 
@@ -109,7 +109,7 @@ class Bench:
         """Verdicts of the cases of these names."""
         live = self.clients_of_roster[-1] if side == "server" else "server"
         kit = self.give_keys(*(name for name in self.keys if name != live))
-        playing = play(self.address, side, kit, names=names, wait=SECONDS, tell=self.told.append)
+        playing = play(Addresses(self.address), side, kit, names=names, wait=SECONDS, tell=self.told.append)
         return {verdict.case: verdict for verdict in asyncio.run(playing)}
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
+from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.vision_transformer import build
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import DataOwnerSettings, infer
@@ -32,8 +33,8 @@ from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.data_owner import InferencePolicy
-from tacit.protocol.inference.messages import Input
-from tacit.simulate.conformance.peer.play import Side, play
+from tacit.protocol.inference.messages import Input, Terms
+from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict
 
 with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +42,13 @@ with pytest.MonkeyPatch.context() as patch:
     from live_party import SECONDS, free_address, running
 
 ROLES: Final[dict[str, Role]] = {"hospital": "server", "ward": "client", "clinic": "client", "trent": "dealer"}
-LIVE: Final[dict[Side, str]] = {"model-owner": "clinic", "data-owner": "hospital", "owners": "trent"}
+LIVE: Final[dict[Side, str]] = {
+    "model-owner": "clinic",
+    "data-owner": "hospital",
+    "owners": "trent",
+    "adapting-model-owner": "clinic",
+    "adapting-data-owner": "hospital",
+}
 """Whom the kit tests as what."""
 IMAGES: Final = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(1))
 """Noise."""
@@ -52,12 +59,18 @@ MOST: Final = {"most_images": 8, "most_batch": 2}
 
 
 @cache
-def private_model() -> PrivateModel:
+def transformer() -> FriendlyTransformer:
     """One block on noise, calibrated."""
     sizes = ModelConfiguration(image_size=4, patch_size=2, width=4, depth=1, heads=1)
     friendly = convert(build(sizes, classes=2, channels=1, seed=1), Approximation())
     calibrate(friendly, IMAGES, margin=2.0)
-    return prepared_model(friendly.requires_grad_(False), IMAGES, margin=2.0)
+    return friendly.requires_grad_(False)
+
+
+@cache
+def private_model() -> PrivateModel:
+    """That of the model owner, with its bounds."""
+    return prepared_model(transformer(), IMAGES, margin=2.0)
 
 
 @dataclass
@@ -75,10 +88,11 @@ class InferenceBench:
     """Of a live data owner, two in a pass."""
     told: list[str] = field(default_factory=list)
     """What the kit asked its user to do."""
+    roles: ClassVar[dict[str, Role]] = ROLES
 
     def __post_init__(self) -> None:
-        self.keys = {name: generate(name) for name in ROLES}
-        self.roster = Roster(tuple(own.member(ROLES[name]) for name, own in self.keys.items()))
+        self.keys = {name: generate(name) for name in self.roles}
+        self.roster = Roster(tuple(own.member(self.roles[name]) for name, own in self.keys.items()))
         self.address, self.dealer_address = free_address(), free_address()
 
     def give_keys(self, side: Side) -> Path:
@@ -88,19 +102,16 @@ class InferenceBench:
         write_roster(self.roster, kit / "roster.toml")
         for name, own in self.keys.items():
             if name != LIVE[side] and not (side == "owners" and name == LIVE["model-owner"]):
-                save(own, kit, role=ROLES[name])
+                save(own, kit, role=self.roles[name])
         if self.terms:
-            terms = private_model().terms(input=self.input, **MOST)
-            (kit / "terms.msgpack").write_bytes(encode_structure(terms))
+            (kit / "terms.msgpack").write_bytes(encode_structure(self._terms()))
         return kit
 
     def play(self, side: Side, *names: str) -> dict[str, PeerVerdict]:
         """Verdicts of the cases of these names."""
-        kit, dealer = self.give_keys(side), None if side == "owners" else self.dealer_address
+        kit = self.give_keys(side)
         with self.live(side, sessions=len({"honest", *names})):
-            playing = play(
-                self.address, side, kit, dealer_address=dealer, names=names, wait=self.wait, tell=self.told.append
-            )
+            playing = play(self._addresses(side), side, kit, names=names, wait=self.wait, tell=self.told.append)
             return {verdict.case: verdict for verdict in asyncio.run(playing)}
 
     @contextlib.contextmanager
@@ -113,6 +124,13 @@ class InferenceBench:
             diary = Diary(log, lambda event, fields: None)
             with running(self._party(side, sessions, diary, common)):
                 yield
+
+    def _addresses(self, side: Side) -> Addresses:
+        return Addresses(self.address, None if side == "owners" else self.dealer_address)
+
+    def _terms(self) -> Terms:
+        """That the kit offers."""
+        return private_model().terms(input=self.input, **MOST)
 
     def _party(self, side: Side, sessions: int, diary: Diary, common: dict[str, Any]) -> Callable[[], Awaitable[Any]]:
         """Runs it, a data owner for one session."""

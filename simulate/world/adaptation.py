@@ -120,8 +120,8 @@ class LearningOwner(Owner):
 
 class MemoryAdaptation(MemoryInference):
     """plans: what the data owners do, by name; purposes: of those that do not come to learn; opening: the model owner's
-    policy; counts: how many images data owners state, if they do. behind: how many batches it has behind it with a data
-    owner, if not as many as that says."""
+    policy; counts: how many images data owners state, if they do; wish: with what they come. behind: how many batches
+    it has behind it with a data owner, if not as many as that says."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
@@ -134,6 +134,7 @@ class MemoryAdaptation(MemoryInference):
         opening: OpeningPolicy | None = None,
         smallest_cohort: int = 2,
         counts: Mapping[str, int] | None = None,
+        wish: Wish | None = None,
         **given: Any,
     ) -> None:
         self.plans = {name: tuple(plan) for name, plan in plans.items()}
@@ -141,8 +142,8 @@ class MemoryAdaptation(MemoryInference):
         self.learning = terms or learning_terms()
         self.sums = RoundSums(opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0))
         self.behind: dict[str, int] = {}
-        wish = Wish(images=3, batch=1, channels=1, side=4)
-        super().__init__(dict.fromkeys(plans, wish), terms=self.learning, **given)
+        wishes = dict.fromkeys(plans, wish or Wish(images=3, batch=1, channels=1, side=4))
+        super().__init__(wishes, terms=self.learning, **given)
 
     def join(self, name: str) -> LearningDataOwner:
         self.network.forget(lambda link: link[1] == name)
