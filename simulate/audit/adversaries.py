@@ -18,7 +18,8 @@ from tacit.simulate.federation.run import party_names
 
 _ELSEWHERE: Final = {
     "wire": "what passes the wire is encrypted by CURVE, under keys that no recording holds",
-    "data-owner": "what data owners make of outputs of blocks is measured by `tacit experiment tastan-reveal`",
+    "data-owner": "what data owners make of outputs of blocks is measured by `tacit experiment tastan-reveal`, and "
+    "what colluding ones read of sums stands in docs/adaptation.md",
     "model-owner": "a model owner of an adaptation sees shares, which are random words: there is nothing to attack",
 }
 

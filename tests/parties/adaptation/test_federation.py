@@ -2,7 +2,6 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +18,22 @@ from tacit.models.partition import dirichlet
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
 from tacit.parties.adaptation.bounds import StepScales, fitted_step
-from tacit.parties.adaptation.federation import mean_of, nothing, shares_of_known
+from tacit.parties.adaptation.federation import mean_of
 from tacit.parties.adaptation.fixed_point import KEPT
-from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
+from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.weighting import LARGEST_SUM
-from tacit.protocol.inference.schedule import PLACE
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import bounds, norms
-    from in_memory import Pair, shares
+    from in_memory import shares
+    from one_step import STREAM, step
 
 OWNERS = 3
 BATCH = 16
-STREAM = 2.0**30
 SIZES = StepSizes(images=BATCH, tokens=17, width=32, classes=5, adapters=3, rank=4)
 EPSILON = 1e-6
 NORM = FinalNorm(
@@ -60,27 +58,6 @@ def digits(seed: int) -> tuple[list[Features], Features]:
     )
     parts = dirichlet(learnt.labels.numpy(), clients=OWNERS, alpha=1.0, seed=seed)
     return [learnt.part(part) for part in parts], tested
-
-
-def step(
-    sizes: StepSizes, scales: StepScales, common: AdapterParameters, batch: Features, rate: float
-) -> tuple[list[torch.Tensor], bool]:
-    """What both owners add to their sums after one step from common parameters, which the data owner knows; and whether
-    the batch was in range: otherwise that is what they began with."""
-    pair = Pair()
-    outputs = [shares(encoded(output, STREAM)) for output in batch.outputs]
-    given = {MODEL: (nothing(sizes), None), DATA: (shares_of_known(common), batch.labels)}
-    results: list[Any] = pair.run(
-        *(
-            StepProgram(party, sizes, scales).run(
-                given[party.rank][0], [output[party.rank] for output in outputs], given[party.rank][1], rate=rate
-            )
-            for party in pair.parties
-        )
-    )
-    in_range = sum(int(result.outside) for result in results) % (1 << PLACE) == 0
-    after = [result.parameters for result in results] if in_range else [given[rank][0] for rank in (MODEL, DATA)]
-    return [flat(parameters) for parameters in after], in_range
 
 
 def on_shares(
