@@ -2,7 +2,8 @@
 
 Between its products stand lifts (fixed_point.py). An activation x^2 / 8 + x / 4 + 1 / 2 comes with the lift of its
 argument. Forwards are nine rounds. Every factor of a product is opened under one mask, as an operand that products
-further back need as well (adapter_backwards.py): nothing is opened twice, and nothing but under a mask.
+further back need as well (adapter_backwards.py): nothing is opened twice, and nothing but under a mask. Of the output
+there are the tokens alone that something reads: behind the last adapter that is the head, which reads the class token.
 """
 
 from __future__ import annotations
@@ -56,11 +57,18 @@ class AdapterSizes:
     tokens: int
     width: int
     rank: int
+    read: int
+    """Tokens R of the output that are read, from the first on."""
 
     @property
     def stream(self) -> tuple[int, int, int]:
-        """Shape of what goes in and comes out [B, T, D]."""
+        """Shape of what goes in [B, T, D]."""
         return (self.images, self.tokens, self.width)
+
+    @property
+    def output(self) -> tuple[int, int, int]:
+        """Shape of what comes out [B, R, D], and of the derivative by it."""
+        return (self.images, self.read, self.width)
 
 
 class AdapterChecks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,7 +148,7 @@ def _forward_lifts(sizes: AdapterSizes) -> dict[str, Narrow]:
         "p": lift((images, tokens, rank), bits=CHECKED, degree=2),
         "c": lift(sizes.stream),
         "q": lift((images, rank, width), bits=CHECKED, degree=2),
-        "c + t": lift(sizes.stream, factor=(1, 1, 1)),
+        "c + t": lift(sizes.output, factor=(1, 1, 1)),
     }
 
 
@@ -154,7 +162,7 @@ def forward_operands(sizes: AdapterSizes) -> Shapes:
         "C_u": (width, rank),
         "T_d": (rank, tokens),
         "u": sizes.stream,
-        "T_u": (tokens, rank),
+        "T_u": (sizes.read, rank),
         "f(q)": (images, rank, width),
     }
 
@@ -181,8 +189,8 @@ class AdapterForwards:
         self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in found.items()}
 
     def forwards(self, parameters: AdapterShares, z: torch.Tensor) -> Program[torch.Tensor]:
-        """From z [B, T, D], ACTIVATION + PARAMETER fractional bits, to alpha (c + t), as many."""
-        party, lifts, product = self._party, self._lifts, self._operands.product
+        """From z [B, T, D], ACTIVATION + PARAMETER fractional bits, to alpha (c + t) [B, R, D], as many."""
+        party, lifts, product, read = self._party, self._lifts, self._operands.product, self._sizes.read
         (z,) = yield from lifted(party, "adapter", (lifts["z"], Cut(z, PARAMETER)))
         yield from self._open({"z": z, "C_d": parameters.channel_down}, check=self._check("z"))
         activated = yield from self._activated("p", product("p"))
@@ -192,9 +200,9 @@ class AdapterForwards:
         yield from self._open({"T_d": parameters.token_down, "u": z + from_channels})
         activated = yield from self._activated("q", product("q"))
         yield from self._open(
-            {"T_u": parameters.token_up, "f(q)": activated, **self._beside(parameters)}, check=self._check("q")
+            {"T_u": parameters.token_up[:read], "f(q)": activated, **self._beside(parameters)}, check=self._check("q")
         )
-        added = Cut(c + product("t"), _MIXED - ACTIVATION)
+        added = Cut(c[:, :read] + product("t"), _MIXED - ACTIVATION)
         _, scaled = yield from lifted_times(party, "adapter", lifts["c + t"], added, parameters.scale.reshape(1, 1, 1))
         return scaled
 

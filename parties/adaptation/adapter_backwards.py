@@ -1,7 +1,8 @@
 """One adapter on shares, backwards: from the derivative e by its output to that by its input, and by its parameters.
 
 What is multiplied by e, and by what follows from it, are operands that are open since the way forwards, so e is the
-only thing of the size of the stream that is opened here:
+only thing of the size of the stream that is opened here, and of the size of a token behind the last adapter, whose
+other tokens nothing reads:
 
     S = alpha T_u,  U = alpha C_u,  K = T_d f(p)              before e is known, in rounds that there are anyhow
     E_t = e f(q)^T,  E_c = e^T f(p)                           sums over the images
@@ -21,6 +22,7 @@ from __future__ import annotations
 from typing import Final
 
 import torch
+from torch.nn.functional import pad
 
 from tacit.parties.adaptation.adapter import (
     ACTIVATED,
@@ -33,7 +35,6 @@ from tacit.parties.adaptation.adapter import (
     Shapes,
     forward_operands,
     forward_rest,
-    tokens_of,
 )
 from tacit.parties.adaptation.fixed_point import (
     ACTIVATION,
@@ -95,8 +96,13 @@ def adapter_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlo
         products_request(_operands(sizes), _PRODUCTS),
         *forward_rest(sizes, checks),
         *_lifts(sizes, checks).values(),
-        check_request(tokens_of(sizes), checks.derivatives),
+        check_request(_read(sizes), checks.derivatives),
     )
+
+
+def _read(sizes: AdapterSizes) -> tuple[int, int]:
+    """As `tokens_of`, of the output."""
+    return (sizes.images, sizes.read)
 
 
 def _operands(sizes: AdapterSizes) -> Shapes:
@@ -104,11 +110,11 @@ def _operands(sizes: AdapterSizes) -> Shapes:
     return {
         **forward_operands(sizes),
         "alpha": (1,),
-        "S": (tokens, rank),
+        "S": (sizes.read, rank),
         "U": (width, rank),
         "K": (images, rank, rank),
-        "e": sizes.stream,
-        "E_t": (tokens, rank),
+        "e": sizes.output,
+        "E_t": (sizes.read, rank),
         "E_c": (width, rank),
         "dq": (images, rank, width),
         "k": (images, rank, rank),
@@ -118,10 +124,10 @@ def _operands(sizes: AdapterSizes) -> Shapes:
 
 def _lifts(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, Narrow]:
     images, tokens, width, rank = sizes.images, sizes.tokens, sizes.width, sizes.rank
-    small, reduced, channels = (tokens + width, rank), (images, rank, width), (images, tokens, rank)
+    small, reduced, channels = (sizes.read + width, rank), (images, rank, width), (images, tokens, rank)
     return {
-        "e": lift(sizes.stream),
-        "e in range": lift(sizes.stream, bits=CHECKED, degree=2),
+        "e": lift(sizes.output),
+        "e in range": lift(sizes.output, bits=CHECKED, degree=2),
         "S and U": lift(small),
         "K": lift((images, rank, rank)),
         "S^T e": lift(reduced, factor=reduced),
@@ -138,12 +144,12 @@ class AdapterProgram(AdapterForwards):
         super().__init__(party, sizes, checks, Operands(party, _operands(sizes), _PRODUCTS))
         lifts, _ = made(party, _lifts(sizes, checks))
         self._lifts |= lifts
-        self._checks["e in range"] = RangeCheck(party, tokens_of(sizes), checks.derivatives)
+        self._checks["e in range"] = RangeCheck(party, _read(sizes), checks.derivatives)
 
     def backwards(self, by_output: torch.Tensor) -> Program[tuple[torch.Tensor, AdapterShares]]:
-        """From the derivative by h_l [B, T, D], DERIVATIVE + PARAMETER fractional bits, to that by h_(l - 1), as many,
-        both modulo 2^(WHOLE + DERIVATIVE - backwards); and to those by the parameters, of the sum over the images,
-        GRADIENT fractional bits modulo 2^gradient."""
+        """From the derivative by h_l [B, R, D], DERIVATIVE + PARAMETER fractional bits, to that by h_(l - 1) [B, T, D],
+        as many, both modulo 2^(WHOLE + DERIVATIVE - backwards); and to those by the parameters, of the sum over the
+        images, GRADIENT fractional bits modulo 2^gradient."""
         party, operands, lifts, product = self._party, self._operands, self._lifts, self._operands.product
         bits, looked_at = self._scales.backwards, self._scales.derivative_bits
         fewer, gradient = DERIVATIVE - bits, self._scales.gradient
@@ -156,7 +162,7 @@ class AdapterProgram(AdapterForwards):
             (lifts["S and U"], Cut(torch.cat([product("S")[0], product("U")[0]]), PARAMETER)),
             (lifts["K"], Cut(product("K"), PARAMETER + ACTIVATED - ACTIVATION)),
         )
-        rows = [self._sizes.tokens, self._sizes.width]
+        rows = [self._sizes.read, self._sizes.width]
         s, u = torch.split(small, rows)
         parts = {"e": e, "S": s, "U": u, "K": reduced}
         check = self._check("e in range")
@@ -174,18 +180,22 @@ class AdapterProgram(AdapterForwards):
         )
         (k,) = yield from lifted(party, _NAME, (lifts["k"], Cut(product("k"), PARAMETER + _FINER, SLOPED)))
         yield from opened(party, _NAME, operands, ("k", Cut(k, 0)))
-        by_channels = yield from self._sloped("by f(p)", "p", product("e U") + product("T_d^T k"))
+        by_channels = yield from self._sloped("by f(p)", "p", self._padded(product("e U")) + product("T_d^T k"))
         yield from opened(party, _NAME, operands, ("dp", Cut(by_channels, SLOPE - _FINER)))
-        by_input = by_output + (shifted(product("T_d^T dq") + product("dp C_d"), SLOPED, _FINER) << fewer)
+        by_input = self._padded(by_output) + (shifted(product("T_d^T dq") + product("dp C_d"), SLOPED, _FINER) << fewer)
         by_activation = bits + _FINER + ACTIVATION - GRADIENT
         return by_input, AdapterShares(
             channel_down=_cut(product("dp^T z"), by_activation, gradient, SLOPED),
             channel_up=_cut(product("alpha E_c")[0], PARAMETER, gradient)
             + _cut(product("dq^T K"), by_activation, gradient, SLOPED),
             token_down=_cut(product("dq u^T"), by_activation, gradient, SLOPED),
-            token_up=_cut(product("alpha E_t")[0], PARAMETER, gradient),
+            token_up=self._padded(_cut(product("alpha E_t")[0], PARAMETER, gradient)),
             scale=_cut(product("<T_u, E_t>") + product("<C_u, E_c>"), PARAMETER, gradient),
         )
+
+    def _padded(self, share: torch.Tensor) -> torch.Tensor:
+        """With zeros for the tokens, in the last dimension but one, that nothing reads."""
+        return pad(share, (0, 0, 0, self._sizes.tokens - self._sizes.read))
 
     def _beside(self, parameters: AdapterShares) -> dict[str, torch.Tensor]:
         return {"alpha": parameters.scale.reshape(1)}

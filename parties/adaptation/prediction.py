@@ -40,8 +40,7 @@ class Predicted:
 
 def prediction_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
     """What `PredictionProgram` asks for, in this order."""
-    adapter = () if scales.adapter is None else forward_requests(sizes.adapter, scales.adapter)
-    return (*hidden_requests(sizes, scales, adapter), *logit_requests(sizes.head, scales.head))
+    return (*hidden_requests(sizes, scales, forward_requests), *logit_requests(sizes.head, scales.head))
 
 
 class PredictionProgram:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, Generic, TypeVar
 
 import torch
@@ -39,7 +39,7 @@ from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, he
 from tacit.parties.inference.material import AnyBlockRequest, Narrow
 from tacit.parties.inference.operations import NarrowValue, Party, Program
 from tacit.parties.inference.tables import CheckedSum
-from tacit.protocol.adaptation.schedule import HEAD_TENSORS
+from tacit.protocol.adaptation.schedule import HEAD_TENSORS, READ, read_tokens
 from tacit.protocol.inference.schedule import STREAM
 
 _RATE: Final = KEPT - GRADIENT
@@ -63,7 +63,13 @@ class StepSizes:
 
     @property
     def adapter(self) -> AdapterSizes:
-        return AdapterSizes(images=self.images, tokens=self.tokens, width=self.width, rank=self.rank)
+        """Of any, all of whose output is read."""
+        return AdapterSizes(images=self.images, tokens=self.tokens, width=self.width, rank=self.rank, read=self.tokens)
+
+    @property
+    def each(self) -> tuple[AdapterSizes, ...]:
+        """Of the adapters, one after the other."""
+        return tuple(replace(self.adapter, read=read) for read in read_tokens(self.tokens, self.adapters))
 
     @property
     def head(self) -> HeadSizes:
@@ -100,8 +106,8 @@ class Stepped:
 
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
     """What `StepProgram` asks for, in this order."""
-    adapter = () if scales.adapter is None else adapter_requests(sizes.adapter, scales.adapter)
-    return (*hidden_requests(sizes, scales, adapter), *head_requests(sizes.head, scales.head), _gradient(sizes, scales))
+    hidden = hidden_requests(sizes, scales, adapter_requests)
+    return (*hidden, *head_requests(sizes.head, scales.head), _gradient(sizes, scales))
 
 
 def _gradient(sizes: StepSizes, scales: StepScales) -> Narrow:
@@ -110,15 +116,16 @@ def _gradient(sizes: StepSizes, scales: StepScales) -> Narrow:
 
 
 def hidden_requests(
-    sizes: StepSizes, scales: StepScales, adapter: tuple[AnyBlockRequest, ...]
+    sizes: StepSizes, scales: StepScales, asked: Callable[[AdapterSizes, AdapterChecks], tuple[AnyBlockRequest, ...]]
 ) -> tuple[AnyBlockRequest, ...]:
-    """What `HiddenProgram` asks for, in this order, if it is this for an adapter."""
+    """What `HiddenProgram` asks for, in this order. asked: for an adapter."""
+    checks = scales.adapter
     return (
         lift((max(sizes.adapters, 1), *sizes.adapter.stream), bits=STREAM - scales.cut),
         lift((sizes.parameters,), bits=USED),
         lift((sizes.parameters,), bits=CHECKED, degree=2),
         *(check_request(rows, check) for rows, check in _tensors(sizes, scales).values()),
-        *(request for _ in range(sizes.adapters) for request in adapter),
+        *(request for each in sizes.each if checks is not None for request in asked(each, checks)),
     )
 
 
@@ -145,15 +152,13 @@ class HiddenProgram(Generic[Adapter]):
         # Coarser, and wide enough for whatever a parameter can be.
         self._norms = NarrowValue(party, (sizes.parameters,), CHECKED, degree=2)
         self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
-        self.adapters = [
-            kind(party, sizes.adapter, scales.adapter) for _ in range(sizes.adapters) if scales.adapter is not None
-        ]
+        self.adapters = [kind(party, each, scales.adapter) for each in sizes.each if scales.adapter is not None]
 
     def run(
         self, parameters: ParameterShares, outputs: Sequence[torch.Tensor]
     ) -> Program[tuple[HeadShares, torch.Tensor]]:
-        """From what StepProgram takes to the parameters of the head, PARAMETER fractional bits, and to h_L [B, T, D],
-        ACTIVATION + PARAMETER bits."""
+        """From what StepProgram takes to the parameters of the head, PARAMETER fractional bits, and to what it reads
+        of h_L [B, READ, D], ACTIVATION + PARAMETER bits."""
         used = outputs if self.adapters else outputs[-1:]
         outer = Cut(torch.stack(list(used)), self._cut, STREAM)
         words = flat(parameters)
@@ -168,8 +173,9 @@ class HiddenProgram(Generic[Adapter]):
         yield from self._check_parameters()
         hidden = lifted_outputs[-1] << PARAMETER
         for program, adapter, output in zip(self.adapters, own.adapters, lifted_outputs, strict=False):
-            hidden = hidden + (yield from program.forwards(adapter, (output << PARAMETER) + hidden))
-        return own.head, hidden
+            added = yield from program.forwards(adapter, (output << PARAMETER) + hidden)
+            hidden = hidden[:, : added.shape[1]] + added
+        return own.head, hidden[:, :READ]
 
     @property
     def outside(self) -> torch.Tensor:
@@ -212,8 +218,7 @@ class StepProgram:
             raise ValueError(f"a learning rate of {rate:g}: the bounds are for {self._rate:g} at most")
         head, hidden = yield from self._hidden.run(parameters, outputs)
         found = yield from self._head.run(head, hidden[:, 0], labels)
-        derivative = torch.zeros_like(hidden)
-        derivative[:, 0] = found.by_token
+        derivative = found.by_token[:, None]
         gradients: list[AdapterShares] = []
         for program in reversed(self._hidden.adapters):
             derivative, by_parameters = yield from program.backwards(derivative)

@@ -1,7 +1,8 @@
 """Sums of products of two tensors whose dimensions have letters: `btd,rd->btr` sums over d, as Einstein wrote them.
 
 Each is a product of matrices: dimensions that both factors and the result have come first, those that both factors
-alone have are summed over.
+alone have are summed over. Where the left one is shorter in a dimension that both have, the first elements of the right
+one count: what is known of the first rows alone is multiplied by just these.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def contracted_shape(letters: str, left: tuple[int, ...], right: tuple[int, ...]
         raise ValueError(f"'{letters}': each letter stands in both factors, or in one and in the result")
     sizes = dict(zip(one, left, strict=True))
     for letter, size in zip(other, right, strict=True):
-        if sizes.setdefault(letter, size) != size:
+        if sizes.setdefault(letter, size) > size:
             raise ValueError(f"'{letters}': {letter} is {sizes[letter]} and {size} in {left} and {right}")
     return tuple(sizes[letter] for letter in result)
 
@@ -40,6 +41,8 @@ def contracted(letters: str, left: torch.Tensor, right: torch.Tensor, bits: int)
     contracted_shape(letters, tuple(left.shape), tuple(right.shape))
     factors, result = letters.split("->")
     one, other = factors.split(",")
+    lengths = dict(zip(one, left.shape, strict=True))
+    right = right[tuple(slice(lengths.get(letter)) for letter in other)]
     both = [letter for letter in result if letter in one and letter in other]
     rows = [letter for letter in result if letter not in other]
     columns = [letter for letter in result if letter not in one]

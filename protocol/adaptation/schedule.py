@@ -43,6 +43,9 @@ ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up"
 HEAD_TENSORS: Final = ("weight", "bias")
 """Tensors of an adapter, and of the head, each with a check of its own."""
 
+READ: Final = 1
+"""Tokens that the head reads: the class token, which is the first."""
+
 COUNTED: Final = ("loss", "correct", "images", "weight")
 """What is added over the data owners beside the parameters, a word each."""
 
@@ -51,6 +54,12 @@ def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:
     """How many numbers are learnt."""
     each = 2 * learning.rank * (sizes.tokens + sizes.width) + 1
     return learning.adapters * each + learning.classes * (sizes.width + 1)
+
+
+def read_tokens(tokens: int, adapters: int) -> tuple[int, ...]:
+    """How many tokens of the output of each adapter are read, from the first on: by another adapter all, by the head
+    its own."""
+    return (*(tokens for _ in range(adapters - 1)), READ)[:adapters]
 
 
 def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
@@ -140,11 +149,11 @@ def step_rounds(
 ) -> tuple[Round, ...]:
     """Of one step on a batch. cut: what is cut off the outputs of blocks, which are of STREAM bits; gradient: bits of
     derivatives by the parameters."""
-    backwards = tuple(_adapter_rounds_backwards(images, tokens, width, rank, gradient))
+    reads = reversed(read_tokens(tokens, adapters))
     return (
         *_forward_rounds(images, tokens, width, classes, adapters, rank, cut, beside=1),
         *_head_rounds_backwards(images, width, classes),
-        *backwards * adapters,
+        *(each for read in reads for each in _adapter_rounds_backwards(images, tokens, width, rank, read, gradient)),
         _both("parameters backwards", (gradient, _parameters(tokens, width, classes, adapters, rank))),
     )
 
@@ -169,35 +178,41 @@ def _forward_rounds(
     return (
         _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters), (CHECKED, parameters)),
         _both("parameters", (PLACE, checks)),
-        *tuple(_adapter_rounds(images, tokens, width, rank, beside)) * adapters,
+        *(
+            each
+            for read in read_tokens(tokens, adapters)
+            for each in _adapter_rounds(images, tokens, width, rank, read, beside)
+        ),
         *_head_rounds(images, width, classes),
     )
 
 
-def _adapter_rounds(images: int, tokens: int, width: int, rank: int, beside: int) -> Iterator[Round]:
+def _adapter_rounds(images: int, tokens: int, width: int, rank: int, read: int, beside: int) -> Iterator[Round]:
     rows, stream = images * tokens, images * tokens * width
     channels, reduced = rows * rank, images * rank * width
-    down, mixing = rank * width, rank * tokens
+    down = rank * width
     for parts in (
         [(CHECKED, stream)],
         [(WORD_BITS, stream + down), (PLACE, rows)],
         [(CHECKED, channels)],
         [(WORD_BITS, channels + down), (PLACE, rows)],
         [(LIFTED, stream)],
-        [(WORD_BITS, stream + mixing)],
+        [(WORD_BITS, stream + rank * tokens)],
         [(CHECKED, reduced)],
-        [(WORD_BITS, reduced + mixing + beside), (PLACE, images * rank)],
-        [(LIFTED, stream), (WORD_BITS, 1)],
+        [(WORD_BITS, reduced + rank * read + beside), (PLACE, images * rank)],
+        [(LIFTED, images * read * width), (WORD_BITS, 1)],
     ):
         yield _both("adapter", *parts)
 
 
-def _adapter_rounds_backwards(images: int, tokens: int, width: int, rank: int, gradient: int) -> Iterator[Round]:
-    rows, stream, small, mixed = images * tokens, images * tokens * width, rank * (tokens + width), images * rank**2
-    channels, reduced = rows * rank, images * rank * width
+def _adapter_rounds_backwards(
+    images: int, tokens: int, width: int, rank: int, read: int, gradient: int
+) -> Iterator[Round]:
+    rows, derivatives, small, mixed = images * read, images * read * width, rank * (read + width), images * rank**2
+    channels, reduced = images * tokens * rank, images * rank * width
     for parts in (
-        [(LIFTED, stream), (CHECKED, stream), (LIFTED, small + mixed)],
-        [(WORD_BITS, stream + small + mixed), (PLACE, rows)],
+        [(LIFTED, derivatives), (CHECKED, derivatives), (LIFTED, small + mixed)],
+        [(WORD_BITS, derivatives + small + mixed), (PLACE, rows)],
         [(LIFTED, reduced), (WORD_BITS, reduced), (gradient, small)],
         [(SLOPED, reduced), (WORD_BITS, small)],
         [(LIFTED, mixed)],

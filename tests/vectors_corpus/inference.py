@@ -256,7 +256,7 @@ PRODUCTS: Final[dict[str, Any]] = {
     "operands": [[2, 1, 2], [2], []],
     "products": [
         {"left": 0, "right": 1, "letters": "abc,c->ba"}, {"left": 1, "right": 1, "letters": "a,a->"},
-        {"left": 2, "right": 1, "letters": ",a->a"},
+        {"left": 2, "right": 1, "letters": ",a->a"}, {"left": 0, "right": 1, "letters": "abc,b->ac"},
     ],
     "words": 40,
 }  # fmt: skip
@@ -365,7 +365,7 @@ def inference_waves_bad_number() -> Script:
 def _no_products() -> Iterator[dict[str, Any]]:
     """Changes of products that make them none."""
     one = {"left": 0, "right": 1}
-    for letters in ("ab,bc", "ab,bc->aC", "ab,bc->a", "ab,ac->bc", "a,bc->abc"):
+    for letters in ("ab,bc", "ab,bc->aC", "ab,bc->a", "ba,ca->bc", "a,bc->abc"):
         yield {"operands": [[2, 3], [3, 2]], "products": [one | {"letters": letters}]}
     yield {"products": [one | {"left": 3, "letters": "abc,c->ba"}]}
     yield {"operands": [[1 << 14], [1 << 14]], "products": [one | {"letters": "a,b->ab"}]}

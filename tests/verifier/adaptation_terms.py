@@ -119,15 +119,18 @@ def adaptation_rounds(
     of_inference = rounds_of(sizes, "shared", images)
     first_norm = [name for name, _, _ in of_inference].index("final norm")
     ntd, ntr, nrd = n * t * d, n * t * r, n * r * d
-    adapter = [
-        4 * ntd, 8 * (ntd + r * d) + 4 * n * t, 4 * ntr, 8 * (ntr + r * d) + 4 * n * t, 4 * ntd, 8 * (ntd + r * t),
-        4 * nrd, 8 * (nrd + r * t + learns) + 4 * n * r, 4 * ntd + 8,
-    ]  # fmt: skip
-    small, nrr = r * t + r * d, n * r * r
-    backwards = [
-        8 * ntd + 4 * (small + nrr), 8 * (ntd + small + nrr) + 4 * n * t, 12 * nrd + g * small, 7 * nrd + 8 * small,
-        4 * nrr, 8 * nrr, 12 * ntr, 7 * ntr,
-    ]  # fmt: skip
+    nrr, forwards, backwards = n * r * r, [], []
+    for adapter in range(a):
+        read = 1 if adapter == a - 1 else t
+        small = r * read + r * d
+        forwards += [
+            4 * ntd, 8 * (ntd + r * d) + 4 * n * t, 4 * ntr, 8 * (ntr + r * d) + 4 * n * t, 4 * ntd, 8 * (ntd + r * t),
+            4 * nrd, 8 * (nrd + r * read + learns) + 4 * n * r, 4 * n * read * d + 8,
+        ]  # fmt: skip
+        backwards[:0] = [
+            8 * n * read * d + 4 * (small + nrr), 8 * (n * read * d + small + nrr) + 4 * n * read,
+            12 * nrd + g * small, 7 * nrd + 8 * small, 4 * nrr, 8 * nrr, 12 * ntr, 7 * ntr,
+        ]  # fmt: skip
     head = [
         ("norm", 4 * n * d), ("norm", 4 * n), ("norm", 8 * n), ("norm", 4 * n * d), ("head", 8 * (n * d + c * d)),
     ]  # fmt: skip
@@ -139,11 +142,11 @@ def adaptation_rounds(
     step = [
         ("lift", b * max(a, 1) * ntd + 7 * p),
         ("parameters", 4 * (5 * a + 2)),
-        *(("adapter", size) for size in adapter * a),
+        *(("adapter", size) for size in forwards),
         *head,
     ]
     if learns:
-        step += [*head_backwards, *(("adapter backwards", size) for size in backwards * a)]
+        step += [*head_backwards, *(("adapter backwards", size) for size in backwards)]
         step.append(("parameters backwards", g * p))
     found = of_inference[:first_norm] + [(name, size, size) for name, size in step]
     if learns:

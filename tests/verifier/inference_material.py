@@ -151,13 +151,13 @@ def contracts(letters: str, left: list[int], right: list[int]) -> bool:
     if not (distinct and as_many and all((one + other + result).count(letter) > 1 for letter in one + other + result)):
         return False
     sizes = dict(zip(one, left, strict=True))
-    return all(sizes.get(letter, size) == size for letter, size in zip(other, right, strict=True))
+    return all(sizes.get(letter, size) <= size for letter, size in zip(other, right, strict=True))
 
 
 def sizes_of(letters: str, left: list[int], right: list[int]) -> tuple[str, str, str, dict[str, int]]:
     """Letters of both operands and of the result, and the size of each."""
     one, other, result = re.split(",|->", letters)
-    return one, other, result, dict(zip(one + other, [*left, *right], strict=True))
+    return one, other, result, dict(zip(other + one, [*right, *left], strict=True))
 
 
 def contracted(letters: str, left: list[int], right: list[int]) -> list[int]:

@@ -16,13 +16,14 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from in_memory import Pair, shares
 
-SHAPES = {"x": (3, 5, 4), "W": (2, 4), "y": (3, 5, 2), "a": (1,)}
+SHAPES = {"x": (3, 5, 4), "W": (2, 4), "y": (3, 5, 2), "a": (1,), "e": (3, 2, 4)}
 PRODUCTS = {
     "x W^T": ("x", "W", "btd,rd->btr"),
     "y^T x": ("y", "x", "btr,btd->rd"),
     "each": ("x", "y", "btd,btr->bdr"),
     "scaled": ("a", "W", "a,rd->ard"),
     "squares": ("W", "W", "rd,rd->"),
+    "first": ("e", "y", "btd,btr->dr"),
 }
 
 
@@ -59,13 +60,19 @@ def test_sizes_that_differ_are_refused() -> None:
         contracted_shape("btd,rd->btr", (3, 5, 4), (2, 3))
 
 
+def test_of_a_longer_right_factor_the_first_elements_count() -> None:
+    one, other = drawn((3, 2, 4)), drawn((3, 5, 6))
+    assert contracted("btd,btr->dr", one, other, 64).equal(torch.einsum("btd,btr->dr", one, other[:, :2]))
+    assert contracted_shape("btd,btr->btdr", (3, 2, 4), (3, 5, 6)) == (3, 2, 4, 6)
+
+
 def test_an_operand_is_opened_once_and_serves_all_its_products() -> None:
     values = {name: drawn(shape) for name, shape in SHAPES.items()}
     parts = {name: shares(value) for name, value in values.items()}
 
     def act(party: Party, rank: int) -> Program[dict[str, torch.Tensor]]:
         operands, found = Operands(party, SHAPES, PRODUCTS), {}
-        ready = {"W": ["squares"], "x": ["x W^T"], "a": ["scaled"], "y": ["y^T x", "each"]}
+        ready = {"W": ["squares"], "x": ["x W^T"], "a": ["scaled"], "e": [], "y": ["y^T x", "each", "first"]}
         for name, products in ready.items():
             (words,) = yield from party.open(name, operands.masked(name, parts[name][rank]))
             operands.settle(name, words)
@@ -75,8 +82,9 @@ def test_an_operand_is_opened_once_and_serves_all_its_products() -> None:
     pair = Pair()
     one, other = pair.run(*(act(party, party.rank) for party in pair.parties))
     for name, (left, right, letters) in PRODUCTS.items():
-        assert (one[name] + other[name]).equal(torch.einsum(letters, values[left], values[right])), name
-    assert pair.log == [(name, 8 * values[name].numel(), 8 * values[name].numel()) for name in ("W", "x", "a", "y")]
+        assert (one[name] + other[name]).equal(contracted(letters, values[left], values[right], 64)), name
+    octets = {name: 8 * values[name].numel() for name in ("W", "x", "a", "e", "y")}
+    assert pair.log == [(name, size, size) for name, size in octets.items()]
     assert pair.requests == [products_request(SHAPES, PRODUCTS)]
 
 

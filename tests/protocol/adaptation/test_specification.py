@@ -53,15 +53,20 @@ def test_rounds_and_parameters_of_the_page(
     assert letters["P"] == parameter_count(sizes, terms.learning)
     step: list[Round] = []
     predicted: list[Round] = []
-    for times, operations in (
-        (1, ("lift", "parameters")),
-        (adapters, ("adapter",)),
-        (1, ("norm", "head", "softmax", "head backwards", "norm backwards")),
-        (adapters, ("adapter backwards",)),
-        (1, ("parameters backwards",)),
+    read = [tokens] * (adapters - 1) + [1] * min(adapters, 1)
+    for reads, operations in (
+        ([0], ("lift", "parameters")),
+        (read, ("adapter",)),
+        ([0], ("norm", "head", "softmax", "head backwards", "norm backwards")),
+        (read[::-1], ("adapter backwards",)),
+        ([0], ("parameters backwards",)),
     ):
         of_step, of_prediction = (
-            [Round(name, octets, octets) for name, octets in _sizes(operations, letters | {"s": s}) * times]
+            [
+                Round(name, octets, octets)
+                for each in reads
+                for name, octets in _sizes(operations, letters | {"s": s, "R": each})
+            ]
             for s in (1, 0)
         )
         step += of_step
