@@ -59,6 +59,8 @@ class AdapterSizes:
     rank: int
     read: int
     """Tokens R of the output that are read, from the first on."""
+    first: bool = False
+    """Whether nobody needs the derivative by the input: there is no adapter before it."""
 
     @property
     def stream(self) -> tuple[int, int, int]:

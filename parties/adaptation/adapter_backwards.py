@@ -89,11 +89,19 @@ _PRODUCTS: Final[Formulas] = {
     "dp C_d": ("dp", "C_d", "btr,rd->btd"),
 }
 
+_BY_INPUT: Final = ("T_d^T dq", "dp C_d")
+"""Products of the derivative by the input alone."""
+
+
+def _products(sizes: AdapterSizes) -> Formulas:
+    """Those that somebody needs."""
+    return {name: formula for name, formula in _PRODUCTS.items() if not (sizes.first and name in _BY_INPUT)}
+
 
 def adapter_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRequest, ...]:
     """What `AdapterProgram` asks for, in this order."""
     return (
-        products_request(_operands(sizes), _PRODUCTS),
+        products_request(_operands(sizes), _products(sizes)),
         *forward_rest(sizes, checks),
         *_lifts(sizes, checks).values(),
         check_request(_read(sizes), checks.derivatives),
@@ -138,18 +146,18 @@ def _lifts(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, Narrow]:
 
 
 class AdapterProgram(AdapterForwards):
-    """One use of an adapter in one step of learning: `forwards`, then `backwards`."""
+    """One use of an adapter in one step of learning: `forwards`, `backwards`, and `by_input`."""
 
     def __init__(self, party: Party, sizes: AdapterSizes, checks: AdapterChecks) -> None:
-        super().__init__(party, sizes, checks, Operands(party, _operands(sizes), _PRODUCTS))
+        super().__init__(party, sizes, checks, Operands(party, _operands(sizes), _products(sizes)))
         lifts, _ = made(party, _lifts(sizes, checks))
         self._lifts |= lifts
         self._checks["e in range"] = RangeCheck(party, _read(sizes), checks.derivatives)
 
-    def backwards(self, by_output: torch.Tensor) -> Program[tuple[torch.Tensor, AdapterShares]]:
-        """From the derivative by h_l [B, R, D], DERIVATIVE + PARAMETER fractional bits, to that by h_(l - 1) [B, T, D],
-        as many, both modulo 2^(WHOLE + DERIVATIVE - backwards); and to those by the parameters, of the sum over the
-        images, GRADIENT fractional bits modulo 2^gradient."""
+    def backwards(self, by_output: torch.Tensor) -> Program[AdapterShares]:
+        """From the derivative by h_l [B, R, D], DERIVATIVE + PARAMETER fractional bits modulo 2^(WHOLE + DERIVATIVE -
+        backwards), to those by the parameters, of the sum over the images, GRADIENT fractional bits modulo
+        2^gradient."""
         party, operands, lifts, product = self._party, self._operands, self._lifts, self._operands.product
         bits, looked_at = self._scales.backwards, self._scales.derivative_bits
         fewer, gradient = DERIVATIVE - bits, self._scales.gradient
@@ -182,9 +190,8 @@ class AdapterProgram(AdapterForwards):
         yield from opened(party, _NAME, operands, ("k", Cut(k, 0)))
         by_channels = yield from self._sloped("by f(p)", "p", self._padded(product("e U")) + product("T_d^T k"))
         yield from opened(party, _NAME, operands, ("dp", Cut(by_channels, SLOPE - _FINER)))
-        by_input = self._padded(by_output) + (shifted(product("T_d^T dq") + product("dp C_d"), SLOPED, _FINER) << fewer)
         by_activation = bits + _FINER + ACTIVATION - GRADIENT
-        return by_input, AdapterShares(
+        return AdapterShares(
             channel_down=_cut(product("dp^T z"), by_activation, gradient, SLOPED),
             channel_up=_cut(product("alpha E_c")[0], PARAMETER, gradient)
             + _cut(product("dq^T K"), by_activation, gradient, SLOPED),
@@ -192,6 +199,12 @@ class AdapterProgram(AdapterForwards):
             token_up=self._padded(_cut(product("alpha E_t")[0], PARAMETER, gradient)),
             scale=_cut(product("<T_u, E_t>") + product("<C_u, E_c>"), PARAMETER, gradient),
         )
+
+    def by_input(self, by_output: torch.Tensor) -> torch.Tensor:
+        """Behind `backwards`, from what that took to the derivative by h_(l - 1) [B, T, D], in as many bits; not of the
+        first adapter."""
+        one, other = (self._operands.product(name) for name in _BY_INPUT)
+        return self._padded(by_output) + (shifted(one + other, SLOPED, _FINER) << DERIVATIVE - self._scales.backwards)
 
     def _padded(self, share: torch.Tensor) -> torch.Tensor:
         """With zeros for the tokens, in the last dimension but one, that nothing reads."""

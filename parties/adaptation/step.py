@@ -69,7 +69,8 @@ class StepSizes:
     @property
     def each(self) -> tuple[AdapterSizes, ...]:
         """Of the adapters, one after the other."""
-        return tuple(replace(self.adapter, read=read) for read in read_tokens(self.tokens, self.adapters))
+        reads = enumerate(read_tokens(self.tokens, self.adapters))
+        return tuple(replace(self.adapter, read=read, first=not number) for number, read in reads)
 
     @property
     def head(self) -> HeadSizes:
@@ -220,9 +221,10 @@ class StepProgram:
         found = yield from self._head.run(head, hidden[:, 0], labels)
         derivative = found.by_token[:, None]
         gradients: list[AdapterShares] = []
-        for program in reversed(self._hidden.adapters):
-            derivative, by_parameters = yield from program.backwards(derivative)
-            gradients.insert(0, by_parameters)
+        for number, program in reversed(list(enumerate(self._hidden.adapters))):
+            gradients.insert(0, (yield from program.backwards(derivative)))
+            if number:
+                derivative = program.by_input(derivative)
         cut = Cut(flat(ParameterShares(adapters=tuple(gradients), head=found.gradient)), 0)
         (gradient,) = yield from lifted(self._party, "parameters backwards", (self._gradient, cut))
         stepped = shaped(flat(parameters) - by * gradient, self._sizes)

@@ -20,6 +20,7 @@ from tacit.models.adapters.parallel import AdapterParameters, each
 from tacit.parties.adaptation.bounds import StepBounds, StepScales
 from tacit.parties.adaptation.fixed_point import PARAMETER, USED
 from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests, whole_rate
+from tacit.parties.inference.material import Products
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.parties.inference.tables import BoundError
@@ -93,6 +94,19 @@ def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes
     )
     assert tuple(found.pair.log) == declared
     assert len(declared) == 17 + 17 * sizes.adapters
+
+
+def test_nothing_is_multiplied_that_nobody_reads() -> None:
+    """Of the first adapter the derivative by its input, of the last one what is not the class token."""
+    asked = step_requests(SIZES, fitted(SIZES))
+    first, last = (request for request in asked if isinstance(request, Products))
+    assert len(first.products) == len(last.products) - 2
+    every, token = (SIZES.images, SIZES.tokens, SIZES.width), (SIZES.images, 1, SIZES.width)
+    # z, u and e.
+    assert [[shape for shape in each.operands if shape in (every, token)] for each in (first, last)] == [
+        [every, every, every],
+        [every, every, token],
+    ]
 
 
 def test_of_equal_logits_the_first_is_the_largest_as_in_the_clear() -> None:
