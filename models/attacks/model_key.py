@@ -9,7 +9,8 @@ rows of the position embedding are told apart by their values, which gives E_b, 
 columns of W. Where D >= L that is all of E_a and the image comes out as it is; where D < L, its projection on a span of
 D dimensions does.
 
-With ciphertexts alone (`gram`), an orthogonal E_a keeps the inner products of patches, and nothing orders these.
+With ciphertexts alone (`gram`), an orthogonal E_a keeps the inner products of patches, and nothing orders these; their
+spectrum, which needs no order, tells the image from others (`most_like`). A Gaussian one keeps them roughly.
 
 Whoever has the key, each of the clients, decrypts (`with_key`); the server is not safe from a colluding one.
 """
@@ -19,12 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
 from tacit.models.layout import Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING, ModelKey
+
+_EMBEDDINGS: Final = (PATCH_EMBEDDING, POSITION_EMBEDDING)
 
 Tensors = Mapping[str, torch.Tensor]
 """Of a model or of gradients, by name; both embeddings must be there."""
@@ -42,7 +47,7 @@ class KnownPlaintext:
     @classmethod
     def of(cls, plain: Tensors, encrypted: Tensors) -> KnownPlaintext:
         """From both forms of the same model. ValueError for other shapes."""
-        for name in (PATCH_EMBEDDING, POSITION_EMBEDDING):
+        for name in _EMBEDDINGS:
             if plain[name].shape != encrypted[name].shape:
                 raise ValueError(
                     f"{name!r} is {list(plain[name].shape)} in the clear and {list(encrypted[name].shape)} encrypted; "
@@ -91,13 +96,22 @@ def gram(gradients: Tensors, image_size: int) -> torch.Tensor:
     return found @ found.T
 
 
+def most_like(products: torch.Tensor, candidates: torch.Tensor) -> int:
+    """Which of the candidates, patches [n, N, L], has inner products [N, N] most like these, whatever their order."""
+    spectrum = torch.linalg.eigvalsh(products.double()).clamp_min(0).sqrt().flip(0)
+    theirs = torch.linalg.svdvals(candidates.double())
+    return int((theirs - spectrum[: theirs.shape[1]]).square().sum(dim=1).argmin())
+
+
 def with_key(key: ModelKey, gradients: Tensors, image_size: int) -> torch.Tensor:
     """The image, normalised float32 [1, C, S, S], that an insider sees in encrypted gradients of one image."""
     named: Layout = key.layout
-    encrypted = named.concatenate({name: tensor.detach().cpu().numpy() for name, tensor in gradients.items()})
+    encrypted = np.zeros(named.size, np.float32)
+    for name in _EMBEDDINGS:
+        named.split(encrypted)[name][...] = gradients[name].detach().cpu().numpy()
     plain = named.split(key.decrypt(encrypted))
     return _assembled(
-        patches({name: torch.from_numpy(plain[name]) for name in (PATCH_EMBEDDING, POSITION_EMBEDDING)}, image_size),
+        patches({name: torch.from_numpy(plain[name]) for name in _EMBEDDINGS}, image_size),
         gradients[PATCH_EMBEDDING].shape,
     )
 
