@@ -105,6 +105,19 @@ def audit(
         for row in found.rows
     ]
     console.print(output.table(("configuration", "adversary", "has", "attack", "PSNR", "identified", ""), rows))
+    told = [
+        (
+            row.about,
+            row.adversary,
+            f"{row.what} ({row.cohort})",
+            f"{row.alone:.1%}",
+            "" if row.labels is None else f"{row.labels.right:.0%} ({row.labels.blind:.0%})",
+            row.verdict,
+        )
+        for row in found.observations
+    ]
+    heads = ("configuration", "adversary", "has", "of one client alone", "labels right (blindly)", "labels")
+    console.print(output.table(heads, told))
     if found.limits:
         from tacit.simulate.audit.figures import CHANNEL, ends
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tacit.simulate.audit.figures import CHANNEL, AttackRow, AuditFigures, ClosedFormLimit, ends
+from tacit.simulate.audit.figures import CHANNEL, AttackRow, AuditFigures, ClosedFormLimit, ObservationRow, ends
 
 FIGURES: Final = Path(__file__).parent.parent / "security.json"
 
@@ -27,6 +27,17 @@ where only the second holds. *Not attacked* says that the attack cannot be used 
 protected: it says nothing about the protection.
 
 | configuration | adversary | what it has | honest clients in it | attack | verdict | dB | identified |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+_OBSERVATIONS: Final = """
+## Labels, and coordinates of one client alone
+
+Labels are counted by the gradient of the classifier ([how](../models/attacks/labels.py)), beside who guesses as labels
+are among other images. At a coordinate to which one honest client contributed alone, an observation is that client's
+value, encrypted if the model is.
+
+| configuration | adversary | what it has | honest clients in it | of one alone | labels right | blindly | labels |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
@@ -52,10 +63,13 @@ _TAIL: Final = """
 - **Use the secure sum in active mode, with as many clients as there are.** Masked uploads gave nothing. Of the sum of
   three, and of what is left of five without three colluding clients, images are no better than the mean image but are
   told from others: a sum of few gradients is not nothing. Of all clients but one colluding, the sum hides nothing.
+- **Labels are not hidden by a sum**: of the few images in it, most labels are counted right where the gradient of the
+  classifier is whole ([measured](#labels-and-coordinates-of-one-client-alone)).
 - **Send more than one image's gradient.** A batch of two or more takes the closed form away
   ([measured](#where-the-closed-form-stops)); one image a round does not, nor do more steps on it.
 - **Model encryption alone hides nothing from a server that knows the first model**, orthogonal or Gaussian: leave
-  `encryption.initial_model` at "clients". Whoever has the key, each client, can decrypt.
+  `encryption.initial_model` at "clients". Whoever has the key, each client, can decrypt. **A new key does not lock out
+  a removed member that works with the server**: it knows the model that is encrypted anew, and so finds the new key.
 - **Random binary weights alone are weak at 0.2**: solving for what is missing tells images from others.
 - **A fixed position embedding** takes away what the closed forms need, and no other attack of this list was good enough
   to be tried against it: that is no evidence of protection.
@@ -80,7 +94,8 @@ def security_page(figures: Path = FIGURES) -> str:
         map="".join(_limit(one) for one in audit.limits if one.factor != CHANNEL),
         last=ends(audit.limits),
     )
-    return head + "".join(map(_line, audit.rows)) + middle + _TAIL
+    told = _OBSERVATIONS + "".join(map(_observation, audit.observations))
+    return head + "".join(map(_line, audit.rows)) + told + middle + _TAIL
 
 
 def _line(row: AttackRow) -> str:
@@ -88,6 +103,13 @@ def _line(row: AttackRow) -> str:
     measured = ("", "") if figures is None else (f"{figures.psnr:.1f}", f"{100 * figures.identified:.0f} %")
     verdict = row.verdict + (f": {row.why}" if row.why else "")
     cells = (row.about, row.adversary, row.what, str(row.cohort), row.attack, verdict, *measured)
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _observation(row: ObservationRow) -> str:
+    shares = ("", "") if row.labels is None else (f"{100 * one:.0f} %" for one in (row.labels.right, row.labels.blind))
+    verdict = row.verdict + (f": {row.why}" if row.why else "")
+    cells = (row.about, row.adversary, row.what, str(row.cohort), f"{100 * row.alone:.1f} %", *shares, verdict)
     return "| " + " | ".join(cells) + " |\n"
 
 

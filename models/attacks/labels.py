@@ -63,14 +63,14 @@ def label_counts(model: nn.Module, gradients: Mapping[str, torch.Tensor], *, ima
     left = torch.cat([probabilities.T - torch.eye(classes, dtype=torch.float64), torch.ones(1, classes)])
     right = torch.cat([images * by_bias, torch.tensor([float(images)])])
     counts = torch.linalg.lstsq(left, right.unsqueeze(1), driver="gelsd").solution.squeeze(1)
-    return _integers(counts, images)
+    return whole(counts, images)
 
 
-def _integers(counts: torch.Tensor, total: int) -> torch.Tensor:
-    """Non-negative integers of this sum, near to the counts: by largest remainders."""
+def whole(counts: torch.Tensor, total: int) -> torch.Tensor:
+    """Integers of this sum, int64, in proportion to counts [classes] that are positive: by largest remainders."""
     positive = counts.clamp_min(0)
     scaled = positive * total / positive.sum()
-    whole = scaled.floor()
-    missing = total - int(whole.sum())
-    whole[(scaled - whole).topk(missing).indices] += 1
-    return whole.long()
+    integers = scaled.floor()
+    missing = total - int(integers.sum())
+    integers[(scaled - integers).topk(missing).indices] += 1
+    return integers.long()

@@ -76,6 +76,8 @@ class Update:
     statistics: LocalStatistics
     clipped: int
     local: LocalWork = LocalWork()
+    group: Group | None = None
+    """The members, with the key under which the model was, if they have one."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Draft:
     local: LocalWork
     remembered: Remembered = field(repr=False)
     """What the client remembers, once the draft is kept."""
+    group: Group | None
 
 
 class Learner:
@@ -242,7 +245,7 @@ class Learner:
         if group is not None and self._group_model is not None:
             values = self._group_model.key(group.key).encrypt(values)
         remembered = self.remembered.then(round, began_with, self._side.memory)
-        return Draft(values, protected, statistics, held_out, seeds[1], local, remembered)
+        return Draft(values, protected, statistics, held_out, seeds[1], local, remembered, group)
 
     def keep_model(self, round: int, plain: Flat) -> None:
         """The server's model after this round, in the clear: without its key nothing else is left of it."""
@@ -278,7 +281,7 @@ class Learner:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))
         encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
-        return Update(encoded.words, values, draft.statistics, clipped, draft.local)
+        return Update(encoded.words, values, draft.statistics, clipped, draft.local, draft.group)
 
 
 def divided(x: Any, y: torch.Tensor | None, task: Task) -> tuple[Any, torch.Tensor | None, Labelled | None]:

@@ -86,8 +86,6 @@ def _check(experiment: Experiment) -> None:
         'data.statistics = "sum"': data.statistics == "sum",
         "training.momentum of a server": training.algorithm == "fedsgd" and training.momentum > 0,
         "training.decay_rounds": bool(training.decay_rounds),
-        "rekey_every beside [encryption]": experiment.encryption is not None
-        and (experiment.encryption.rekey_every > 0 or experiment.protection.facts().rekey_every > 0),
     }
     if found := [key for key, there in refused.items() if there]:
         raise AdversaryError(f"an audit cannot read runs with {', '.join(found)} yet: leave it out of what is audited")

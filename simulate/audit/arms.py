@@ -72,6 +72,11 @@ def default_arms(base: Experiment) -> Iterator[AuditArm]:
             about=f"model encryption ({matrix}) of a model that the server made, no secure sum",
             experiment=_with(base, mode="none", encryption=Encryption(matrix=matrix, initial_model="server")),
         )
+    yield AuditArm(
+        name="encryption-renewed",
+        about="model encryption (orthogonal) with a new key every round, no secure sum",
+        experiment=_with(base, mode="none", encryption=Encryption(rekey_every=1)),
+    )
 
 
 def arms_of(experiment: Experiment) -> Iterator[AuditArm]:

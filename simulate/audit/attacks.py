@@ -14,13 +14,15 @@ import torch
 
 from tacit.models.attacks import april, binary, closed_form, inversion
 from tacit.models.attacks.labels import classifier, label_of
-from tacit.models.attacks.model_key import KnownPlaintext
+from tacit.models.attacks.model_key import KnownPlaintext, with_key
 from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, taken
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.audit.subjects import Sight
+from tacit.simulate.audit.views import WITH_KEYS, UpdateView
 
 CLOSED_FORM: Final = "closed-form"
+_BOTH: Final = (POSITIONS, PROJECTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,13 @@ class Attack:
     recover: Callable[[Sight, Budget], torch.Tensor]
     """The images [n, C, S, S], normalised. ValueError, with the reason, where it cannot be used."""
     against: Callable[[Experiment], bool] = lambda experiment: True
-    """Whether it is against what protects this experiment; where nothing does, it is as good as another."""
+    """Whether it is against what protects this experiment."""
+    with_keys: bool = False
+    """Whether it needs what a member has of the key of the model."""
+
+    def suits(self, view: UpdateView) -> bool:
+        """Whether it makes use of all that is there: what a server has alone is not tried again with a member."""
+        return view.key is not None if self.with_keys else view.what != WITH_KEYS
 
 
 def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -64,10 +72,46 @@ def _alternating(sight: Sight, budget: Budget) -> torch.Tensor:
 def _known_plaintext(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     if sight.plain is None:
-        raise ValueError("the clients made the first model, and the server knows no plaintext")
-    for name in (POSITIONS, PROJECTION):
+        raise ValueError("the server knows no model in the clear that this key encrypts")
+    return KnownPlaintext.of(sight.plain, sight.first).image(_both(sight), sight.shape[-1])
+
+
+def _insider(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    if sight.key is None:
+        return _without_key(sight)
+    return with_key(sight.key, _both(sight), sight.shape[-1])
+
+
+def _former_key(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    if sight.former is None:
+        return _without_key(sight)
+    return with_key(sight.former.key, _both(sight), sight.shape[-1])
+
+
+def _removed_member(sight: Sight, budget: Budget) -> torch.Tensor:
+    _one(sight)
+    if sight.former is None:
+        return _without_key(sight)
+    layout = sight.former.key.layout
+    plain, after = layout.split(sight.former.key.decrypt(sight.former.before)), layout.split(sight.former.after)
+    known = KnownPlaintext.of(*({name: torch.from_numpy(of[name]) for name in _BOTH} for of in (plain, after)))
+    return known.image(_both(sight), sight.shape[-1])
+
+
+def _without_key(sight: Sight) -> torch.Tensor:
+    """What is not encrypted needs no key."""
+    if sight.encrypted:
+        raise ValueError("none of these parties has such a key in this round")
+    return closed_form.image_of(sight.model, sight.gradients).image
+
+
+def _both(sight: Sight) -> Mapping[str, torch.Tensor]:
+    """The gradients, if those of both embeddings are there."""
+    for name in _BOTH:
         taken(sight.gradients, name)
-    return KnownPlaintext.of(sight.plain, sight.first).image(sight.gradients, sight.shape[-1])
+    return sight.gradients
 
 
 def _april(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -134,6 +178,30 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             _known_plaintext,
             lambda experiment: experiment.encryption is not None,
         ),
+        Attack(
+            "insider",
+            "decrypts with the key of a member, then solves the same equations",
+            "whoever has the key of model encryption can decrypt",
+            _insider,
+            lambda experiment: experiment.encryption is not None,
+            with_keys=True,
+        ),
+        Attack(
+            "former-key",
+            "the same with the key before the last renewal",
+            "what a member has that was removed",
+            _former_key,
+            lambda experiment: experiment.encryption is not None,
+            with_keys=True,
+        ),
+        Attack(
+            "removed-member",
+            "decrypts the model before a renewal, and finds the new key by the same model under it",
+            "known plaintext, which a removed member has for the server",
+            _removed_member,
+            lambda experiment: experiment.encryption is not None,
+            with_keys=True,
+        ),
         Attack("april", "solves the equations of the first attention", "Lu et al. 2022, section 3.1", _april),
         Attack("april-search", "seeks an image with these gradients", "Lu et al. 2022, section 3.2", _april_search),
         Attack(
@@ -155,7 +223,7 @@ def usual(model: str) -> tuple[str, ...]:
         return ("dlg",)
     if model in ("convnet", "resnet18"):
         return ("inverting-gradients",)
-    return (CLOSED_FORM, "masked-closed-form", "known-plaintext", "april")
+    return CLOSED_FORM, "masked-closed-form", "known-plaintext", "insider", "former-key", "removed-member", "april"
 
 
 def _one(sight: Sight) -> None:

@@ -85,6 +85,38 @@ class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
     scores: tuple[Score, ...]
 
 
+class LabelFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Labels counted by the gradient of the classifier, beside a blind attacker's guess."""
+
+    observations: int
+    right: float
+    """Share of the labels, mean."""
+    blind: float
+    """The same of who guesses as labels are among other images."""
+    better_by_interval: tuple[float | None, float | None]
+    """Of the difference of the two, 95 %, by Student's t; None for one observation."""
+    recovered: bool
+    """Whether that lies above 0."""
+
+
+class ObservationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of observation tells beside images."""
+
+    arm: str
+    about: str
+    adversary: str
+    what: str
+    cohort: int
+    """Honest clients in it."""
+    alone: float
+    """Share of the coordinates at which it is the value of one of them alone, encrypted if the model is."""
+    labels: LabelFigures | None
+    verdict: str
+    """Of the labels."""
+    why: str
+    """Why they were not attacked; else empty."""
+
+
 class ClosedFormLimit(msgspec.Struct, frozen=True, kw_only=True):
     """The closed form on what clients would send in one setting."""
 
@@ -103,6 +135,7 @@ class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[AttackRow, ...]
     blind: Judged | None
     """The blind attacker, judged beside itself; None if no attack gave an image."""
+    observations: tuple[ObservationRow, ...]
     limits: tuple[ClosedFormLimit, ...]
     """Empty where the closed form was not asked for, or cannot be used on the model."""
     no_limits: str

@@ -22,6 +22,7 @@ from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
 from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget
 from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED, AttackRow, AuditFigures, ClosedFormLimit, Score
 from tacit.simulate.audit.limits import limits_of
+from tacit.simulate.audit.observations import Observations
 from tacit.simulate.audit.scores import Pixels, judge, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.views import UpdateView, observed
@@ -64,14 +65,14 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditFigures, list[Pictures]]
         tell(f"{arm.name}: running it")
         try:
             subject, recordings = await _recorded(order, arm)
-            adversaries = order.adversaries or usual_adversaries(subject.terms.clients)
+            adversaries = order.adversaries or usual_adversaries(subject)
             # Every attack proves itself on single uploads, whoever is asked for.
             first = [(SERVER,)] if arm.name == UNPROTECTED else []
             for adversary in dict.fromkeys([*first, *adversaries]):
                 if parties := _present(adversary, subject):
                     observations = observed(recordings, parties, subject.terms)
                     # A search of hours holds up nobody who interrupts it.
-                    attack = partial(_attack_all, order, arm, subject, parties, observations, found, tell)
+                    attack = partial(_attack_all, order, arm, subject, recordings, parties, observations, found, tell)
                     await in_daemon_thread(attack)
             if arm.name == UNPROTECTED and any(attack.name == CLOSED_FORM for attack in order.attacks):
                 tell("where the closed form stops")
@@ -92,6 +93,7 @@ class _Found:
     failed: dict[str, str] = field(default_factory=dict)
     """By attack, why it did not work where nothing is protected; empty if it did."""
 
+    observations: Observations = field(default_factory=Observations)
     limits: tuple[ClosedFormLimit, ...] = ()
     no_limits: str = ""
 
@@ -108,6 +110,7 @@ class _Found:
             full=budget.full,
             rows=tuple(self.rows),
             blind=judge(self.blind, self.blind) if self.blind else None,
+            observations=tuple(self.observations.rows),
             limits=self.limits,
             no_limits=self.no_limits,
         )
@@ -117,14 +120,19 @@ def _attack_all(
     order: Order,
     arm: AuditArm,
     subject: AuditedRun,
+    recordings: Path,
     parties: Sequence[str],
     observations: Sequence[UpdateView],
     found: _Found,
     tell: Tell,
 ) -> None:
     for (what, cohort), several in _kinds(observations).items():
+        tell(f"{arm.name}: labels and single coordinates of {what} ({cohort})")
+        place = arm.name, arm.about, "+".join(parties)
+        found.observations.add(subject, recordings, place, several[: order.images])
         for attack in order.attacks:
-            if arm.name != UNPROTECTED and not attack.against(arm.experiment):
+            # It has proved itself, and what it is against is not there.
+            if attack.name in found.failed and not (attack.against(arm.experiment) and attack.suits(several[0])):
                 continue
             tell(f"{arm.name}: {attack.name} on {what} ({cohort})")
             failed = found.failed.get(attack.name, "")
@@ -152,15 +160,20 @@ async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:
     return AuditedRun.of(experiment, plan.split_seed), recordings
 
 
-def usual_adversaries(clients: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The server alone; with all clients but two, and but one, of whose sum nothing else is left; and one client."""
+def usual_adversaries(subject: AuditedRun) -> tuple[tuple[str, ...], ...]:
+    """The server alone; with all clients but two, and but one, of whose sum nothing else is left; with a member who has
+    the key of the model; and one client."""
+    clients = subject.terms.clients
+    if not subject.terms.configuration.secure:
+        return (SERVER,), (SERVER, clients[-1]), (clients[-1],)
     return (SERVER,), (SERVER, *clients[2:]), (SERVER, *clients[1:]), (clients[-1],)
 
 
 def _present(adversary: Sequence[str], subject: AuditedRun) -> list[str]:
     """Its parties in this run; none where it has not all of them, leaves nobody to attack, or where a server needs
     nobody's help."""
-    if len(adversary) > 1 and not subject.terms.configuration.secure:
+    configuration = subject.terms.configuration
+    if len(adversary) > 1 and not (configuration.secure or configuration.encrypted):
         return []
     there = {SERVER, *subject.terms.clients}
     honest = [client for client in subject.terms.clients if client not in adversary]

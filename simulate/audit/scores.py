@@ -61,9 +61,7 @@ def judge(scores: Sequence[Score], blind: Sequence[Score], *, sought: int = 1) -
             f"{len(scores)} images and {len(blind)} of the blind attacker: both are the same number, not 0"
         )
     gains = np.array([one.psnr - other.psnr for one, other in zip(scores, blind, strict=True)])
-    mean, half = float(gains.mean()), math.inf
-    if len(gains) > 1:
-        half = float(t.ppf((1 + CONFIDENCE) / 2, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains)))
+    low, high = mean_interval(gains)
     hits = sum(one.identified for one in scores)
     interval = binomtest(hits, len(scores)).proportion_ci(CONFIDENCE, "exact")
     chance = sought / (CANDIDATES - 1 + sought)
@@ -72,11 +70,19 @@ def judge(scores: Sequence[Score], blind: Sequence[Score], *, sought: int = 1) -
         images=len(scores),
         psnr=float(np.mean([one.psnr for one in scores])),
         ssim=float(np.mean([one.ssim for one in scores])),
-        better_by=mean,
-        better_by_interval=(mean - half, mean + half) if len(gains) > 1 else (None, None),
+        better_by=float(gains.mean()),
+        better_by_interval=(low, high),
         identified=hits / len(scores),
         identified_interval=(float(interval.low), float(interval.high)),
         chance=chance,
         found=found,
-        recovered=found and mean - half > 0,
+        recovered=found and low is not None and low > 0,
     )
+
+
+def mean_interval(values: npt.NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
+    """Of the mean of values [N], 95 %, by Student's t; None for one value."""
+    if len(values) < 2:
+        return None, None
+    half = t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)

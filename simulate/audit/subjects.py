@@ -15,13 +15,16 @@ from torch import nn
 
 from tacit.models.data import Dataset, load, read
 from tacit.models.layout import Flat, Layout
+from tacit.models.model_encryption import ModelKey
 from tacit.models.training import drawn
 from tacit.parties.hosting.server import ServerImages, task_of
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import divided
 from tacit.parties.learning.task import Task, configure
+from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import integer, round_seeds
 from tacit.parties.runs.experiment import Experiment
+from tacit.simulate.audit.keys import FormerKey
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.audit.views import RunTerms, UpdateView
 from tacit.simulate.federation.client_role import client_seed
@@ -41,6 +44,10 @@ class Sight:
     """The first model in the clear, by the names of its tensors, where the server made it."""
     first: Mapping[str, torch.Tensor] = field(repr=False)
     """The same as the run began with it: encrypted, if it is."""
+    encrypted: bool
+    key: ModelKey | None = field(repr=False)
+    """Of the round, where a member is there."""
+    former: FormerKey | None = field(repr=False)
     shape: tuple[int, int, int, int]
     """Of the images in it: [n, C, S, S]."""
     mean: tuple[float, ...]
@@ -75,19 +82,27 @@ class AuditedRun:
             learning_rate=experiment.training.learning_rate,
             clients=party_names(experiment.federation.clients)[1:],
             keeper=lambda: Keeper(configuration, task.build(seed), seed=seed),
+            group_model=_group_model(task),
         )
         return cls(experiment=experiment, seed=seed, data=data, task=task, terms=terms)
 
     def true_images(self, client: str, round: int) -> torch.Tensor:
         """What the client trained on in that round: float32 [n, C, S, S], normalised."""
+        return self._trained_on(client, round)[0]
+
+    def true_labels(self, client: str, round: int) -> torch.Tensor:
+        """Of the same images: int64 [n]."""
+        return self._trained_on(client, round)[1]
+
+    def _trained_on(self, client: str, round: int) -> tuple[torch.Tensor, torch.Tensor]:
         index = self.terms.clients.index(client)
         x, y = self.data.share(shares(self.experiment, self.data.source, self.seed)[index])
         x, labels, _ = divided(x, y, self.task)
         assert labels is not None
         if self.task.training.algorithm != "fedsgd":
-            return torch.as_tensor(x)
+            return torch.as_tensor(x), labels
         seeds = round_seeds(client_seed(self.seed, index), round)
-        return drawn(x, labels, self.task.training.fedsgd_images, integer(seeds[0]))[0]
+        return drawn(x, labels, self.task.training.fedsgd_images, integer(seeds[0]))
 
     def sight(self, observation: UpdateView) -> Sight:
         """What an attack sees of an observation."""
@@ -105,14 +120,18 @@ class AuditedRun:
                 gradients[entry.name] = torch.from_numpy(values[span].reshape(entry.shape))
         true = self.true_images(observation.clients[0], observation.round)
         made = self.task.encryption is None or self.task.encryption.initial_model == "server"
-        plain = _tensors(layout, layout.flatten(self.task.build(self.seed))) if made else None
+        first = observation.first
+        plain = _tensors(layout, layout.flatten(self.task.build(self.seed))) if made and first is not None else None
         count, channels, height, width = true.shape
         mean, std = self._normalisation
         return Sight(
             model=model.eval(),
             gradients=gradients,
             plain=plain,
-            first=_tensors(layout, observation.first),
+            first={} if first is None else _tensors(layout, first),
+            encrypted=self.task.encryption is not None,
+            key=observation.key,
+            former=observation.former,
             shape=(count, channels, height, width),
             mean=mean,
             std=std,
@@ -142,6 +161,13 @@ class AuditedRun:
         """What somebody gives who has seen nothing: the mean of the test images, on which nobody trains."""
         image: Pixels = self.pixels(self.data.x_test.mean(0, keepdim=True))[0]
         return image
+
+
+def _group_model(task: Task) -> GroupModel | None:
+    if task.encryption is None:
+        return None
+    layout = Layout.of(task.build())
+    return GroupModel(layout, task.encryption, lambda first: layout.flatten(task.build(first)))
 
 
 def _tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:

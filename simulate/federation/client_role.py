@@ -127,6 +127,8 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
             write_arrays(run.verification(round, name), words=update.words, values=update.values)
         if recording is not None:
             recording.keep_own(round, update.words)
+            if update.group is not None:
+                recording.keep_key(round, update.group.key)
 
     job = ClientJob(
         address=address,

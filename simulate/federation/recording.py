@@ -2,8 +2,9 @@
 
 A recording stands around its party as other surroundings do: it is told every message when it comes off the link,
 before the machine sees it, and passes the operating system's randomness on. Beside that it keeps what the party itself
-worked out: a server every sum that it opened, a client its own words before they were masked. Nothing is kept of what
-another party knows. Only an audit asks for recordings (Plan.recordings), and hosts have no such key.
+worked out: a server every sum that it opened, a client its own words before they were masked and the keys that it
+shared with other members. Nothing is kept of what another party knows. Only an audit asks for recordings
+(Plan.recordings), and hosts have no such key.
 
 The file is a sequence of msgpack arrays, each a kind and its fields; `read` gives them back in their order.
 """
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.parties.session.shell import Surroundings
+from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
@@ -58,7 +60,15 @@ class OwnWords:
     words: npt.NDArray[np.uint64] = field(repr=False)
 
 
-Record = HeardMessage | DrawnOctets | OpenedSum | OwnWords
+@dataclass(frozen=True)
+class HeldKey:
+    """The group key that a client held in a round."""
+
+    round: int
+    key: GroupKey = field(repr=False)
+
+
+Record = HeardMessage | DrawnOctets | OpenedSum | OwnWords | HeldKey
 
 
 class Recording(Surroundings):
@@ -94,6 +104,10 @@ class Recording(Surroundings):
         """The party contributes this."""
         self._keep("contributed", round, words.astype("<u8").tobytes())
 
+    def keep_key(self, round: int, key: GroupKey) -> None:
+        """The party holds this key in the round."""
+        self._keep("held", round, key.epoch, key.key, list(key.members), key.transcript)
+
     def _keep(self, *fields: object) -> None:
         # In one piece: training runs in a thread of its own.
         self._file.write(msgpack.packb(list(fields)))
@@ -118,5 +132,7 @@ def read(folder: Path, party: str) -> Iterator[Record]:
                     yield OpenedSum(round, tuple(survivors), np.frombuffer(values, "<f8"), counted)
                 case "contributed", [round, words]:
                     yield OwnWords(round, np.frombuffer(words, "<u8"))
+                case "held", [round, epoch, key, members, transcript]:
+                    yield HeldKey(round, GroupKey(epoch, key, tuple(members), transcript))
                 case _:
                     raise ValueError(f"{file.name} is no recording: it has a record of kind {kind!r}")

@@ -35,6 +35,13 @@ def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Ta
     assert colluding["verdict"] == "recovered"
     assert found["as-configured", "server", "upload under masks", "closed-form"]["verdict"].startswith("not recovered")
     assert not found["as-configured", "server", "opened sum", "closed-form"]["figures"]["recovered"]
+    told = {(row["arm"], row["adversary"], row["what"]): row for row in figures["observations"]}
+    upload = told["unprotected", "server", "upload"]
+    assert (upload["verdict"], upload["labels"]["right"], upload["alone"]) == ("recovered", 1.0, 1.0)
+    masked, opened = (told["as-configured", "server", what] for what in ("upload under masks", "opened sum"))
+    assert (masked["verdict"], masked["alone"]) == ("not recovered by the attacks listed", 0.0)
+    # Labels are not what a sum of few hides.
+    assert (opened["verdict"], opened["alone"]) == ("recovered", 0.0)
     april = found["as-configured", "server", "upload under masks", "april"]
     assert april["verdict"] == "not attacked"
     assert "unprotected case" in april["why"]
@@ -86,6 +93,30 @@ def test_attacks_prove_themselves_on_single_uploads_whoever_is_asked_for(tacit: 
     verdicts = {(row["adversary"], row["attack"]): row["verdict"] for row in rows if row["arm"] != "unprotected"}
     together = "server+client-2+client-3"
     assert verdicts == {(together, "closed-form"): "recovered", (together, "april"): "not attacked"}
+
+
+@pytest.mark.end_to_end
+def test_a_new_key_does_not_lock_a_removed_member_out_who_works_with_the_server(tacit: Tacit, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        '[aggregation]\nvalue_bits = 24\nmode = "none"\n[encryption]\nrekey_every = 1\n'
+        '[policy]\nmodes = ["none"]\n'
+    )
+    keys = ("insider", "former-key", "removed-member")
+    given = [word for name in keys for word in ("--attack", name)]
+    result = tacit("audit", experiment, "--as", "server+client-3", *given, "--images", "6", "--seed", "1", "--out", out)
+    assert result.exit_code == 0, result.output
+    rows = [row for row in check_output(out / "audit.json", "audit")["rows"] if row["arm"] != "unprotected"]
+    assert [(row["attack"], row["what"], row["verdict"]) for row in rows] == [
+        ("insider", "upload, and the keys of a member", "recovered"),
+        ("former-key", "upload, and the keys of a member", "not recovered by the attacks listed"),
+        ("removed-member", "upload, and the keys of a member", "recovered"),
+    ]
+    # Six images are of three rounds with two honest clients; in the first the key was not renewed yet.
+    assert [row["figures"]["images"] for row in rows] == [6, 4, 4]
+    assert min(rows[0]["figures"]["psnr"], rows[2]["figures"]["psnr"]) > 60
 
 
 def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Path) -> None:

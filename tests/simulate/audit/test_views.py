@@ -11,10 +11,23 @@ import numpy as np
 import pytest
 
 from tacit.models.layout import Layout
+from tacit.parties.protections.binary_weights import BinaryWeights
+from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.audit.arms import default_experiment, unprotected
 from tacit.simulate.audit.subjects import AuditedRun
-from tacit.simulate.audit.views import LESS_OWN, MASKED, MEAN_OF_UPLOADS, MODELS, SUM, UPLOAD, UpdateView, observed
+from tacit.simulate.audit.views import (
+    LESS_OWN,
+    MASKED,
+    MEAN_OF_UPLOADS,
+    MODELS,
+    SUM,
+    UPLOAD,
+    WITH_KEYS,
+    UpdateView,
+    contributors,
+    observed,
+)
 from tacit.simulate.federation.recording import DrawnOctets, HeardMessage, OpenedSum, OwnWords, place, read
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.federation.supervision import SERVER
@@ -56,6 +69,67 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(default_experiment(), tmp_path_factory.mktemp("secure"))
+
+
+@pytest.fixture(scope="module")
+def renewed(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A run with an encrypted model, whose key is renewed after the first round."""
+    experiment = unprotected(default_experiment()).experiment
+    encrypted = msgspec.structs.replace(experiment, encryption=Encryption(rekey_every=1))
+    return Recorded(encrypted, tmp_path_factory.mktemp("renewed"))
+
+
+def test_a_server_with_a_member_has_the_keys_and_what_a_removed_one_keeps(renewed: Recorded) -> None:
+    ((kind, several),) = renewed.seen(SERVER, "client-3").items()
+    assert kind == WITH_KEYS
+    assert [(one.round, one.clients) for one in several] == [
+        (round, (client,)) for round in (1, 2) for client in ("client-1", "client-2")
+    ]
+    old, new = several[0], several[-1]
+    assert old.former is None
+    assert new.former is not None
+    assert new.former.key is old.key is not None
+    assert new.key is not None
+    assert old.first is old.model
+    assert new.first is None
+    np.testing.assert_array_equal(new.former.after, new.model)
+    # One model in the clear: decrypted twice and encrypted between, in float32. E_a is orthogonal, L = 16 pixels, and
+    # sums of them are made in float64: one rounding to float32 on every way of every value.
+    bound = 4 * 16 * np.finfo(np.float32).eps * np.abs(new.model).max()
+    plain = new.key.decrypt(new.model)
+    np.testing.assert_allclose(new.former.key.decrypt(new.former.before), plain, rtol=0, atol=bound)
+    # The clients' model in round 2 is that model; under the old key it is another.
+    assert np.abs(old.key.decrypt(new.model) - plain).max() > 1000 * bound
+
+
+def test_a_member_reads_the_difference_of_two_encrypted_models(renewed: Recorded) -> None:
+    (view,) = renewed.seen("client-3")[MODELS]
+    key = renewed.seen(SERVER, "client-3")[WITH_KEYS][0].key
+    assert (view.round, view.clients, view.first) == (1, ("client-1", "client-2"), None)
+    assert key is not None
+    parts = [renewed.truth(client, 1).astype(np.float32) for client in view.clients]
+    others = np.mean([key.decrypt(part) for part in parts], axis=0)
+    # Models are float32, and those of an encrypted patch embedding were turned twice: its L = 16 pixels are added. The
+    # step is their difference by the learning rate; three clients' mean is taken for that of two.
+    rounding = 16 * 4 * np.spacing(np.abs(view.model).max()) / renewed.subject.terms.learning_rate
+    assert np.abs(view.mean - others).max() <= 1.5 * rounding
+
+
+def test_without_a_member_a_server_has_no_key(renewed: Recorded) -> None:
+    for several in renewed.seen(SERVER).values():
+        assert [(one.key, one.former) for one in several] == [(None, None)] * len(several)
+
+
+def test_of_binary_weights_some_coordinates_are_of_one_client_alone(tmp_path: Path) -> None:
+    experiment = unprotected(default_experiment()).experiment
+    drawn = Recorded(msgspec.structs.replace(experiment, protection=BinaryWeights(zero_probability=0.3)), tmp_path)
+    seen = drawn.seen(SERVER)
+    for views, clients, expected in ((seen[UPLOAD], 1, 0.7), (seen[MEAN_OF_UPLOADS], 2, 2 * 0.7 * 0.3)):
+        (view, *_) = (one for one in views if len(one.clients) == clients)
+        alone = contributors(drawn.folder, view, drawn.subject.terms) == 1
+        # Independent coordinates: five standard deviations of their share.
+        deviation = np.sqrt(expected * (1 - expected) / len(alone))
+        assert abs(alone.mean() - expected) < 5 * deviation
 
 
 def test_without_a_secure_sum_a_server_has_every_update(plain: Recorded) -> None:
