@@ -34,6 +34,10 @@ def audit(
             "--attack", metavar="NAME", help="Repeatable; default: those for the model. `list` names them all."
         ),
     ] = None,
+    breaching_python: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The python of an environment with breaching, for --attack breaching:NAME."),
+    ] = None,
     images: Annotated[int, typer.Option(help="Images that are attacked in every row.", min=2, max=1000)] = 10,
     data: Annotated[
         Path | None,
@@ -81,6 +85,7 @@ def audit(
             full=full,
             seed=secrets.randbits(31) if seed is None else seed,
             out=directory,
+            breaching_python=breaching_python,
         )
         # Imported here: attacks take torch.
         from tacit.simulate.audit.page import write_page
@@ -137,6 +142,8 @@ def _builtins(found: Any) -> dict[str, Any]:
 
 def _list() -> None:
     from tacit.simulate.audit.attacks import ATTACKS
+    from tacit.simulate.audit.breaching import PREFIX, SOURCE
 
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
+    rows.append((f"{PREFIX}NAME", "runs that attacker of breaching, by the interpreter of --breaching-python", SOURCE))
     output.screen().print(output.table(("attack", "what it does", "from"), rows))
