@@ -28,7 +28,6 @@ from tacit.models.data import load
 from tacit.simulate.audit.attacks import Budget
 from tacit.simulate.audit.breaching import attacker
 from tacit.simulate.audit.subjects import Sight
-from tests.cli.outputs import check_output
 
 PYTHON = os.environ.get("TACIT_BREACHING_PYTHON")
 real = pytest.mark.skipif(PYTHON is None, reason="TACIT_BREACHING_PYTHON names no interpreter with breaching")
@@ -197,19 +196,3 @@ def test_breaching_finds_a_digit_without_the_gradients_of_two_tensors() -> None:
     found = attacker("breaching:deepleakage", Path(str(PYTHON))).recover(replace(sight, gradients=left), QUICK)
     error = float((found - true).square().mean() / (true.max() - true.min()) ** 2)
     assert -10 * math.log10(error) > 40
-
-
-@real
-@pytest.mark.end_to_end
-def test_breaching_attacks_a_configuration(tmp_path: Path) -> None:
-    experiment, out = tmp_path / "experiment.toml", tmp_path / "out"
-    experiment.write_text(
-        '[federation]\nclients = 3\n[model]\nname = "lenet"\nimage_size = 8\n[training]\nalgorithm = "fedsgd"\n'
-        'fedsgd_images = 1\n[aggregation]\nvalue_bits = 24\nmode = "none"\n[policy]\nmodes = ["none"]\n'
-    )
-    given = ("--attack", "breaching:deepleakage", "--breaching-python", PYTHON, "--as", "server", "--images", 3)
-    result = audit(experiment, *given, "--seed", 1, "--out", out)
-    assert result.exit_code == 0, result.output
-    rows = check_output(out / "audit.json", "audit")["rows"]
-    assert (rows[0]["attack"], rows[0]["what"], rows[0]["cohort"]) == ("breaching:deepleakage", "upload", 1)
-    assert rows[0]["verdict"] == "recovered"
