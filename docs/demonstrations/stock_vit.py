@@ -23,7 +23,7 @@ from tacit.models.attacks.closed_form import image_of
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import load
 from tacit.models.layout import Layout
-from tacit.secagg.packing import Packing, WeightForm
+from tacit.simulate.audit.limits import opened_alone
 
 MODEL, SIZE, IMAGES = "vit_small_patch16_224", 224, 3
 CLIP = 0.25
@@ -50,17 +50,7 @@ def gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Gradients:
 def through_a_sum(layout: Layout, given: Gradients, bits: int) -> Gradients:
     """As a server opens it of one client."""
     flat = layout.concatenate({name: tensor.numpy() for name, tensor in given.items()})
-    packing = Packing(
-        clients=1,
-        clip=CLIP,
-        value_bits=bits,
-        max_weight=1,
-        form=WeightForm.SCALAR,
-        tensor_sizes=layout.tensor_sizes,
-        metrics=(),
-    )
-    words = packing.encode(flat.clip(-CLIP, CLIP), 1, {}, np.random.default_rng(0)).words
-    opened = packing.decode(words, contributors=1).values
+    opened = opened_alone(flat, layout.tensor_sizes, clip=CLIP, bits=bits)
     return {name: torch.from_numpy(values.copy()) for name, values in layout.split(opened.astype(np.float32)).items()}
 
 

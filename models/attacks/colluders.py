@@ -25,7 +25,7 @@ from typing import Final
 
 import torch
 from torch import nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import layer_norm, one_hot
 
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.attacks.labels import label_counts
@@ -127,9 +127,7 @@ def features_of(
 
 def standardised(rows: torch.Tensor) -> torch.Tensor:
     """Rows [n, D] with the mean 0 and the variance 1; zeros where all values are the same."""
-    centred = rows - rows.mean(-1, keepdim=True)
-    deviations = centred.square().mean(-1, keepdim=True).sqrt()
-    return centred / torch.where(deviations == 0, torch.inf, deviations)
+    return layer_norm(rows, rows.shape[-1:], eps=torch.finfo(rows.dtype).tiny)
 
 
 def imitated(images: torch.Tensor, features: torch.Tensor, others: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from tacit.simulate.audit.subjects import Sight
 from tacit.simulate.audit.views import WITH_KEYS, UpdateView
 
 CLOSED_FORM: Final = "closed-form"
-_BOTH: Final = (POSITIONS, PROJECTION)
+_EMBEDDINGS: Final = (POSITIONS, PROJECTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,21 +73,21 @@ def _known_plaintext(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     if sight.plain is None:
         raise ValueError("the server knows no model in the clear that this key encrypts")
-    return KnownPlaintext.of(sight.plain, sight.first).image(_both(sight), sight.shape[-1])
+    return KnownPlaintext.of(sight.plain, sight.first).image(_of_embeddings(sight), sight.shape[-1])
 
 
 def _insider(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     if sight.key is None:
         return _without_key(sight)
-    return with_key(sight.key, _both(sight), sight.shape[-1])
+    return with_key(sight.key, _of_embeddings(sight), sight.shape[-1])
 
 
 def _former_key(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     if sight.former is None:
         return _without_key(sight)
-    return with_key(sight.former.key, _both(sight), sight.shape[-1])
+    return with_key(sight.former.key, _of_embeddings(sight), sight.shape[-1])
 
 
 def _removed_member(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -96,8 +96,8 @@ def _removed_member(sight: Sight, budget: Budget) -> torch.Tensor:
         return _without_key(sight)
     layout = sight.former.key.layout
     plain, after = layout.split(sight.former.key.decrypt(sight.former.before)), layout.split(sight.former.after)
-    known = KnownPlaintext.of(*({name: torch.from_numpy(of[name]) for name in _BOTH} for of in (plain, after)))
-    return known.image(_both(sight), sight.shape[-1])
+    known = KnownPlaintext.of(*({name: torch.from_numpy(of[name]) for name in _EMBEDDINGS} for of in (plain, after)))
+    return known.image(_of_embeddings(sight), sight.shape[-1])
 
 
 def _without_key(sight: Sight) -> torch.Tensor:
@@ -107,9 +107,9 @@ def _without_key(sight: Sight) -> torch.Tensor:
     return closed_form.image_of(sight.model, sight.gradients).image
 
 
-def _both(sight: Sight) -> Mapping[str, torch.Tensor]:
-    """The gradients, if those of both embeddings are there."""
-    for name in _BOTH:
+def _of_embeddings(sight: Sight) -> Mapping[str, torch.Tensor]:
+    """The gradients, if those of both embeddings are there; else ValueError."""
+    for name in _EMBEDDINGS:
         taken(sight.gradients, name)
     return sight.gradients
 

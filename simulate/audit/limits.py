@@ -117,14 +117,19 @@ class _Client:
         return self._layout.flatten(self._model) - self._first
 
     def _rounded(self, send: Send, clip: float, bits: int, x: torch.Tensor, y: torch.Tensor) -> Values:
-        packing = Packing(
-            clients=1,
-            clip=clip,
-            value_bits=bits,
-            max_weight=1,
-            form=WeightForm.SCALAR,
-            tensor_sizes=self._layout.tensor_sizes,
-            metrics=(),
-        )
-        words = packing.encode(send(x, y), 1, {}, np.random.default_rng(0)).words
-        return packing.decode(words, contributors=1).values
+        return opened_alone(send(x, y), self._layout.tensor_sizes, clip=clip, bits=bits)
+
+
+def opened_alone(values: Values, tensor_sizes: tuple[int, ...], *, clip: float, bits: int) -> Values:
+    """What a secure sum makes of the values of one client, float [D]: clipped, and rounded to so many bits, float64."""
+    packing = Packing(
+        clients=1,
+        clip=clip,
+        value_bits=bits,
+        max_weight=1,
+        form=WeightForm.SCALAR,
+        tensor_sizes=tensor_sizes,
+        metrics=(),
+    )
+    words = packing.encode(values, 1, {}, np.random.default_rng(0)).words
+    return packing.decode(words, contributors=1).values

@@ -85,21 +85,22 @@ def observed(folder: Path, parties: Sequence[str], terms: RunTerms) -> list[Upda
     """
     word = terms.configuration.packing().ring.word
     own = {party: _contributions(read(folder, party), word) for party in parties if party != SERVER}
+    keys = model_keys(read(folder, min(own)), terms.group_model) if own else {}
     if SERVER in parties:
-        keys = model_keys(read(folder, min(own)), terms.group_model) if own else {}
         return list(_server(list(read(folder, SERVER)), own, keys, terms))
     if not own:
         raise ValueError("nobody is there to observe anything; name server or client")
-    first = next(iter(own))
-    return list(_client(read(folder, first), own, model_keys(read(folder, first), terms.group_model), terms))
+    return list(_client(read(folder, min(own)), own, keys, terms))
 
 
 def contributors(folder: Path, view: UpdateView, terms: RunTerms) -> npt.NDArray[np.int64]:
-    """How many of the view's clients contributed to each coordinate: int64 [D], by what they really sent."""
+    """How many of the view's clients contributed to each coordinate: int64 [D], by what they really worked out."""
     packing, counts = terms.configuration.packing(), np.zeros(len(view.mean), np.int64)
     for client in view.clients:
-        words = _contributions(read(folder, client), packing.ring.word)[view.round]
-        counts += packing.decode(words, contributors=1).mean()[1]
+        contributed = _contributions(read(folder, client), packing.ring.word)
+        # Who was lost while it trained has contributed nothing.
+        if view.round in contributed:
+            counts += packing.decode(contributed[view.round], contributors=1).mean()[1]
     return counts
 
 
@@ -194,7 +195,8 @@ def _client(
     def clear(round: int, values: Flat) -> Flat:
         return keys[round].decrypt(values) if keys else values
 
-    models = {round: clear(round, model) for round, model in heard.items()}
+    # A round that was over before this client had trained leaves it no key.
+    models = {round: clear(round, model) for round, model in heard.items() if round in keys or not keys}
     others = tuple(client for client in terms.clients if client not in own)
     for round in sorted(models):
         if round + 1 not in models:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -93,10 +94,11 @@ def test_a_server_with_a_member_has_the_keys_and_what_a_removed_one_keeps(renewe
     assert old.first is old.model
     assert new.first is None
     np.testing.assert_array_equal(new.former.after, new.model)
-    # One model in the clear: decrypted twice and encrypted between, in float32. E_a is orthogonal, L = 16 pixels, and
-    # sums of them are made in float64: one rounding to float32 on every way of every value.
-    bound = 4 * 16 * np.finfo(np.float32).eps * np.abs(new.model).max()
+    # One model in the clear, by two ways. Each decryption rounds to float32 once, and the encryption between them does;
+    # its rounding is turned by E_a, orthogonal with L = 64 pixels of a patch, whose rows are sqrt(L) in sum at most.
     plain = new.key.decrypt(new.model)
+    largest = max(np.abs(plain).max(), np.abs(new.model).max())
+    bound = (1 + 1 + 8) * np.finfo(np.float32).eps / 2 * largest
     np.testing.assert_allclose(new.former.key.decrypt(new.former.before), plain, rtol=0, atol=bound)
     # The clients' model in round 2 is that model; under the old key it is another.
     assert np.abs(old.key.decrypt(new.model) - plain).max() > 1000 * bound
@@ -104,14 +106,18 @@ def test_a_server_with_a_member_has_the_keys_and_what_a_removed_one_keeps(renewe
 
 def test_a_member_reads_the_difference_of_two_encrypted_models(renewed: Recorded) -> None:
     (view,) = renewed.seen("client-3")[MODELS]
-    key = renewed.seen(SERVER, "client-3")[WITH_KEYS][0].key
+    sent = renewed.seen(SERVER, "client-3")[WITH_KEYS]
+    key = sent[0].key
     assert (view.round, view.clients, view.first) == (1, ("client-1", "client-2"), None)
     assert key is not None
     parts = [renewed.truth(client, 1).astype(np.float32) for client in view.clients]
     others = np.mean([key.decrypt(part) for part in parts], axis=0)
-    # Models are float32, and those of an encrypted patch embedding were turned twice: its L = 16 pixels are added. The
-    # step is their difference by the learning rate; three clients' mean is taken for that of two.
-    rounding = 16 * 4 * np.spacing(np.abs(view.model).max()) / renewed.subject.terms.learning_rate
+    # Rounded to float32: the server's step and the new encryption, both turned by E_a as above; the decryptions by the
+    # member who encrypted, and of both models here. The gradient is their difference by the learning rate; that of
+    # three clients is taken for that of two. Of parts less than 1, roundings are nothing beside these.
+    encrypted, plain = (one.model for one in sent), (one.key.decrypt(one.model) for one in sent if one.key)
+    largest = max(np.abs(model).max() for model in (*encrypted, *plain))
+    rounding = (8 + 8 + 3) * np.finfo(np.float32).eps / 2 * largest / renewed.subject.terms.learning_rate
     assert np.abs(view.mean - others).max() <= 1.5 * rounding
 
 
@@ -130,6 +136,8 @@ def test_of_binary_weights_some_coordinates_are_of_one_client_alone(tmp_path: Pa
         # Independent coordinates: five standard deviations of their share.
         deviation = np.sqrt(expected * (1 - expected) / len(alone))
         assert abs(alone.mean() - expected) < 5 * deviation
+        # As of a client that was lost while it trained.
+        assert not contributors(drawn.folder, replace(view, round=ROUNDS + 1), drawn.subject.terms).any()
 
 
 def test_without_a_secure_sum_a_server_has_every_update(plain: Recorded) -> None:
