@@ -83,7 +83,7 @@ def descent(
     | `inputs` | tokens of z |
     | `channels` | p of every token |
     | `tokens` | q of every image, row by row |
-    | `derivatives` | e of every token, of the sum of the images' losses |
+    | `derivatives` | e of every image, of the sum of the images' losses |
     | `deviations` | class tokens x of h_L less their mean, over sqrt(D): their norms are the roots of variances |
     | `logits` | each alone, less the mean of its image |
     """
@@ -126,7 +126,7 @@ def descent(
     gradient.head_weight.copy_(by_logits.T @ token)
     gradient.head_bias.copy_(by_logits.sum(0))
     for block, (z, mixed) in reversed(list(enumerate(seen))):
-        note("derivatives", by_hidden * len(labels))
+        note("derivatives", by_hidden.flatten(1) * len(labels))
         by_hidden = by_hidden + _backwards(parameters, gradient, block, z, mixed, by_hidden, activation)
     return Descent(
         loss=-(log_probabilities * wanted).sum().item() / len(labels),

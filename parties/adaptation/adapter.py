@@ -83,7 +83,7 @@ class AdapterChecks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tokens: CheckedSum
     """Of a row of q."""
     derivatives: CheckedSum
-    """Of a token of the derivative by h_l."""
+    """Of an image of the derivative by h_l."""
     derivative_bits: Annotated[int, Meta(ge=0, le=DERIVATIVE)]
     """Fractional bits of the derivative that are looked at: what is possible is far more than what is in range."""
     backwards: Annotated[int, Meta(ge=LEAST_BACKWARDS, le=DERIVATIVE)]

@@ -53,6 +53,7 @@ from tacit.parties.adaptation.fixed_point import (
     lifted_times,
     made,
     opened,
+    squares,
 )
 from tacit.parties.inference.material import AnyBlockRequest, Narrow
 from tacit.parties.inference.operands import Operands, products_request
@@ -104,13 +105,8 @@ def adapter_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlo
         products_request(_operands(sizes), _products(sizes)),
         *forward_rest(sizes, checks),
         *_lifts(sizes, checks).values(),
-        check_request(_read(sizes), checks.derivatives),
+        check_request((sizes.images,), checks.derivatives),
     )
-
-
-def _read(sizes: AdapterSizes) -> tuple[int, int]:
-    """As `tokens_of`, of the output."""
-    return (sizes.images, sizes.read)
 
 
 def _operands(sizes: AdapterSizes) -> Shapes:
@@ -152,7 +148,7 @@ class AdapterProgram(AdapterForwards):
         super().__init__(party, sizes, checks, Operands(party, _operands(sizes), _products(sizes)))
         lifts, _ = made(party, _lifts(sizes, checks))
         self._lifts |= lifts
-        self._checks["e in range"] = RangeCheck(party, _read(sizes), checks.derivatives)
+        self._checks["e in range"] = RangeCheck(party, (sizes.images,), checks.derivatives)
 
     def backwards(self, by_output: torch.Tensor) -> Program[AdapterShares]:
         """From the derivative by h_l [B, R, D], DERIVATIVE + PARAMETER fractional bits modulo 2^(WHOLE + DERIVATIVE -
@@ -173,7 +169,7 @@ class AdapterProgram(AdapterForwards):
         rows = [self._sizes.read, self._sizes.width]
         s, u = torch.split(small, rows)
         parts = {"e": e, "S": s, "U": u, "K": reduced}
-        check = self._check("e in range")
+        check = self._checks["e in range"].of(squares(lifts["e in range"]).sum(-1))
         yield from opened(party, _NAME, operands, *((n, Cut(each, 0)) for n, each in parts.items()), check=check)
         by_up = torch.cat([product("E_t"), product("E_c")])
         by_tokens = yield from self._sloped("S^T e", "q", product("S^T e"), by_up)

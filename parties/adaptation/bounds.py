@@ -10,12 +10,16 @@ order in which each value is bounded before it is lifted:
 | `inputs` | every token of z |
 | `channels` | p of every token |
 | `tokens` | q of every image, row by row |
-| `derivatives` | the derivative by h_l of every token |
-| variances, centred logits, sums of exponentials | see head.py |
+| `derivatives` | the derivative by h_l of every image |
+| variances, centred logits, sums of exponentials | see head.py and head_scales.py |
 
 With |f(x)| for f(x) = x^2 / 8 + x / 4 + 1 / 2 of a vector x of n entries at most |x|^2 / 8 + |x| / 4 + sqrt(n) / 2, and
 the slope of every entry at most (|x| + 1) / 4. Bounds are public numbers, as those of inference are; a batch in which
 something is beyond them is refused.
+
+A norm is told from what it can be by 2^PLACE steps of its square, so a check of parameters is the coarser the more a
+step can move them: each tensor has a gradient of its own, which differ by factors of hundreds. What no step leads to is
+noticed up to 2^8 times the bound.
 """
 
 from __future__ import annotations
@@ -41,14 +45,18 @@ from tacit.parties.adaptation.fixed_point import (
     PARAMETER,
     USED,
 )
-from tacit.parties.adaptation.head import MEAN, HeadSizes, LearningHeadScales, fitted_head
+from tacit.parties.adaptation.head import MEAN
+from tacit.parties.adaptation.head_scales import HeadSizes, LearningHeadScales, fitted_head
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.tables import BoundError, CheckedSum, Positive, fitted_sum
-from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
+from tacit.protocol.adaptation.schedule import HEAD_TENSORS
 from tacit.protocol.inference.schedule import PLACE, STREAM
 
 _LEVELS: Final = PLACE
 """Bits that are compared of a sum of squares: what is in range is a small part of what is possible."""
+_ASTRAY: Final = 2.0**8
+"""Parameters are told apart that are so many times what is in range, though no step leads there: whether
+what somebody brings to a prediction was learned, nobody else sees."""
 LOGIT_SCALE: Final = 2.0**28
 """Scale of logits that are told, or ranked, modulo 2^STREAM."""
 
@@ -110,18 +118,18 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
     _within("a logit", largest_logit, 2.0 ** (STREAM - 2) / LOGIT_SCALE)
     by_logits = math.sqrt(2.0) * bounds.parameters["weight"]
     by_token = by_logits / math.sqrt(bounds.variances[0])
-    by_head = head.images * math.sqrt(2.0 * (width + 1))
-    checks, last, gradient = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs, by_head)
-    # Parameters were in range before a step, whose gradient is bounded; their mean over owners is no larger.
-    moved = bounds.rate / head.images * max(gradient, by_head)
-    names = (*ADAPTER_TENSORS, *HEAD_TENSORS) if adapters else HEAD_TENSORS
-    for name in names:
-        _within(f"an entry of {name}, after a step", bounds.parameters[name] + moved, _checked(LOOKED_AT))
-    parameters = {
-        name: _squares(name, bounds.parameters[name], bounds.parameters[name] + moved, LOOKED_AT) for name in names
-    }
+    by_head = math.sqrt(2.0 * (width + 1))
+    checks, last, gradients = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs, {})
+    gradients |= dict.fromkeys(HEAD_TENSORS, by_head)
+    parameters = {}
+    for name, gradient in gradients.items():
+        # It was in range before a step, whose gradient is bounded; the mean over owners is no larger.
+        moved = bounds.parameters[name] + bounds.rate * gradient
+        _within(f"an entry of {name}, after a step", moved, _checked(LOOKED_AT))
+        astray = min(_ASTRAY * bounds.parameters[name], _checked(LOOKED_AT))
+        parameters[name] = _squares(name, bounds.parameters[name], max(moved, astray), LOOKED_AT)
     _within("the derivative by a class token", by_logits, 2.0 ** (LIFTED - 2 - DERIVATIVE))
-    _within("the gradient of the head", by_head, 2.0 ** (LIFTED - 2 - GRADIENT))
+    _within("the gradient of the head", head.images * by_head, 2.0 ** (LIFTED - 2 - GRADIENT))
     _within("its mean", by_logits / math.sqrt(width), 2.0 ** (LIFTED - 2 - MEAN))
     fitted = fitted_head(
         head,
@@ -134,9 +142,11 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
     return StepScales(cut=cut, rate=bounds.rate, parameters=parameters, adapter=checks, head=fitted)
 
 
-def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) -> tuple[AdapterChecks, float, float]:
-    """And what the norms of a token of h_l, and of a gradient, are at most. by_token: that of the derivative by the
-    class token of h_L."""
+def _adapter_checks(
+    sizes: AdapterSizes, bounds: StepBounds, by_token: float
+) -> tuple[AdapterChecks, float, dict[str, float]]:
+    """And what the norms are at most of a token of h_l, and of an image's derivative by each of ADAPTER_TENSORS.
+    by_token: that of the derivative by the class token of h_L."""
     norm = bounds.parameters
     rank, width, tokens = sizes.rank, sizes.width, math.sqrt(sizes.tokens)
     activated_channels = _activated(bounds.channels, rank)
@@ -155,7 +165,7 @@ def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) ->
     _within("c", from_channels, 2.0 ** (LIFTED - 2 - ACTIVATION))
     _within("c + t", added, 2.0 ** (LIFTED - 2 - ACTIVATION))
     # Backwards: of a whole image. What is multiplied by alpha T_u, or alpha C_u, is a derivative as well.
-    derivative = tokens * bounds.derivatives
+    derivative = bounds.derivatives
     scaled = derivative * norm["scale"]
     by_activated_tokens = scaled * norm["token_up"]
     by_tokens = by_activated_tokens * (bounds.tokens + 1) / 4
@@ -166,14 +176,15 @@ def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) ->
     before = max(before, by_token)
     in_lifts = max(by_activated_tokens, by_tokens * norm["channel_up"], by_activated_channels)
     in_products = max(by_tokens, by_channels)
-    # Of the sum over the images.
-    gradient = sizes.images * max(
-        max(derivative, scaled) * activated_tokens,
-        by_tokens * middle,
-        max(derivative, scaled + by_middle) * tokens * activated_channels,
-        by_channels * tokens * bounds.inputs,
-        derivative * tokens * added,
-    )
+    # Those by T_u and C_u are lifted before alpha as well.
+    gradients = {
+        "channel_down": by_channels * tokens * bounds.inputs,
+        "channel_up": max(derivative, scaled + by_middle) * tokens * activated_channels,
+        "token_down": by_tokens * middle,
+        "token_up": max(derivative, scaled) * activated_tokens,
+        "scale": derivative * tokens * added,
+    }
+    gradient = sizes.images * max(gradients.values())
     looked_at = min(CHECKED - 2 - _bits(before / SPARE), DERIVATIVE)
     backwards = min(
         LIFTED - 2 - _bits(in_lifts / SPARE),
@@ -202,7 +213,7 @@ def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) ->
         derivative_bits=looked_at,
         backwards=backwards,
     )
-    return checks, hidden, gradient
+    return checks, hidden, gradients
 
 
 def _activated(norm: float, entries: int) -> float:

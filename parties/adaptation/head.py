@@ -18,16 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-import numpy as np
 import torch
-from msgspec import Meta
 from torch.nn.functional import one_hot
 
 from tacit.parties.adaptation.fixed_point import (
-    ACTIVATION,
     DERIVATIVE,
     GRADIENT,
     PARAMETER,
@@ -40,76 +37,33 @@ from tacit.parties.adaptation.fixed_point import (
     matrices,
     multiplied,
 )
+from tacit.parties.adaptation.head_scales import (
+    CENTRED,
+    EXPONENTIAL,
+    LOGIT,
+    NORMALISED,
+    PROBABILITY,
+    HeadSizes,
+    LearningHeadScales,
+)
 from tacit.parties.inference.lookup import LookedUp, Range
 from tacit.parties.inference.material import AnyBlockRequest, Lookup, Waves
 from tacit.parties.inference.operations import MODEL, Party, Program, WaveValue
-from tacit.parties.inference.ring import SPARE, WORD_BITS, shifted
-from tacit.parties.inference.tables import CheckedSum, Inverse, Positive, Table, fitted_sum, fitted_table, interpolated
-from tacit.parties.inference.waves import Wave, fitted_wave
+from tacit.parties.inference.ring import WORD_BITS, shifted
+from tacit.parties.inference.tables import Table, interpolated
 from tacit.protocol.inference.schedule import COARSE, PLACE
 
-_CENTRED: Final = 28
-"""Bits of a class token that is opened under a mask."""
-_VARIANCE_LEVELS: Final = 28
-"""Bits that are compared of a variance: what is in range is a small part of what is possible."""
-_NORMALISED: Final = 40
-"""Fractional bits of x^ before it is lifted."""
 _INVERSE: Final = 16
 """Of 1 / d where derivatives are multiplied by it."""
-_EXPONENTIAL: Final = 16
-"""Of an exponential that is lifted."""
-_REACHES: Final = (2.0**-8, 2.0**8)
-"""Of centred logits in range, from the least to the largest: their places fit 64 bits, whatever the classes."""
-_PROBABILITY: Final = 50
-"""Of the product of a lifted exponential with the inverse sum."""
 MEAN: Final = 28
 """Of the means of g, and of g x^."""
 HEAD_GRADIENT: Final = WORD_BITS - (DERIVATIVE + PARAMETER - GRADIENT)
 """The ring of derivatives by the head's parameters."""
 _WIDTH: Final = 13
 """Of the inverse of the width, relative to itself."""
-_TOLERANCE: Final = 2.0**-12
-"""Of an exponential: relative to itself, or to 1, of which the mean of an image is no less."""
-_WAVE_BITS: Final = 40
-_LOGIT: Final = 2.0 ** (2 * PARAMETER)
-"""Scale of a logit before it is centred."""
 _COMPARED: Final = 26
 """Bits that are compared of a logit, and of that of the label."""
 _NOT_NEGATIVE: Final = Range(0, 1 << (_COMPARED - 1))
-_LEAST_TOTAL: Final = 0.9
-"""Of a sum of exponentials, for each class: it is 1 without their errors."""
-
-
-class LearningHeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Public numbers of a head, made by `fitted_head`. ValueError for logits, or exponentials, that cannot be told."""
-
-    variances: Table
-    token_cut: Annotated[int, Meta(ge=1, le=WORD_BITS - _CENTRED)]
-    """What is cut off a class token whose differences from the mean, times the width, are whole."""
-    reach: Positive
-    """The largest magnitude of a centred logit that is in range."""
-    logits: CheckedSum
-    """Of a centred logit, and `reach`."""
-    exponential: Wave
-    totals: Table
-
-    def __post_init__(self) -> None:
-        least, largest = _REACHES
-        if not least <= self.reach <= largest:
-            raise ValueError(f"logits in range up to {self.reach:g}; {least:g} to {largest:g} can be told")
-        if self.exponential.bits <= _EXPONENTIAL:
-            raise ValueError(
-                f"exponentials of {self.exponential.bits} fractional bits; more than {_EXPONENTIAL} are cut"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadSizes:
-    """Of a head, and a batch."""
-
-    images: int
-    width: int
-    classes: int
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -138,65 +92,6 @@ class HeadResult:
     """How many images have their largest logit at their label, of equal ones the first, modulo 2^PLACE."""
 
 
-def fitted_head(
-    sizes: HeadSizes,
-    *,
-    variances: tuple[float, float],
-    most: float,
-    epsilon: float,
-    reach: float,
-    largest_logit: float,
-) -> LearningHeadScales:
-    """For class tokens whose variances are `most` at most, and in range within an interval, and logits that are
-    `largest_logit` at most, and in range, centred, up to `reach`. BoundError, and FitError, for what cannot be told on
-    shares."""
-    width, classes = sizes.width, sizes.classes
-    most = max(most, variances[1])
-    entry = math.sqrt(most * width)
-    cut = ACTIVATION + PARAMETER + math.ceil(math.log2(width * entry)) - (_CENTRED - 2)
-    scale = width * 2.0 ** (ACTIVATION + PARAMETER - cut)
-    wave = fitted_wave(
-        "the exponential of logits",
-        np.exp,
-        lambda values: _TOLERANCE * np.maximum(np.exp(values), 1.0),
-        noise=_TOLERANCE / 2,
-        period=4 * reach,
-        low=-reach,
-        high=reach,
-        most_bits=_WAVE_BITS,
-    )
-    # Half of what is possible is below the mean.
-    possible = 2 * max(2 * largest_logit, reach)
-    return LearningHeadScales(
-        variances=fitted_table(
-            "variances of class tokens",
-            Inverse(function="inverse root", unit=1.0, offset=epsilon, scale=2.0**_NORMALISED / scale),
-            bits=WORD_BITS,
-            unit=width * scale**2,
-            most=most,
-            low=variances[0],
-            high=variances[1],
-            levels=_VARIANCE_LEVELS,
-        ),
-        token_cut=cut,
-        reach=reach,
-        logits=fitted_sum(
-            "centred logits", bits=WORD_BITS, unit=classes * _LOGIT, most=possible, low=0.0, high=2 * reach
-        ),
-        exponential=wave,
-        totals=fitted_table(
-            "sums of exponentials of logits",
-            Inverse(function="inverse", unit=1.0, offset=0.0, scale=2.0 ** (_PROBABILITY - _EXPONENTIAL)),
-            bits=WORD_BITS,
-            unit=2.0**wave.bits,
-            most=classes * math.exp(reach) / SPARE,
-            low=_LEAST_TOTAL * classes,
-            # The others are less than 1 in the mean.
-            high=math.exp(reach) + classes,
-        ),
-    )
-
-
 def logit_requests(
     sizes: HeadSizes, scales: LearningHeadScales, *, backwards: bool = False
 ) -> tuple[AnyBlockRequest, ...]:
@@ -221,7 +116,7 @@ def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBloc
 def _forward_values(sizes: HeadSizes, *, backwards: bool) -> dict[str, LiftOrProduct]:
     tokens, one = (sizes.images, sizes.width), (sizes.images, 1)
     return {
-        "x": lift(tokens, bits=_CENTRED, degree=2, factor=one),
+        "x": lift(tokens, bits=CENTRED, degree=2, factor=one),
         "x^": lift(tokens, factor=one if backwards else None),
         "x^ W^T": matrices(tokens, (sizes.width, sizes.classes)),
     }
@@ -272,7 +167,7 @@ class HeadForwards:
         (place,) = yield from party.open("norm", self._variances.masked(shifted(squares, WORD_BITS, WORD_BITS - PLACE)))
         self.outside = self._variances.settle(place, table.limits)
         (factor,) = yield from party.open("norm", x.masked_factor(self._variances.value(*table.words)[..., None]))
-        normalised = Cut(x.times(factor), _NORMALISED - PARAMETER)
+        normalised = Cut(x.times(factor), NORMALISED - PARAMETER)
         (self._standardised,) = yield from lifted(party, "norm", (lifts["x^"], normalised))
         product = (self._products["x^ W^T"], self._standardised, parameters.weight.T)
         (logits,) = yield from multiplied(party, "head", product)
@@ -326,7 +221,7 @@ class HeadProgram(HeadForwards):
         """wanted: one-hot labels [B, C] at the data owner, zeros at the model owner."""
         party, scales, classes = self._party, self._scales, self._sizes.classes
         centred = logits * classes - logits.sum(-1, keepdim=True)
-        unit = classes * _LOGIT
+        unit = classes * LOGIT
         # In a ring that one period of the waves fills.
         turned = shifted(centred * round(2.0**WORD_BITS / (4 * scales.reach * unit)), WORD_BITS, WORD_BITS - COARSE)
         raised = centred + round(scales.reach * unit) if party.rank == MODEL else centred
@@ -344,7 +239,7 @@ class HeadProgram(HeadForwards):
         of_label = of_labels.settle(*both)[..., 0]
         value, table = self._lifts["exponentials"], scales.totals
         total = shifted(exponentials.sum(-1) * table.factor, WORD_BITS, WORD_BITS - PLACE)
-        narrow = shifted(exponentials, WORD_BITS, scales.exponential.bits - _EXPONENTIAL)
+        narrow = shifted(exponentials, WORD_BITS, scales.exponential.bits - EXPONENTIAL)
         difference = shifted((of_label - centred) * scales.logits.factor, WORD_BITS, WORD_BITS - PLACE)
         difference = difference + self._before_ties(wanted)
         opened, place, larger = yield from party.open(
@@ -359,7 +254,7 @@ class HeadProgram(HeadForwards):
             value.masked_factor(self._totals.value(*table.words)[..., None]),
             self._wrong.masked(wrong),
         )
-        product = Cut(value.times(factor), _PROBABILITY - DERIVATIVE)
+        product = Cut(value.times(factor), PROBABILITY - DERIVATIVE)
         (probabilities,) = yield from lifted(party, "softmax", (self._lifts["probabilities"], product))
         images = self._sizes.images if party.rank == MODEL else 0
         return _Judged(

@@ -7,7 +7,8 @@ reaches elsewhere, so there is room, by a margin:
 |---|---|
 | parameters | the margin, times their move from the least norm to the largest: where they begin is known |
 | variances | the square of the margin, down and up, as in private inference |
-| z, p, q, logits | its root: bounds of all else are products of these, and of parameters |
+| z, p, q | its root: bounds of all else are products of these, and of parameters |
+| logits | its root, and no more than what a softmax is told of: what is easiest to learn ends far above all else |
 | derivatives | the margin itself: they differ most from images to images |
 | outputs of blocks | none |
 
@@ -29,6 +30,7 @@ from tacit.models.adapters.federated import Features, FullBatches, Schedule
 from tacit.models.adapters.rehearsal import Reached, rehearsal
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.head_scales import told_reach
 from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.model import PublicModel
@@ -49,7 +51,9 @@ _LEAST_NORM: Final = 2.0**-4
 """Of anything else, what counts as reached in any case: some hundred last bits of the coarsest."""
 
 
-def rehearsed_bounds(reached: Reached, public: PublicModel, *, rate: float, margin: float = MARGIN) -> StepBounds:
+def rehearsed_bounds(
+    reached: Reached, public: PublicModel, *, rate: float, classes: int, margin: float = MARGIN
+) -> StepBounds:
     """Of what was reached in a rehearsal, with this margin; rate: the largest learning rate. ValueError for a margin
     below 1."""
     if not margin >= 1:
@@ -74,7 +78,7 @@ def rehearsed_bounds(reached: Reached, public: PublicModel, *, rate: float, marg
         derivatives=math.sqrt(margin) * widened("derivatives"),
         variances=((reached.least("deviations") / margin) ** 2, (reached.largest("deviations") * margin) ** 2),
         epsilon=public.head.norm.variance.inverse.offset,
-        logits=widened("logits"),
+        logits=told_reach(classes, widened("logits")),
     )
 
 
@@ -145,7 +149,7 @@ def fitted_learning(
     does, in steps of a quarter down to 1. BoundError where even what the rehearsal reached does not fit; ValueError for
     a margin below 1."""
     while True:
-        bounds = rehearsed_bounds(reached, public, rate=rate, margin=margin)
+        bounds = rehearsed_bounds(reached, public, rate=rate, classes=sizes.classes, margin=margin)
         try:
             scales = fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
         except (BoundError, FitError) as error:

@@ -35,7 +35,8 @@ from tacit.parties.adaptation.fixed_point import (
     lifted,
     rows_outside,
 )
-from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, head_requests
+from tacit.parties.adaptation.head import HeadProgram, HeadShares, head_requests
+from tacit.parties.adaptation.head_scales import HeadSizes
 from tacit.parties.inference.material import AnyBlockRequest, Narrow
 from tacit.parties.inference.operations import NarrowValue, Party, Program
 from tacit.parties.inference.tables import CheckedSum

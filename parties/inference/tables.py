@@ -37,7 +37,7 @@ reach."""
 _FEWEST_INTERVALS: Final = 4
 """The same where there are as many as there can be. Where the error is that large an inverse is too small, so that
 bounds that follow from it hold."""
-_MOST_INDEX_BITS: Final = 14
+MOST_INDEX_BITS: Final = 14
 _TABLE_LEVELS: Final = 20
 """Bits that are compared of a sum that is looked up."""
 
@@ -158,16 +158,18 @@ def fitted_table(
 
     BoundError where what is in range differs by too much."""
     place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
-    unit_bits = PLACE - place.levels
-    domain = max((place.high - 1).bit_length(), 1) + unit_bits
-    ratio = 2 ** (domain - unit_bits) / max(place.low, 0.25)
-    index = min(max(math.ceil(math.log2(intervals * ratio)), 4), _MOST_INDEX_BITS, domain)
-    slope = min(_SLOPE_BITS, domain - index)
+    domain, index = _intervals(place, intervals)
     # A polynomial that stands for an inverse stays small near zero, as it does in the clear.
-    if inverse.steps is None and place.low << unit_bits < _FEWEST_INTERVALS << (domain - index):
-        raise BoundError(
-            f"{name} from {low:.4g} to {high:.4g} are in range, which differ too much to be told by a table"
-        )
+    if inverse.steps is None and _too_few(place, domain, index):
+        # What is in range ends anywhere in the upper half of a domain; with a smaller factor it ends with the lower.
+        most *= place.high / (2 ** (domain - 1 - PLACE + levels) - 2)
+        place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
+        domain, index = _intervals(place, intervals)
+        if _too_few(place, domain, index):
+            raise BoundError(
+                f"{name} from {low:.4g} to {high:.4g} are in range, which differ too much to be told by a table"
+            )
+    slope = min(_SLOPE_BITS, domain - index)
     worth = 2 ** (domain - index - slope) * 2 ** (bits - PLACE) / (place.factor * unit)
     return Table(
         factor=place.factor,
@@ -179,6 +181,20 @@ def fitted_table(
         slope=slope,
         inverse=msgspec.structs.replace(inverse, unit=worth),
     )
+
+
+def _intervals(place: CheckedSum, below: int) -> tuple[int, int]:
+    """Bits of a domain that holds what is in range, and of the number of its intervals. below: how many are wanted
+    below the least."""
+    bits = max((place.high - 1).bit_length(), 1)
+    domain = bits + PLACE - place.levels
+    wanted = math.ceil(math.log2(below * 2**bits / max(place.low, 0.25)))
+    return domain, min(max(wanted, 4), MOST_INDEX_BITS, domain)
+
+
+def _too_few(place: CheckedSum, domain: int, index: int) -> bool:
+    """Whether the least in range has too few intervals below it."""
+    return place.low << (PLACE - place.levels) < _FEWEST_INTERVALS << (domain - index)
 
 
 def largest(place: CheckedSum, *, bits: int, unit: float) -> float:

@@ -208,11 +208,11 @@ def _adapter_rounds(images: int, tokens: int, width: int, rank: int, read: int, 
 def _adapter_rounds_backwards(
     images: int, tokens: int, width: int, rank: int, read: int, gradient: int
 ) -> Iterator[Round]:
-    rows, derivatives, small, mixed = images * read, images * read * width, rank * (read + width), images * rank**2
+    derivatives, small, mixed = images * read * width, rank * (read + width), images * rank**2
     channels, reduced = images * tokens * rank, images * rank * width
     for parts in (
         [(LIFTED, derivatives), (CHECKED, derivatives), (LIFTED, small + mixed)],
-        [(WORD_BITS, derivatives + small + mixed), (PLACE, rows)],
+        [(WORD_BITS, derivatives + small + mixed), (PLACE, images)],
         [(LIFTED, reduced), (WORD_BITS, reduced), (gradient, small)],
         [(SLOPED, reduced), (WORD_BITS, small)],
         [(LIFTED, mixed)],

@@ -128,7 +128,7 @@ def adaptation_rounds(
             4 * nrd, 8 * (nrd + r * read + learns) + 4 * n * r, 4 * n * read * d + 8,
         ]  # fmt: skip
         backwards[:0] = [
-            8 * n * read * d + 4 * (small + nrr), 8 * (n * read * d + small + nrr) + 4 * n * read,
+            8 * n * read * d + 4 * (small + nrr), 8 * (n * read * d + small + nrr) + 4 * n,
             12 * nrd + g * small, 7 * nrd + 8 * small, 4 * nrr, 8 * nrr, 12 * ntr, 7 * ntr,
         ]  # fmt: skip
     head = [

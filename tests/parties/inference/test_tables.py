@@ -163,6 +163,18 @@ def test_a_fitted_table_is_one_that_the_other_owner_accepts(high: float, ratio: 
     assert table.request((2,)).domain == table.domain
 
 
+@pytest.mark.parametrize("high", [2.1, 3.0, 3.9])
+def test_what_is_in_range_may_differ_by_as_much_wherever_it_ends(high: float) -> None:
+    def fitted(ratio: float) -> Table:
+        own = inverse("inverse root")
+        return fitted_table("it", own, bits=64, unit=2.0**20, most=2.0**6, low=high / ratio, high=high, levels=28)
+
+    table = fitted(3900.0)
+    assert 0.99 < (table.high << (PLACE - 28)) / 2**table.domain <= 1
+    with pytest.raises(BoundError, match="which differ too much to be told by a table"):
+        fitted(4200.0)
+
+
 def test_sums_that_no_ring_resolves_are_named() -> None:
     with pytest.raises(BoundError, match=r"variances: 1e\+09 is possible and 0.001 is in range, which is too far"):
         fitted_sum("variances", bits=40, unit=64.0, most=1e9, low=1e-4, high=1e-3)
