@@ -19,10 +19,11 @@ from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
+from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
 from tacit.protocol.sum.transcript import complaint_signed
@@ -164,7 +165,14 @@ class AgainstClient(Cast):
             configuration.parameters(len(roster.clients)).threshold,
             sum(configuration.tensor_sizes),
             self._complaint,
+            self._agreed,
         )
+
+    @property
+    def address(self) -> str:
+        """Where it listens; it must be open."""
+        assert self._line.endpoint is not None
+        return self._line.endpoint.address
 
     async def play(self, case: Case) -> PeerVerdict:
         """Tell the lie, see what follows, and run an honest round."""
@@ -197,9 +205,7 @@ class AgainstClient(Cast):
             await self.listen(lambda: session.over or len(session.outcome(RoundDone)) == session.server.round)
         if session is None or session.over:
             self._session = None
-            assert self._line.endpoint is not None
-            where = self._line.endpoint.address
-            self._tell(f"waiting for {self.live!r} to join at {where}: start it if it does not run")
+            self._tell(f"waiting for {self.live!r} to join at {self.address}: start it if it does not run")
             await self.listen(lambda: self._session is not None)
             return
         self._hold_back(session)
@@ -249,6 +255,14 @@ class AgainstClient(Cast):
         signature = session.signing[accuser].sign(Label.SIGN_COMPLAINT, *parts)
         return PeerComplaints(holders=encode_members((holder,), agreement.size), signatures=signature)
 
+    def _agreed(self) -> tuple[Agreement, dict[int, SigningKey]]:
+        """The round of now, and the keys of ours by their positions in it."""
+        session = self._session
+        assert session is not None
+        assert session.server.sum is not None
+        agreement = session.server.sum.agreement
+        return agreement, {agreement.places[name]: session.signing[name] for name in self._keyring.ours}
+
     def _settled(self) -> bool:
         """Whether the client has refused, has left, or the round with the lie is over."""
         session = self._deceived
@@ -292,6 +306,7 @@ class AgainstClient(Cast):
         assert session is not None
         said = saying(packet)
         session.said += 1
+        self._stage.told[packet.kind] = [*self._stage.told.get(packet.kind, ())[-1:], said.message]
         lies = [said]
         if self._deceived in (None, session):
             lies = list(self._lie(self._stage, said))

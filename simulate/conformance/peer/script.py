@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,15 @@ from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, Packet, d
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import PeerComplaints
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
 from tacit.simulate.world.network import Parcel
 
+M = TypeVar("M", bound=Message)
 FEWEST_CLIENTS: Final = 4
 """Of these three are a cohort and a threshold when one is out."""
 PICKLE: Final = pickle.dumps({"a": [1, 2.0, "three"]})
@@ -70,6 +73,10 @@ def with_received(parcel: Parcel, received: int) -> Parcel:
     return replace(parcel, frames=(encode_structure(envelope), *parcel.frames[1:]))
 
 
+def _nothing_agreed() -> NoReturn:
+    raise ValueError("only our server knows what a round agrees upon")
+
+
 @dataclass(frozen=True)
 class RoundKnowledge:
     """What a lie may know of a round. Where our side is the server, all clients of the roster are in it."""
@@ -82,6 +89,20 @@ class RoundKnowledge:
     """Of the model; like the threshold, only where our side proposes the configuration."""
     complaint: Callable[[], PeerComplaints] | None = None
     """What one of ours signs against the client that is lied to, once vectors are masked."""
+    agreed: Callable[[], tuple[Agreement, Mapping[int, SigningKey]]] = _nothing_agreed
+    """Where our side is the server, the round of now, and the keys that ours sign with, by position."""
+    told: dict[type[Message], list[Any]] = field(default_factory=dict)
+    """What our server had to say to the client of each kind, without lies: the last two."""
+
+    def latest(self, kind: type[M]) -> M:
+        """What our server had to say of this kind in this round."""
+        said: M = self.told[kind][-1]
+        return said
+
+    def former(self, kind: type[M]) -> M:
+        """The same in the round before, which may be of another session."""
+        said: M = self.told[kind][-2]
+        return said
 
 
 Lie = Callable[[Any, Saying], Sequence[Saying]]

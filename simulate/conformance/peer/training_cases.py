@@ -45,6 +45,13 @@ from tacit.simulate.conformance.peer.script import (
     repeated,
     shortened,
 )
+from tacit.simulate.conformance.peer.true_elsewhere import (
+    adverts_of_another_model,
+    former_adverts,
+    former_shares,
+    former_signatures,
+    signatures_of_other_survivors,
+)
 
 TAKES_PART: Final = "takes part"
 _RECORD: Final = 2 * KEY_BYTES + SIGNATURE_BYTES
@@ -235,6 +242,8 @@ CLIENT_CASES: Final = (
          altered(StartRound, model=lambda model: structs.replace(model, size=model.size + 4))),
     Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
          pickled(StartRound)),
+    Case("replayed-round", "starts the last round again", refuses_session(Code.SESSION),
+         instead(StartRound, lambda stage, said: [replace(said, round=said.round - 1), said])),
     Case("round-zero", "starts a round that is not above the last", refuses_session(Code.SESSION),
          carried(StartRound, round=0)),
     Case("other-session", "writes another session into start-round", refuses_session(Code.SESSION),
@@ -259,6 +268,10 @@ CLIENT_CASES: Final = (
     Case("equal-keys", "lists the same keys for two members", refuses_round(Code.KEYS), _with_record(_copied_keys)),
     Case("forged-advert", "lists keys with a forged signature", refuses_round(Code.SIGNATURE),
          _with_record(lambda records, own: _replaced(records, _other(own), flipped(records[_other(own)])))),
+    Case("replayed-adverts", "lists keys that another member advertised a round before", refuses_round(Code.SIGNATURE),
+         altered(PeerKeys, former_adverts)),
+    Case("split-models", "lists keys that another member advertised for another model", refuses_round(Code.SIGNATURE),
+         altered(PeerKeys, adverts_of_another_model)),
     Case("other-digest", "sends a digest of another list", refuses_round(Code.KEYS),
          altered(PeerKeys, digest=lambda digest: flipped(digest, 0))),
     Case("few-sharers", "names fewer sharers than the threshold", refuses_round(Code.THRESHOLD),
@@ -270,6 +283,8 @@ CLIENT_CASES: Final = (
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
     Case("shares-altered", "alters the packet of another member", refuses_round(Code.SIGNATURE),
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=False))),
+    Case("replayed-shares", "passes on a packet that another member made a round before",
+         refuses_round(Code.SIGNATURE), altered(PeerShares, former_shares)),
     Case("complaint", "passes on the complaint of a holder", f"{TAKES_PART}, answers a complaint",
          _complaining(lambda stage, complaint: complaint)),
     Case("forged-complaint", "forges the signature of a complaint", refuses_round(Code.SIGNATURE),
@@ -292,6 +307,10 @@ CLIENT_CASES: Final = (
          altered(UnmaskRequest, signatures=lambda signatures: shortened(signatures, SIGNATURE_BYTES))),
     Case("forged-signature", "sends a signature that does not verify", refuses_round(Code.SIGNATURE),
          altered(UnmaskRequest, signatures=flipped)),
+    Case("replayed-signatures", "sends what members signed a round before", refuses_round(Code.SIGNATURE),
+         altered(UnmaskRequest, former_signatures)),
+    Case("split-survivors", "names other survivors to the others, and sends what they signed",
+         refuses_round(Code.SIGNATURE), altered(UnmaskRequest, signatures_of_other_survivors)),
     Case("asks-twice", "asks to unmask three times, last for fewer survivors", TAKES_PART,
          instead(UnmaskRequest, _thrice)),
 )  # fmt: skip

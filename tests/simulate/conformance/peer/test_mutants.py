@@ -14,7 +14,7 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
@@ -54,6 +54,27 @@ class HalfMasked(Credulous):
     Sum = HalfMaskedSum
 
 
+class Unsigned(TrainingClient):
+    """Believes every signature of its peers."""
+
+    def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
+        outputs = super().feed(frames, now)
+        if self.sum is not None:
+            self.sum.agreement = believing(self.sum.agreement)
+        return outputs
+
+
+class Forgetful(TrainingClient):
+    """Enters a round again."""
+
+    def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
+        packet = decode(frames, MESSAGES)
+        if packet.kind is StartRound:
+            self._entered.clear()
+            self._link.round = packet.envelope.round - 1
+        return super().feed(frames, now)
+
+
 class Talkative(TrainingClient):
     """Answers every request to unmask."""
 
@@ -77,7 +98,10 @@ class LenientAgreement(Agreement):
 
 
 def lenient(**arguments: Any) -> Agreement:
-    agreement = agree(**arguments)
+    return believing(agree(**arguments))
+
+
+def believing(agreement: Agreement) -> Agreement:
     return LenientAgreement(**{field.name: getattr(agreement, field.name) for field in fields(Agreement)})
 
 
@@ -97,7 +121,26 @@ class AnyThreshold(Policy, frozen=True):
 
 
 CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
-    "believes signatures": (Credulous, Policy(), {"forged-signature": "takes part", "signatures-cut": "takes part"}),
+    "believes signatures": (
+        Credulous,
+        Policy(),
+        dict.fromkeys(("forged-signature", "signatures-cut", "replayed-signatures", "split-survivors"), "takes part"),
+    ),
+    "believes peers": (
+        Unsigned,
+        Policy(),
+        {
+            "replayed-adverts": "goes on with share-keys",
+            "split-models": "goes on with share-keys",
+            "replayed-shares": "refuses SHARES, round over, says masked-input nevertheless, "
+            "says confirm-survivors nevertheless",
+        },
+    ),
+    "forgets rounds": (
+        Forgetful,
+        Policy(),
+        {"replayed-round": "refuses UNEXPECTED, round over, says advertise-keys nevertheless"},
+    ),
     "answers twice": (Talkative, Policy(), {"asks-twice": "takes part, opens 3 times"}),
     "takes any threshold": (
         TrainingClient,
