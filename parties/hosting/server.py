@@ -43,6 +43,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 
@@ -106,12 +107,14 @@ async def serve(
     *,
     on_sum: OnSum = lambda done, total, keeper, configuration: None,
     surroundings: Surroundings | None = None,
+    make_machine: Callable[..., TrainingServer] = TrainingServer,
 ) -> Ended:
     """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended. Before the
     rounds the clients sum up statistics, where the experiment asks for it and the run does not know them yet.
 
     images: what is known of them, where the experiment has this section; on_sum: called in a thread with every sum
-    that was applied, before the model is saved. ValueError, OSError and EndpointError say what the owner can mend.
+    that was applied, before the model is saved; make_machine: as of ServerParty. ValueError, OSError and EndpointError
+    say what the owner can mend.
     """
     experiment, run = job.experiment, job.run
     device, known = resolve_device(job.device), images(experiment.data)
@@ -184,7 +187,9 @@ async def serve(
             diary = Diary(log, tell)
             diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
             diary.write("provenance", **origin)
-            party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
+            party = ServerParty(
+                settings, keeper, diary, on_round=after_round, surroundings=surroundings, make_machine=make_machine
+            )
             with Stopwatch() as stopwatch:
                 ended = await party.run()
             diary.write("work", seconds=dict(stopwatch.seconds))

@@ -91,7 +91,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     """Runs the rounds of one session.
 
     on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
-    model; what it returns goes into the event of the round (evaluation).
+    model; what it returns goes into the event of the round (evaluation). make_machine: as of ClientParty.
     """
 
     def __init__(
@@ -102,9 +102,10 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         *,
         on_round: OnRound,
         surroundings: Surroundings | None = None,
+        make_machine: Callable[..., TrainingServer] = TrainingServer,
     ) -> None:
         surroundings = surroundings or Surroundings()
-        machine = TrainingServer(
+        machine = make_machine(
             settings.roster,
             settings.configuration,
             keeper.bytes,

@@ -25,9 +25,11 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.server import TrainingServer
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
 from tacit.simulate.federation.recording import Recording
+from tacit.simulate.federation.subtracting_server import SubtractingServer
 
 USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
@@ -57,6 +59,8 @@ class Plan:
     """Record which coordinates of the model every round moves."""
     recordings: Path | None = None
     """Where every party keeps what it received and drew; only an audit asks for that."""
+    subtracts: bool = False
+    """Whether the server leaves clients out of sums, to read their differences; only an audit asks for that."""
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""
@@ -105,6 +109,10 @@ class Role:
     def machine(self) -> Callable[..., TrainingClient]:
         """What makes the machine of this client."""
         return self.plan.faults.machine(self.keys.name)
+
+    def server_machine(self) -> Callable[..., TrainingServer]:
+        """What makes the machine of the server."""
+        return SubtractingServer if self.plan.subtracts else TrainingServer
 
     def after_kill(self) -> Role | None:
         """What the same party is given when it is started again; None if it stays away."""

@@ -76,7 +76,12 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     try:
         return server_outcome(
             await serve(
-                job, images, tell(control, role.keys.name), on_sum=record, surroundings=recording or role.surroundings()
+                job,
+                images,
+                tell(control, role.keys.name),
+                on_sum=record,
+                surroundings=recording or role.surroundings(),
+                make_machine=role.server_machine(),
             )
         )
     except USER_ERRORS as error:
