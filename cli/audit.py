@@ -130,6 +130,11 @@ def audit(
         sent = [(one.setting, f"{one.figures.psnr:.1f} dB" if one.figures else "") for one in channel]
         console.print(output.table(("closed form on what one client sends of one image", "PSNR"), sent))
         output.say(console, f"the closed form recovers images up to {ends(found.limits)}")
+    if found.attempts:
+        tried = [(one.does, one.expected, one.seen, "holds" if one.holds else "FAILS") for one in found.attempts]
+        console.print(output.table(("a server that cheats", "a client is to", "the client", ""), tried))
+    elif found.no_attempts:
+        output.say(console, f"no server was played that cheats: {found.no_attempts}")
     output.say(console, str(directory / "audit.html"))
 
 

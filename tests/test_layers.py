@@ -55,12 +55,12 @@ LAYERS = (
     "simulate.dashboard",
     "simulate.world",
     "simulate.federation",
-    "simulate.audit",
     "simulate.adaptation",
     "simulate.experiments",
     "simulate.private_inference",
     "simulate.conformance",
     "simulate.conformance.peer",
+    "simulate.audit",
     "simulate.bench",
     "cli",
 )

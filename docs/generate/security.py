@@ -5,12 +5,21 @@ tacit audit --seed 0 --out DIR; cp DIR/audit.json docs/security.json; make docs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from tacit.simulate.audit.figures import CHANNEL, AttackRow, AuditFigures, ClosedFormLimit, ObservationRow, ends
+from tacit.simulate.audit.figures import (
+    CHANNEL,
+    AttackRow,
+    AuditFigures,
+    ClosedFormLimit,
+    ObservationRow,
+    ServerAttempt,
+    ends,
+)
 
 FIGURES: Final = Path(__file__).parent.parent / "security.json"
 
@@ -57,12 +66,26 @@ SGD on the same image, clients whose gradients are added; all in float32. Recove
 | --- | --- | --- | --- | --- | --- |
 {map}"""
 
+_ATTEMPTS: Final = """
+## What a server that cheats tries
+
+The cases of the [conformance kit](conformance.md#cases-as-server), played by `tacit audit` against a client in a
+process of its own, in active mode, with fresh keys. After each follows an honest round, in whose sum the client's
+update has to be: *takes part* says that it is. The last are of the runs in which a server leaves clients out, which
+[nothing forbids without groups](groups.md). {holding} of {count} hold.
+
+| case | the server | a client is to | the client | verdict |
+| --- | --- | --- | --- | --- |
+"""
+
 _TAIL: Final = """
 ## Which configuration to use
 
 - **Use the secure sum in active mode, with as many clients as there are.** Masked uploads gave nothing. Of the sum of
   three, and of what is left of five without three colluding clients, images are no better than the mean image but are
   told from others: a sum of few gradients is not nothing. Of all clients but one colluding, the sum hides nothing.
+- **Use [groups](groups.md)** against a server that cheats: one that repeats a round without a client subtracts, and has
+  the image of that client, or with groups the sum of a group ([measured](audits.md#a-server-that-cheats)).
 - **Labels are not hidden by a sum**: of the few images in it, most labels are counted right where the gradient of the
   classifier is whole ([measured](#labels-and-coordinates-of-one-client-alone)).
 - **Send more than one image's gradient.** A batch of two or more takes the closed form away
@@ -95,7 +118,18 @@ def security_page(figures: Path = FIGURES) -> str:
         last=ends(audit.limits),
     )
     told = _OBSERVATIONS + "".join(map(_observation, audit.observations))
-    return head + "".join(map(_line, audit.rows)) + told + middle + _TAIL
+    return head + "".join(map(_line, audit.rows)) + told + middle + _attempts(audit.attempts) + _TAIL
+
+
+def _attempts(attempts: Sequence[ServerAttempt]) -> str:
+    """The section; nothing if there are none."""
+    if not attempts:
+        return ""
+    verdicts = {True: "holds", False: "**does not hold**"}
+    lines = [
+        f"| `{one.case}` | {one.does} | {one.expected} | {one.seen} | {verdicts[one.holds]} |\n" for one in attempts
+    ]
+    return _ATTEMPTS.format(holding=sum(one.holds for one in attempts), count=len(attempts)) + "".join(lines)
 
 
 def _line(row: AttackRow) -> str:

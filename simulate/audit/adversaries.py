@@ -15,7 +15,9 @@ from tacit.simulate.audit.arms import arms_of, default_arms, default_experiment
 from tacit.simulate.audit.attacks import ATTACKS, Attack, Budget, usual
 from tacit.simulate.audit.breaching import PREFIX, attacker
 from tacit.simulate.audit.run import Order
+from tacit.simulate.audit.subtraction import SUBTRACTION, subtraction_arms
 from tacit.simulate.federation.run import party_names
+from tacit.simulate.federation.supervision import SERVER
 
 _ELSEWHERE: Final = {
     "wire": "what passes the wire is encrypted by CURVE, under keys that no recording holds",
@@ -56,8 +58,11 @@ def default_order(
     names = attacks or usual(base.model.name)
     if breaching_python is not None and not any(name.startswith(PREFIX) for name in names):
         raise AdversaryError(f"--breaching-python is of attacks of breaching: give --attack {PREFIX}NAME with it")
+    arms = tuple(default_arms(base) if experiment is None else arms_of(base))
+    if SUBTRACTION in names and (not adversaries or SERVER in adversaries):
+        arms += tuple(subtraction_arms(base))
     return Order(
-        arms=tuple(default_arms(base) if experiment is None else arms_of(base)),
+        arms=arms,
         attacks=tuple(_attack(name, breaching_python) for name in dict.fromkeys(names)),
         adversaries=tuple(parties(given, clients) for given in adversaries),
         images=images,

@@ -35,6 +35,8 @@ class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
     """Names a directory too."""
     about: str
     experiment: Experiment
+    subtracts: bool = False
+    """Whether its server cheats, and leaves clients out of sums (subtraction.py)."""
 
 
 def default_experiment() -> Experiment:

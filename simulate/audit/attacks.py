@@ -19,7 +19,8 @@ from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, 
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.audit.subjects import Sight
-from tacit.simulate.audit.views import WITH_KEYS, UpdateView
+from tacit.simulate.audit.subtraction import SUBTRACTION
+from tacit.simulate.audit.views import DIFFERENCE, WITH_KEYS, UpdateView
 
 CLOSED_FORM: Final = "closed-form"
 _EMBEDDINGS: Final = (POSITIONS, PROJECTION)
@@ -48,9 +49,13 @@ class Attack:
     """Whether it is against what protects this experiment."""
     with_keys: bool = False
     """Whether it needs what a member has of the key of the model."""
+    of_differences: bool = False
+    """Whether it is on the difference of two sums, and nothing else is."""
 
     def suits(self, view: UpdateView) -> bool:
         """Whether it makes use of all that is there: what a server has alone is not tried again with a member."""
+        if self.of_differences or view.what == DIFFERENCE:
+            return self.of_differences and view.what == DIFFERENCE
         return view.key is not None if self.with_keys else view.what != WITH_KEYS
 
 
@@ -202,6 +207,13 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             lambda experiment: experiment.encryption is not None,
             with_keys=True,
         ),
+        Attack(
+            SUBTRACTION,
+            "solves the same equations for what one opened sum has more than another",
+            "a server that repeats a round without a client, from a model next to the first",
+            _closed_form,
+            of_differences=True,
+        ),
         Attack("april", "solves the equations of the first attention", "Lu et al. 2022, section 3.1", _april),
         Attack("april-search", "seeks an image with these gradients", "Lu et al. 2022, section 3.2", _april_search),
         Attack(
@@ -223,7 +235,8 @@ def usual(model: str) -> tuple[str, ...]:
         return ("dlg",)
     if model in ("convnet", "resnet18"):
         return ("inverting-gradients",)
-    return CLOSED_FORM, "masked-closed-form", "known-plaintext", "insider", "former-key", "removed-member", "april"
+    keys = "known-plaintext", "insider", "former-key", "removed-member"
+    return CLOSED_FORM, "masked-closed-form", *keys, SUBTRACTION, "april"
 
 
 def _one(sight: Sight) -> None:

@@ -127,6 +127,20 @@ class ClosedFormLimit(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing of the gradient was left."""
 
 
+class ServerAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One cheat of a server with a client, a case of the conformance kit."""
+
+    case: str
+    does: str
+    """What the server does, as the verb of a sentence about it."""
+    expected: str
+    """What the specification has a client do then."""
+    seen: str
+    """What the client did."""
+    holds: bool
+    """Whether that is the same."""
+
+
 class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What came back: all rows, and where the closed form stops."""
 
@@ -140,6 +154,10 @@ class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where the closed form was not asked for, or cannot be used on the model."""
     no_limits: str
     """Why it cannot be used; else empty."""
+    attempts: tuple[ServerAttempt, ...] = msgspec.field(default_factory=tuple)
+    """Of a server that cheats; empty where no configuration has a secure sum, or somebody else attacks."""
+    no_attempts: str = ""
+    """Why a secure sum was not tried so; else empty."""
 
 
 def ends(limits: tuple[ClosedFormLimit, ...]) -> str:

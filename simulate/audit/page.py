@@ -58,6 +58,8 @@ def _values(audit: AuditFigures, pictures: Sequence[Pictures], arms: Sequence[Au
         "map": [one for one in audit.limits if one.factor != CHANNEL],
         "ends": ends(audit.limits),
         "no_limits": audit.no_limits,
+        "attempts": audit.attempts,
+        "no_attempts": audit.no_attempts,
     }
 
 

@@ -3,6 +3,7 @@
 The unprotected arm comes first, and in it the server alone, whoever else is asked for. An attack whose images there are
 no better than those of the blind attacker is said not to have attacked anything. Recordings hold what their parties
 received and drew, keys among it; they are removed when their arm has been attacked, and when the audit is interrupted.
+Last, where there is a secure sum, a server tries to cheat a client.
 """
 
 from __future__ import annotations
@@ -17,16 +18,27 @@ from pathlib import Path
 
 import msgspec
 
-from tacit.parties.runs.directory import claim
+from tacit.parties.runs.directory import RunDirectory, claim
 from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
 from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget
-from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED, AttackRow, AuditFigures, ClosedFormLimit, Score
+from tacit.simulate.audit.attempts import PLAYED, attempts, why_not
+from tacit.simulate.audit.figures import (
+    NOT_ATTACKED,
+    RECOVERED,
+    AttackRow,
+    AuditFigures,
+    ClosedFormLimit,
+    Score,
+    ServerAttempt,
+)
 from tacit.simulate.audit.limits import limits_of
 from tacit.simulate.audit.observations import Observations
 from tacit.simulate.audit.scores import Pixels, judge, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.subtraction import attempted, differences, one_image_each
 from tacit.simulate.audit.views import UpdateView, observed
 from tacit.simulate.federation.processes import in_daemon_thread
+from tacit.simulate.federation.recording import read
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.federation.supervision import SERVER
@@ -65,12 +77,20 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditFigures, list[Pictures]]
         tell(f"{arm.name}: running it")
         try:
             subject, recordings = await _recorded(order, arm)
+            if arm.subtracts:
+                run = RunDirectory(order.out / "runs" / arm.name)
+                found.attempts.append(attempted(arm, run, subject.terms.clients))
             adversaries = order.adversaries or usual_adversaries(subject)
+            if arm.subtracts:
+                adversaries = ((SERVER,),)
             # Every attack proves itself on single uploads, whoever is asked for.
             first = [(SERVER,)] if arm.name == UNPROTECTED else []
             for adversary in dict.fromkeys([*first, *adversaries]):
                 if parties := _present(adversary, subject):
-                    observations = observed(recordings, parties, subject.terms)
+                    if arm.subtracts:
+                        observations = list(differences(list(read(recordings, SERVER)), subject.terms))
+                    else:
+                        observations = observed(recordings, parties, subject.terms)
                     # A search of hours holds up nobody who interrupts it.
                     attack = partial(_attack_all, order, arm, subject, recordings, parties, observations, found, tell)
                     await in_daemon_thread(attack)
@@ -80,6 +100,11 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditFigures, list[Pictures]]
         finally:
             # Keys are in them.
             shutil.rmtree(order.out / "recordings", ignore_errors=True)
+    if not order.adversaries or (SERVER,) in order.adversaries:
+        modes = [arm.experiment.aggregation.mode for arm in order.arms]
+        found.no_attempts = why_not(modes)
+        if PLAYED in modes:
+            found.attempts = [*await attempts(order.out / "runs" / "attempts", tell), *found.attempts]
     return found.audit(order.budget), found.pictures
 
 
@@ -96,6 +121,8 @@ class _Found:
     observations: Observations = field(default_factory=Observations)
     limits: tuple[ClosedFormLimit, ...] = ()
     no_limits: str = ""
+    attempts: list[ServerAttempt] = field(default_factory=list)
+    no_attempts: str = ""
 
     def limit(self, subject: AuditedRun) -> None:
         """Find where the closed form stops, or why it cannot be used."""
@@ -113,6 +140,8 @@ class _Found:
             observations=tuple(self.observations.rows),
             limits=self.limits,
             no_limits=self.no_limits,
+            attempts=tuple(self.attempts),
+            no_attempts=self.no_attempts,
         )
 
 
@@ -155,7 +184,9 @@ async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:
     directory = order.out / "runs" / arm.name
     directory.parent.mkdir(exist_ok=True)
     recordings = order.out / "recordings" / arm.name
-    plan: Plan = new_plan(experiment, directory, report=False, recordings=recordings)
+    if arm.subtracts:
+        experiment = one_image_each(experiment, recordings / "images.npz", order.budget.seed)
+    plan: Plan = new_plan(experiment, directory, report=False, recordings=recordings, subtracts=arm.subtracts)
     await simulate(plan, lambda party, event, fields: None)
     return AuditedRun.of(experiment, plan.split_seed), recordings
 

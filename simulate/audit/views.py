@@ -41,6 +41,7 @@ SUM: Final = "opened sum"
 LESS_OWN: Final = "opened sum less colluding clients"
 MODELS: Final = "difference of two models"
 MEAN_OF_UPLOADS: Final = "mean of uploads"
+DIFFERENCE: Final = "difference of two sums"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ def _server(
                 yield seen(SUM, opened.survivors, total)
             elif there:
                 left = [client for client in opened.survivors if client not in own]
-                less = _less(total, [packing.decode(own[client][opened.round], contributors=1) for client in there])
+                less = without(total, [packing.decode(own[client][opened.round], contributors=1) for client in there])
                 yield seen(LESS_OWN, left, less)
         else:
             honest = {client: words for client, words in vectors.items() if client not in own}
@@ -261,7 +262,7 @@ def _packets(heard: Iterable[HeardMessage], *kinds: type) -> Iterator[tuple[Hear
             yield message, packet
 
 
-def _less(total: Total, parts: Sequence[Total]) -> Total:
+def without(total: Total, parts: Sequence[Total]) -> Total:
     """A sum without some contributions to it."""
     return Total(
         values=total.values - sum(part.values for part in parts),

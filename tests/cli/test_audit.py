@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES
 from tests.cli.outputs import check_output
 
 Tacit = Callable[..., Result]
@@ -117,6 +118,38 @@ def test_a_new_key_does_not_lock_a_removed_member_out_who_works_with_the_server(
     # Six images are of three rounds with two honest clients; in the first the key was not renewed yet.
     assert [row["figures"]["images"] for row in rows] == [6, 4, 4]
     assert min(rows[0]["figures"]["psnr"], rows[2]["figures"]["psnr"]) > 60
+
+
+@pytest.mark.end_to_end
+def test_a_server_that_cheats_has_an_image_without_groups_and_no_more_than_groups_with_them(
+    tacit: Tacit, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        "[aggregation]\nvalue_bits = 24\n"
+    )
+    result = tacit("audit", experiment, "--as", "server", "--attack", "subtraction", "--seed", "1", "--out", out)
+    assert result.exit_code == 0, result.output
+    figures = check_output(out / "audit.json", "audit")
+    proof, alone, groups = figures["rows"]
+    assert (proof["arm"], proof["what"], proof["verdict"]) == ("unprotected", "upload", "recovered")
+    assert (alone["what"], alone["cohort"], alone["verdict"]) == ("difference of two sums", 1, "recovered")
+    # 80.2 dB with this seed.
+    assert alone["figures"]["psnr"] > 60
+    assert alone["figures"]["identified"] == 1.0
+    # Of two images in every difference the closed form gives neither.
+    assert (groups["what"], groups["cohort"], groups["figures"]["images"]) == ("difference of two sums", 2, 5)
+    assert not groups["figures"]["recovered"]
+    tried = {one["case"]: one for one in figures["attempts"]}
+    assert [*tried] == [*(case.name for case in CLIENT_CASES), "leaves-out", "leaves-out-of-group"]
+    assert all(one["holds"] for one in tried.values())
+    assert tried["leaves-out"]["seen"] == "takes part"
+    assert tried["leaves-out-of-group"]["seen"] == "refuses MEMBERS, round over"
+    page = (out / "audit.html").read_text()
+    assert f"{len(tried)} of {len(tried)} hold" in page
+    assert not (out / "recordings").exists()
 
 
 def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""What a server that cheats tries with a client, and what that does: an audit plays cases of the conformance kit.
+
+The client is one of ours in a process of its own, with fresh keys, over a link with CURVE; server and other clients are
+the kit's (tacit.simulate.conformance.peer), which says after every case what it has seen. The scripts are written for
+active mode, in which a client believes the server nothing. In semi-honest mode it believes that the server keeps to the
+protocol, and without a secure sum there is nothing to cheat for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.links.keys import generate
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.audit.figures import ServerAttempt
+from tacit.simulate.audit.live_client import live_client
+from tacit.simulate.conformance.peer.against_client import AgainstClient
+from tacit.simulate.conformance.peer.keyring import Keyring
+from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case
+from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES
+from tacit.simulate.federation.processes import Exit, ProcessError, Processes
+from tacit.simulate.federation.run import party_names
+from tacit.simulate.federation.server_role import LOOPBACK
+from tacit.simulate.federation.supervision import SERVER
+from tacit.simulate.world.federation import small_configuration
+
+PLAYED: Final = "active"
+"""The mode of the scripts."""
+_WAIT: Final = 60.0
+_GRACE_SECONDS: Final = 5.0
+
+
+def why_not(modes: Sequence[str]) -> str:
+    """Why nothing is tried with clients of configurations in these modes; "" if it is."""
+    if PLAYED in modes:
+        return ""
+    return (
+        "in semi-honest mode a client believes that the server keeps to the protocol" if "semi-honest" in modes else ""
+    )
+
+
+async def attempts(
+    folder: Path, tell: Callable[[str], None], cases: Sequence[Case] = CLIENT_CASES
+) -> list[ServerAttempt]:
+    """Play these cases against a client whose journal and log go to the folder. ProcessError if its process ends."""
+    folder.mkdir(parents=True)
+    keys = {name: generate(name) for name in party_names(FEWEST_CLIENTS)}
+    roster = Roster(tuple(own.member("server" if name == SERVER else "client") for name, own in keys.items()))
+    live = roster.clients[-1]
+    keyring = Keyring(roster, {name: own for name, own in keys.items() if name != live}, folder)
+    configuration = small_configuration(FEWEST_CLIENTS, mode=PLAYED, graph="complete")
+    server = AgainstClient(keyring, live, configuration, LOOPBACK, wait=_WAIT, tell=lambda text: None)
+
+    async def play() -> list[ServerAttempt]:
+        played = []
+        for case in cases:
+            tell(f"the server {case.does}")
+            seen = await server.play(case)
+            played.append(
+                ServerAttempt(case=case.name, does=case.does, expected=seen.expected, seen=seen.seen, holds=seen.holds)
+            )
+        return played
+
+    async with Processes(folder, grace_seconds=_GRACE_SECONDS) as processes:
+        try:
+            await server.open()
+            given = {"address": server.address, "keys": keys[live], "roster": roster, "mode": PLAYED, "folder": folder}
+            await processes.start(live, live_client, **given)
+            playing, ending = asyncio.ensure_future(play()), asyncio.ensure_future(_end(processes))
+            try:
+                await asyncio.wait({playing, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not playing.done():
+                    raise ProcessError(f"{live}, to which a server is to lie, ended: {ending.result()}")
+                return playing.result()
+            except EndpointError as error:
+                raise ProcessError(f"the server that is to lie to {live} has no link: {error}") from error
+            finally:
+                playing.cancel()
+                ending.cancel()
+                await asyncio.gather(playing, ending, return_exceptions=True)
+        finally:
+            await server.close()
+
+
+async def _end(processes: Processes) -> str:
+    """How the client's process ended, when it has."""
+    last = ""
+    async for _, message in processes.messages():
+        last = last or (str(message) if isinstance(message, Exit) else str(message.get("failed", "")))
+    return last
