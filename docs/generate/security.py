@@ -109,7 +109,8 @@ def security_page(figures: Path = FIGURES) -> str:
     """The page. ValueError for a file that is no audit's."""
     found = msgspec.json.decode(figures.read_bytes(), type=dict)
     found.pop("schema", None)
-    audit = msgspec.convert(found, AuditFigures)
+    # Figures of before there were attempts have none.
+    audit = msgspec.convert({"attempts": [], "no_attempts": "", **found}, AuditFigures)
     head = _HEAD.format(seed=audit.seed, blind=audit.blind.psnr if audit.blind else float("nan"))
     middle = _LIMITS.format(
         images=max(one.figures.images for one in audit.limits if one.figures),

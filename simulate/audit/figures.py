@@ -154,9 +154,9 @@ class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where the closed form was not asked for, or cannot be used on the model."""
     no_limits: str
     """Why it cannot be used; else empty."""
-    attempts: tuple[ServerAttempt, ...] = msgspec.field(default_factory=tuple)
+    attempts: tuple[ServerAttempt, ...]
     """Of a server that cheats; empty where no configuration has a secure sum, or somebody else attacks."""
-    no_attempts: str = ""
+    no_attempts: str
     """Why a secure sum was not tried so; else empty."""
 
 

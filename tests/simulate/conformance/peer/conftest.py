@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 
 import tacit.parties.session.shell
-from tacit.models.interruption import Proceed
-from tacit.models.training import LocalStatistics
-from tacit.parties.learning.learner import Update
 from tacit.parties.links.keys import PartyKeys, generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings
@@ -29,8 +26,9 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
+from tacit.simulate.audit.live_client import drawing
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
-from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model, draw_update
+from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model
 from tacit.simulate.world.federation import small_configuration
 
 with pytest.MonkeyPatch.context() as patch:
@@ -38,26 +36,6 @@ with pytest.MonkeyPatch.context() as patch:
     from live_party import SECONDS, free_address, running
 
 PHASE_SECONDS = 5.0  # One case waits for it; on a busy machine a flood took longer than 1.5.
-
-
-class RandomLearner:
-    """Trains nothing."""
-
-    reads_alone = remembers = False
-
-    def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-
-    def learn(self, round: int, model: bytes, group: None, *, proceed: Proceed) -> None:
-        """Nothing is learnt."""
-
-    def keep(self, draft: None) -> None:
-        """Nothing is remembered."""
-
-    def encode(self, draft: None) -> Update:
-        drawn = draw_update(self._configuration)
-        statistics = LocalStatistics(samples=1, correct=0, loss_sum=0.0)
-        return Update(drawn.words, drawn.values.astype(np.float32), statistics, 0)
 
 
 class FlatKeeper:
@@ -132,7 +110,7 @@ class Bench:
             patience=SECONDS,
             grace=0.2,
         )
-        with running(lambda: ClientParty(settings, RandomLearner, self._diary(), make_machine=make_machine).run()):
+        with running(lambda: ClientParty(settings, drawing, self._diary(), make_machine=make_machine).run()):
             yield
 
     @contextlib.contextmanager
