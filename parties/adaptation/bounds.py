@@ -93,6 +93,8 @@ class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rate: Positive
     """The largest learning rate: what a step can move a parameter by is a part of what it can be."""
     parameters: dict[str, CheckedSum]
+    moved: dict[str, Positive]
+    """Norms that tensors in range have at most after a step, of a batch in range."""
     adapter: AdapterChecks | None
     """None: there are no adapters."""
     head: LearningHeadScales
@@ -121,13 +123,13 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
     by_head = math.sqrt(2.0 * (width + 1))
     checks, last, gradients = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs, {})
     gradients |= dict.fromkeys(HEAD_TENSORS, by_head)
+    # They were in range before a step, whose gradient is bounded; the mean over owners is no larger.
+    moved = {name: bounds.parameters[name] + bounds.rate * gradient for name, gradient in gradients.items()}
     parameters = {}
-    for name, gradient in gradients.items():
-        # It was in range before a step, whose gradient is bounded; the mean over owners is no larger.
-        moved = bounds.parameters[name] + bounds.rate * gradient
-        _within(f"an entry of {name}, after a step", moved, _checked(LOOKED_AT))
+    for name, most in moved.items():
+        _within(f"an entry of {name}, after a step", most, _checked(LOOKED_AT))
         astray = min(_ASTRAY * bounds.parameters[name], _checked(LOOKED_AT))
-        parameters[name] = _squares(name, bounds.parameters[name], max(moved, astray), LOOKED_AT)
+        parameters[name] = _squares(name, bounds.parameters[name], max(most, astray), LOOKED_AT)
     _within("the derivative by a class token", by_logits, 2.0 ** (LIFTED - 2 - DERIVATIVE))
     _within("the gradient of the head", head.images * by_head, 2.0 ** (LIFTED - 2 - GRADIENT))
     _within("its mean", by_logits / math.sqrt(width), 2.0 ** (LIFTED - 2 - MEAN))
@@ -139,7 +141,7 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
         reach=bounds.logits,
         largest_logit=largest_logit,
     )
-    return StepScales(cut=cut, rate=bounds.rate, parameters=parameters, adapter=checks, head=fitted)
+    return StepScales(cut=cut, rate=bounds.rate, parameters=parameters, moved=moved, adapter=checks, head=fitted)
 
 
 def _adapter_checks(

@@ -27,11 +27,10 @@ import torch
 
 from tacit.models.adapters.configuration import TeachingConfiguration
 from tacit.models.gaussian_noise import noise_bytes, standard_normal
-from tacit.parties.adaptation.fixed_point import KEPT, LOOKED_AT, PARAMETER
+from tacit.parties.adaptation.fixed_point import KEPT, PARAMETER
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.standing import COUNT_BITS, COUNTS
 from tacit.parties.inference.ring import SPARE, WORD_BITS
-from tacit.parties.inference.tables import FILLED
 from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.protection import Noise
 from tacit.protocol.adaptation.schedule import HEAD_TENSORS
@@ -63,15 +62,11 @@ def noise_policy(own: TeachingConfiguration) -> NoisePolicy | None:
 
 
 def largest_norm(learning: PublicLearning) -> float:
-    """Of all parameters behind a batch that was in range, whatever the model is.
-
-    The sum of squares of a tensor is made to fill its ring by a factor, at the most that it can be (fitted_sum); that
-    bound is what the factor says."""
-    total = 0.0
-    for name, check in learning.scales.parameters.items():
-        most = 2.0**WORD_BITS * FILLED / (check.factor * 4.0**LOOKED_AT)
-        total += most * (1 if name in HEAD_TENSORS else learning.sizes.adapters)
-    return math.sqrt(total)
+    """Of all parameters behind a batch that was in range, whatever the model is."""
+    moved = learning.scales.moved
+    total = sum(most**2 * (1 if name in HEAD_TENSORS else learning.sizes.adapters) for name, most in moved.items())
+    # What is found in range may be beyond it by a rounding.
+    return math.sqrt(total) / SPARE
 
 
 class SumNoise:
