@@ -214,6 +214,7 @@ def told_pairs(victim: Victim, one: int, other: int, pairing: Pairing = by_cosin
     return torch.cat(inputs), torch.cat(outputs)
 
 
+@pytest.mark.exhaustive
 def test_a_block_is_copied_from_permuted_batches_as_from_true_pairs(victim: Victim) -> None:
     errors = {}
     for pairing in (by_the_secret, by_cosine, as_they_come):
@@ -226,6 +227,7 @@ def test_a_block_is_copied_from_permuted_batches_as_from_true_pairs(victim: Vict
     assert errors[as_they_come] > 0.5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampled", [False, True], ids=["two blocks", "two blocks as one, as sampling leaves them"])
 def test_a_model_of_copied_blocks_agrees_with_the_victim(victim: Victim, sampled: bool) -> None:
     if sampled:

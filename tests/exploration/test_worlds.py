@@ -17,7 +17,7 @@ from tests.exploration.possibilities import Possibility, arrived, posted
 from tests.exploration.secure_sum import Cohort
 
 PAGE = Path(__file__).parents[2] / "docs" / "exploration.md"
-LONG = ("4 clients", "2 rounds", "2 sessions", "2 breaks")
+LONG = ("4 clients", "2 rounds", "2 sessions", "2 breaks", "3 breaks")
 TAKES_MINUTES = [name for name in WORLDS if any(part in name for part in LONG)]
 BOUNDED: dict[str, Callable[[], World[Any]]] = {
     "nothing interrupts": lambda: NetworkWorld(Cohort(4, 3, active=True), copies=1, interruptions=0),

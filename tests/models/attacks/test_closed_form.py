@@ -72,7 +72,7 @@ def test_prepared_as_the_model_is_published_a_photograph_comes_back_from_24_bits
     assert with_contrast < as_published - 10  # 50.1
 
 
-@pytest.mark.parametrize("images", [2, 4, 8])
+@pytest.mark.parametrize("images", [2, *(pytest.param(images, marks=pytest.mark.exhaustive) for images in (4, 8))])
 def test_batches_are_not_read(stock_vit: VisionTransformer, upsampled: Any, sent: Any, psnr: Any, images: int) -> None:
     x, y = (part[:images] for part in upsampled)
     found = image_of(stock_vit, sent(stock_vit, x, y)).image
