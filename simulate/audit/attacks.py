@@ -59,6 +59,8 @@ class Attack:
         return view.key is not None if self.with_keys else view.what != WITH_KEYS
 
 
+    pools: bool = False
+    """Whether it reads several rounds on the same images as one."""
 def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     return closed_form.image_of(sight.model, sight.gradients).image
@@ -67,11 +69,14 @@ def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
 def _alternating(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     embedding = PatchEmbedding.of(sight.model)
-    masked = binary.MaskedGradients(
-        kernel=taken(sight.gradients, PROJECTION).flatten(1),
-        positions=taken(sight.gradients, POSITIONS)[0, embedding.others :],
-    )
-    return embedding.image(binary.alternating([masked]))
+    rounds = [
+        binary.MaskedGradients(
+            kernel=taken(one.gradients, PROJECTION).flatten(1),
+            positions=taken(one.gradients, POSITIONS)[0, embedding.others :],
+        )
+        for one in (sight, *sight.others)
+    ]
+    return embedding.image(binary.alternating([binary.pooled(rounds)]))
 
 
 def _known_plaintext(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -139,15 +144,15 @@ def _april_search(sight: Sight, budget: Budget) -> torch.Tensor:
 
 def _deep_leakage(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
-    observed = inversion.RoundGradients(model=sight.model, gradients=sight.gradients)
     settings = inversion.DeepLeakageSettings(iterations=300 if budget.full else 60)
     generator = torch.Generator().manual_seed(budget.seed)
-    return inversion.deep_leakage([observed], sight.shape, settings, generator=generator, labels=_labels(sight)).images
+    return inversion.deep_leakage(
+        _rounds(sight), sight.shape, settings, generator=generator, labels=_labels(sight)
+    ).images
 
 
 def _inverting_gradients(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
-    observed = inversion.RoundGradients(model=sight.model, gradients=sight.gradients)
     settings = inversion.InvertingGradientsSettings(
         mean=sight.mean,
         std=sight.std,
@@ -156,7 +161,7 @@ def _inverting_gradients(sight: Sight, budget: Budget) -> torch.Tensor:
     )
     generator = torch.Generator().manual_seed(budget.seed)
     return inversion.inverting_gradients(
-        [observed], sight.shape, settings, labels=_labels(sight), generator=generator
+        _rounds(sight), sight.shape, settings, labels=_labels(sight), generator=generator
     ).images
 
 
@@ -177,6 +182,10 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             lambda experiment: experiment.protection.facts().form is WeightForm.COORDINATE,
         ),
         Attack(
+def _rounds(sight: Sight) -> list[inversion.RoundGradients]:
+    return [inversion.RoundGradients(model=one.model, gradients=one.gradients) for one in (sight, *sight.others)]
+
+
             "known-plaintext",
             "finds the key of model encryption by the first model, then solves the same equations",
             "the server knows the model that it made, and its ciphertext",
@@ -192,6 +201,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             with_keys=True,
         ),
         Attack(
+            pools=True,
             "former-key",
             "the same with the key before the last renewal",
             "what a member has that was removed",
@@ -217,7 +227,11 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         Attack("april", "solves the equations of the first attention", "Lu et al. 2022, section 3.1", _april),
         Attack("april-search", "seeks an image with these gradients", "Lu et al. 2022, section 3.2", _april_search),
         Attack(
-            "dlg", "seeks an image with these gradients by L-BFGS", "Zhu et al. 2019, Zhao et al. 2020", _deep_leakage
+            "dlg",
+            "seeks an image with these gradients by L-BFGS",
+            "Zhu et al. 2019, Zhao et al. 2020",
+            _deep_leakage,
+            pools=True,
         ),
         Attack(
             "inverting-gradients",
@@ -247,3 +261,4 @@ def _one(sight: Sight) -> None:
 def _labels(sight: Sight) -> torch.Tensor:
     classifier(sight.model)
     return torch.tensor([label_of(sight.model, sight.gradients)])
+            pools=True,

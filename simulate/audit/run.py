@@ -33,6 +33,7 @@ from tacit.simulate.audit.figures import (
 )
 from tacit.simulate.audit.limits import limits_of
 from tacit.simulate.audit.observations import Observations
+from tacit.simulate.audit.pooling import pooled
 from tacit.simulate.audit.scores import Pixels, judge, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.subtraction import attempted, differences, one_image_each
@@ -163,18 +164,23 @@ def _attack_all(
             # It has proved itself, and what it is against is not there.
             if attack.name in found.failed and not (attack.against(arm.experiment) and attack.suits(several[0])):
                 continue
-            tell(f"{arm.name}: {attack.name} on {what} ({cohort})")
-            failed = found.failed.get(attack.name, "")
-            chosen = [] if failed else several[: order.images]
-            row, shown, floor = _attacked(attack, arm, subject, parties, what, cohort, chosen, order)
-            if attack.name not in found.failed:
-                # The first rows are those of single uploads that nothing protects.
-                found.failed[attack.name] = failed = "" if row.verdict == RECOVERED else _failure(row)
-            if failed:
-                row = msgspec.structs.replace(row, verdict=NOT_ATTACKED, why=failed)
-            found.rows.append(row)
-            found.pictures.append(shown)
-            found.blind = found.blind or floor
+            several_rounds = [pooled(subject, several)] if attack.pools else []
+            for seen, views, why in [
+                (what, several, ""),
+                *((f"{what}, {one.about}", one.views, one.why_not) for one in several_rounds),
+            ]:
+                tell(f"{arm.name}: {attack.name} on {seen} ({cohort})")
+                failed = found.failed.get(attack.name, "")
+                chosen = [] if failed else views[: order.images]
+                row, shown, floor = _attacked(attack, arm, subject, parties, seen, cohort, chosen, order)
+                if attack.name not in found.failed:
+                    # The first rows are those of single uploads that nothing protects.
+                    found.failed[attack.name] = failed = "" if row.verdict == RECOVERED else _failure(row)
+                if failed or why:
+                    row = msgspec.structs.replace(row, verdict=NOT_ATTACKED, why=failed or why)
+                found.rows.append(row)
+                found.pictures.append(shown)
+                found.blind = found.blind or floor
 
 
 async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:

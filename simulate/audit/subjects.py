@@ -53,6 +53,8 @@ class Sight:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """By which pixels from 0 to 1 were normalised."""
+    others: tuple[Sight, ...] = field(default=(), repr=False)
+    """Of other rounds on the same images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,7 @@ class AuditedRun:
             shape=(count, channels, height, width),
             mean=mean,
             std=std,
+            others=tuple(map(self.sight, observation.others)),
         )
 
     def pixels(self, images: torch.Tensor) -> list[Pixels]:

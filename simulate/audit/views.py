@@ -64,6 +64,8 @@ class UpdateView:
     """Of the round, where one of the adversary's parties is a member."""
     former: FormerKey | None = field(default=None, repr=False)
     """What a member has who was removed when the key was renewed last; None before that."""
+    others: tuple[UpdateView, ...] = field(default=(), repr=False)
+    """Of other rounds, in which the same clients trained on the same images, where they are to be read as one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from click.testing import Result
 
 from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES
 from tests.cli.outputs import check_output
+from tests.simulate.audit.few_images import write_few
 
 Tacit = Callable[..., Result]
 FIGURES = Path(__file__).parents[2] / "docs" / "security.json"
@@ -183,3 +184,31 @@ def test_attacks_are_listed(tacit: Tacit) -> None:
     result = tacit("audit", "--attack", "list")
     assert result.exit_code == 0
     assert "inverting-gradients" in result.output
+
+
+@pytest.mark.end_to_end
+def test_rounds_on_the_same_image_tell_more_of_binary_weights_than_one(tacit: Tacit, tmp_path: Path) -> None:
+    """Five clients with an image each: single uploads had 12.4 dB, and what nine rounds of a client give 21.7 dB."""
+    out, images, experiment = tmp_path / "out", tmp_path / "few.npz", tmp_path / "experiment.toml"
+    write_few(images, 5)
+    experiment.write_text(
+        'name = "case"\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n[aggregation]\nvalue_bits = 24\n'
+        'mode = "none"\n[policy]\nmodes = ["none"]\n[protection]\nscheme = "binary-weights"\nzero_probability = 0.2\n'
+    )
+    given = ("--as", "server", "--attack", "masked-closed-form", "--images", "8", "--seed", "1", "--out", out)
+    result = tacit("audit", experiment, "--data", images, *given)
+    assert result.exit_code == 0, result.output
+    rows = check_output(out / "audit.json", "audit")["rows"]
+    found = {row["what"]: row for row in rows if row["arm"] == "as-configured" and row["cohort"] == 1}
+    assert found["upload"]["verdict"] != "recovered"
+    pooled = found["upload, 9 rounds pooled"]
+    assert (pooled["verdict"], pooled["figures"]["images"]) == ("recovered", 5)
+    assert pooled["figures"]["psnr"] > found["upload"]["figures"]["psnr"] + 5
+    # Of many images every round has others.
+    out = tmp_path / "many"
+    given = ("--as", "server", "--attack", "masked-closed-form", "--images", "6", "--seed", "1", "--out", out)
+    assert tacit("audit", experiment, *given).exit_code == 0
+    rows = check_output(out / "audit.json", "audit")["rows"]
+    (row,) = (row for row in rows if row["what"] == "upload, rounds pooled" and row["arm"] == "as-configured")
+    assert (row["verdict"], row["figures"]) == ("not attacked", None)
+    assert row["why"] == "in 7 rounds no client trained on the same images again"
