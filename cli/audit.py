@@ -103,7 +103,7 @@ def audit(
             row.adversary,
             f"{row.what} ({row.cohort})",
             row.attack,
-            "" if row.figures is None else f"{row.figures.psnr:.1f} dB",
+            "" if row.figures is None or not row.figures.decibels else f"{row.figures.decibels} dB",
             "" if row.figures is None else f"{row.figures.identified:.0%}",
             row.verdict,
         )
@@ -127,7 +127,7 @@ def audit(
         from tacit.simulate.audit.figures import CHANNEL, ends
 
         channel = [one for one in found.limits if one.factor == CHANNEL]
-        sent = [(one.setting, f"{one.figures.psnr:.1f} dB" if one.figures else "") for one in channel]
+        sent = [(one.setting, f"{one.figures.decibels} dB" if one.figures else "") for one in channel]
         console.print(output.table(("closed form on what one client sends of one image", "PSNR"), sent))
         output.say(console, f"the closed form recovers images up to {ends(found.limits)}")
     if found.attempts:

@@ -111,7 +111,7 @@ def security_page(figures: Path = FIGURES) -> str:
     found.pop("schema", None)
     # Figures of before there were attempts have none.
     audit = msgspec.convert({"attempts": [], "no_attempts": "", **found}, AuditFigures)
-    head = _HEAD.format(seed=audit.seed, blind=audit.blind.psnr if audit.blind else float("nan"))
+    head = _HEAD.format(seed=audit.seed, blind=audit.blind.floor if audit.blind else float("nan"))
     middle = _LIMITS.format(
         images=max(one.figures.images for one in audit.limits if one.figures),
         channel="".join(_limit(one) for one in audit.limits if one.factor == CHANNEL),
@@ -135,7 +135,7 @@ def _attempts(attempts: Sequence[ServerAttempt]) -> str:
 
 def _line(row: AttackRow) -> str:
     figures = row.figures
-    measured = ("", "") if figures is None else (f"{figures.psnr:.1f}", f"{100 * figures.identified:.0f} %")
+    measured = ("", "") if figures is None else (figures.decibels, f"{100 * figures.identified:.0f} %")
     verdict = row.verdict + (f": {row.why}" if row.why else "")
     cells = (row.about, row.adversary, row.what, str(row.cohort), row.attack, verdict, *measured)
     return "| " + " | ".join(cells) + " |\n"
@@ -153,4 +153,4 @@ def _limit(one: ClosedFormLimit) -> str:
     if figures is None:
         return f"| {name} | | | | | nothing is left of the gradient |\n"
     shares = " | ".join(f"{100 * share:.0f} %" for share in (figures.identified, figures.chance))
-    return f"| {name} | {figures.psnr:.1f} | {figures.floor:.1f} | {shares} | {figures.verdict} |\n"
+    return f"| {name} | {figures.decibels} | {figures.floor:.1f} | {shares} | {figures.verdict} |\n"

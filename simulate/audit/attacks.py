@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+from torch.nn.functional import unfold
 
 from tacit.models.attacks import april, binary, closed_form, inversion
 from tacit.models.attacks.labels import classifier, label_of
-from tacit.models.attacks.model_key import KnownPlaintext, with_key
+from tacit.models.attacks.model_key import KnownPlaintext, gram, most_like, with_key
 from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, taken
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
@@ -35,6 +36,10 @@ class Budget:
     seed: int
 
 
+Pick = Callable[[torch.Tensor], int]
+"""Of candidates [n, C, S, S], normalised, which is the image."""
+
+
 @dataclass(frozen=True)
 class Attack:
     """One attack."""
@@ -43,14 +48,17 @@ class Attack:
     about: str
     source: str
     """Where it is from."""
-    recover: Callable[[Sight, Budget], torch.Tensor]
-    """The images [n, C, S, S], normalised. ValueError, with the reason, where it cannot be used."""
+    recover: Callable[[Sight, Budget], torch.Tensor | Pick]
+    """The images [n, C, S, S], normalised; of an attack that tells images apart and has none, what picks them.
+    ValueError, with the reason, where it cannot be used."""
     against: Callable[[Experiment], bool] = lambda experiment: True
     """Whether it is against what protects this experiment."""
     with_keys: bool = False
     """Whether it needs what a member has of the key of the model."""
     of_differences: bool = False
     """Whether it is on the difference of two sums, and nothing else is."""
+    pools: bool = False
+    """Whether it reads several rounds on the same images as one."""
 
     def suits(self, view: UpdateView) -> bool:
         """Whether it makes use of all that is there: what a server has alone is not tried again with a member."""
@@ -59,8 +67,6 @@ class Attack:
         return view.key is not None if self.with_keys else view.what != WITH_KEYS
 
 
-    pools: bool = False
-    """Whether it reads several rounds on the same images as one."""
 def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
     _one(sight)
     return closed_form.image_of(sight.model, sight.gradients).image
@@ -84,6 +90,17 @@ def _known_plaintext(sight: Sight, budget: Budget) -> torch.Tensor:
     if sight.plain is None:
         raise ValueError("the server knows no model in the clear that this key encrypts")
     return KnownPlaintext.of(sight.plain, sight.first).image(_of_embeddings(sight), sight.shape[-1])
+
+
+def _gram(sight: Sight, budget: Budget) -> Pick:
+    _one(sight)
+    products, (height, width) = gram(_of_embeddings(sight), sight.shape[-1]), sight.gradients[PROJECTION].shape[-2:]
+
+    def pick(candidates: torch.Tensor) -> int:
+        tiles = unfold(candidates.double(), (height, width), stride=(height, width))
+        return most_like(products, tiles.transpose(1, 2))
+
+    return pick
 
 
 def _insider(sight: Sight, budget: Budget) -> torch.Tensor:
@@ -165,6 +182,10 @@ def _inverting_gradients(sight: Sight, budget: Budget) -> torch.Tensor:
     ).images
 
 
+def _rounds(sight: Sight) -> list[inversion.RoundGradients]:
+    return [inversion.RoundGradients(model=one.model, gradients=one.gradients) for one in (sight, *sight.others)]
+
+
 ATTACKS: Final[Mapping[str, Attack]] = {
     attack.name: attack
     for attack in (
@@ -180,16 +201,20 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "alternating least squares, against binary weights",
             _alternating,
             lambda experiment: experiment.protection.facts().form is WeightForm.COORDINATE,
+            pools=True,
         ),
         Attack(
-def _rounds(sight: Sight) -> list[inversion.RoundGradients]:
-    return [inversion.RoundGradients(model=one.model, gradients=one.gradients) for one in (sight, *sight.others)]
-
-
             "known-plaintext",
             "finds the key of model encryption by the first model, then solves the same equations",
             "the server knows the model that it made, and its ciphertext",
             _known_plaintext,
+            lambda experiment: experiment.encryption is not None,
+        ),
+        Attack(
+            "gram",
+            "tells images apart by inner products of their patches, which an orthogonal key keeps; has no image",
+            "ciphertexts of model encryption alone",
+            _gram,
             lambda experiment: experiment.encryption is not None,
         ),
         Attack(
@@ -201,7 +226,6 @@ def _rounds(sight: Sight) -> list[inversion.RoundGradients]:
             with_keys=True,
         ),
         Attack(
-            pools=True,
             "former-key",
             "the same with the key before the last renewal",
             "what a member has that was removed",
@@ -238,6 +262,7 @@ def _rounds(sight: Sight) -> list[inversion.RoundGradients]:
             "seeks an image whose gradients have the same direction",
             "Geiping et al. 2020",
             _inverting_gradients,
+            pools=True,
         ),
     )
 }
@@ -249,7 +274,7 @@ def usual(model: str) -> tuple[str, ...]:
         return ("dlg",)
     if model in ("convnet", "resnet18"):
         return ("inverting-gradients",)
-    keys = "known-plaintext", "insider", "former-key", "removed-member"
+    keys = "known-plaintext", "gram", "insider", "former-key", "removed-member"
     return CLOSED_FORM, "masked-closed-form", *keys, SUBTRACTION, "april"
 
 
@@ -259,6 +284,8 @@ def _one(sight: Sight) -> None:
 
 
 def _labels(sight: Sight) -> torch.Tensor:
-    classifier(sight.model)
-    return torch.tensor([label_of(sight.model, sight.gradients)])
-            pools=True,
+    """Of a round in which the gradient of the classifier was sent."""
+    head, _ = classifier(sight.model)
+    there = [one for one in (sight, *sight.others) if f"{head}.weight" in one.gradients]
+    told = there[0] if there else sight
+    return torch.tensor([label_of(told.model, told.gradients)])

@@ -5,6 +5,7 @@ They need none of what finds the figures, so that a schema is printed without lo
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -18,29 +19,29 @@ CHANNEL, BATCH, STEPS, COHORT = "channel", "batch", "local steps", "cohort"
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """One recovered image."""
+    """One recovered image, or one that was picked among candidates without having any."""
 
     client: str
     round: int
-    psnr: float
-    """Decibels."""
-    ssim: float
+    psnr: float | None
+    """Decibels; None of an attack that has no image."""
+    ssim: float | None
     identified: bool
-    """Whether it is nearest to the true image, of all candidates."""
+    """Whether it is nearest to the true image, of all candidates; or whether that was picked."""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """Several images beside those of the blind attacker, with intervals of 95 %."""
 
     images: int
-    psnr: float
+    psnr: float | None
+    """Mean; None of an attack that has no images."""
+    ssim: float | None
     """Mean."""
-    ssim: float
-    """Mean."""
-    better_by: float
+    better_by: float | None
     """Decibels above the blind attacker, mean."""
     better_by_interval: tuple[float | None, float | None]
-    """Of the mean, 95 %, by Student's t; None for one image."""
+    """Of the mean, 95 %, by Student's t; None for one image, and where there is none."""
     identified: float
     """Share of the images."""
     identified_interval: tuple[float, float]
@@ -54,8 +55,18 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def floor(self) -> float:
-        """Decibels of the blind attacker, mean."""
-        return self.psnr - self.better_by
+        """Decibels of the blind attacker, mean; nan of an attack that has no images."""
+        return math.nan if self.psnr is None or self.better_by is None else self.psnr - self.better_by
+
+    @property
+    def decibels(self) -> str:
+        """The mean, in words; empty of an attack that has no images."""
+        return "" if self.psnr is None else f"{self.psnr:.1f}"
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it did all that such an attack can."""
+        return self.found if self.psnr is None else self.recovered
 
     @property
     def verdict(self) -> str:

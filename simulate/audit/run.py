@@ -1,9 +1,9 @@
 """An audit from its arms to its figures: run each with recordings, attack it, judge.
 
 The unprotected arm comes first, and in it the server alone, whoever else is asked for. An attack whose images there are
-no better than those of the blind attacker is said not to have attacked anything. Recordings hold what their parties
-received and drew, keys among it; they are removed when their arm has been attacked, and when the audit is interrupted.
-Last, where there is a secure sum, a server tries to cheat a client.
+no better than those of the blind attacker, or that picks no image from others if it has none, is said not to have
+attacked anything. Recordings hold what their parties received and drew, keys among it; they are removed when their arm
+has been attacked, and when the audit is interrupted. Last, where there is a secure sum, a server tries to cheat a client.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import torch
 
 from tacit.parties.runs.directory import RunDirectory, claim
 from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
@@ -24,7 +25,6 @@ from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget
 from tacit.simulate.audit.attempts import PLAYED, attempts, why_not
 from tacit.simulate.audit.figures import (
     NOT_ATTACKED,
-    RECOVERED,
     AttackRow,
     AuditFigures,
     ClosedFormLimit,
@@ -175,7 +175,7 @@ def _attack_all(
                 row, shown, floor = _attacked(attack, arm, subject, parties, seen, cohort, chosen, order)
                 if attack.name not in found.failed:
                     # The first rows are those of single uploads that nothing protects.
-                    found.failed[attack.name] = failed = "" if row.verdict == RECOVERED else _failure(row)
+                    found.failed[attack.name] = failed = "" if row.figures and row.figures.succeeded else _failure(row)
                 if failed or why:
                     row = msgspec.structs.replace(row, verdict=NOT_ATTACKED, why=failed or why)
                 found.rows.append(row)
@@ -238,25 +238,30 @@ def _attacked(
     true, recovered = list[Pixels](), list[Pixels]()
     blind, sought = subject.blind(), 1
     for observation in observations:
-        truths = [
-            (client, image)
-            for client in observation.clients
-            for image in subject.pixels(subject.true_images(client, observation.round))
-        ]
+        images = [(client, subject.true_images(client, observation.round)) for client in observation.clients]
+        truths = [(client, image) for client, several in images for image in subject.pixels(several)]
         sought = len(truths)
         sight = subject.sight(observation)
         began = time.perf_counter()
         try:
-            found = subject.pixels(attack.recover(sight, order.budget))
+            found = attack.recover(sight, order.budget)
         except ValueError as error:
             why = str(error)
-            found = []
+            found = torch.zeros(0)
         seconds += time.perf_counter() - began
         others = subject.candidates(observation.round)
-        for image in found:
+        guessed = score(truths[0][0], observation.round, blind, nearest(blind, truths)[1], others)
+        if not isinstance(found, torch.Tensor):
+            decoys = subject.decoys(observation.round)
+            # In a tie it is none of the true ones.
+            hit = found(torch.cat([decoys, *(several for _, several in images)])) >= len(decoys)
+            scores.append(Score(client=truths[0][0], round=observation.round, psnr=None, ssim=None, identified=hit))
+            floor.append(guessed)
+            continue
+        for image in subject.pixels(found) if len(found) else []:
             client, true_image = nearest(image, truths)
             scores.append(score(client, observation.round, image, true_image, others))
-            floor.append(score(client, observation.round, blind, nearest(blind, truths)[1], others))
+            floor.append(guessed)
             true.append(true_image)
             recovered.append(image)
     figures = judge(scores, floor, sought=sought) if scores else None
@@ -279,4 +284,5 @@ def _attacked(
 def _failure(row: AttackRow) -> str:
     if row.figures is None:
         return f"on the unprotected case it cannot be used: {row.why}"
-    return f"on the unprotected case it fails, with {row.figures.psnr:.1f} dB"
+    told = f"{row.figures.decibels} dB" if row.figures.decibels else f"{row.figures.identified:.0%} identified"
+    return f"on the unprotected case it fails, with {told}"

@@ -60,7 +60,9 @@ def judge(scores: Sequence[Score], blind: Sequence[Score], *, sought: int = 1) -
         raise ValueError(
             f"{len(scores)} images and {len(blind)} of the blind attacker: both are the same number, not 0"
         )
-    gains = np.array([one.psnr - other.psnr for one, other in zip(scores, blind, strict=True)])
+    # An attack that picks images has none to compare.
+    pairs = [(one.psnr, other.psnr) for one, other in zip(scores, blind, strict=True)]
+    gains = np.array([one - other for one, other in pairs if one is not None and other is not None])
     low, high = mean_interval(gains)
     hits = sum(one.identified for one in scores)
     interval = binomtest(hits, len(scores)).proportion_ci(CONFIDENCE, "exact")
@@ -68,9 +70,9 @@ def judge(scores: Sequence[Score], blind: Sequence[Score], *, sought: int = 1) -
     found = float(interval.low) > chance
     return Judged(
         images=len(scores),
-        psnr=float(np.mean([one.psnr for one in scores])),
-        ssim=float(np.mean([one.ssim for one in scores])),
-        better_by=float(gains.mean()),
+        psnr=_mean([one.psnr for one in scores]),
+        ssim=_mean([one.ssim for one in scores]),
+        better_by=_mean(gains.tolist()),
         better_by_interval=(low, high),
         identified=hits / len(scores),
         identified_interval=(float(interval.low), float(interval.high)),
@@ -78,6 +80,11 @@ def judge(scores: Sequence[Score], blind: Sequence[Score], *, sought: int = 1) -
         found=found,
         recovered=found and low is not None and low > 0,
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [one for one in values if one is not None]
+    return float(np.mean(there)) if there else None
 
 
 def mean_interval(values: npt.NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:

@@ -156,9 +156,13 @@ class AuditedRun:
 
     def candidates(self, round: int) -> list[Pixels]:
         """Images that are not the client's, to confuse its own with: 99 of the test images, as the seed says."""
+        return self.pixels(self.decoys(round))
+
+    def decoys(self, round: int) -> torch.Tensor:
+        """The same, normalised: float32 [99, C, S, S]."""
         generator = torch.Generator().manual_seed(self.seed * 1000 + round)
         chosen = torch.randperm(len(self.data.y_test), generator=generator)[: CANDIDATES - 1]
-        return self.pixels(self.data.x_test[chosen])
+        return self.data.x_test[chosen]
 
     def blind(self) -> Pixels:
         """What somebody gives who has seen nothing: the mean of the test images, on which nobody trains."""

@@ -153,6 +153,29 @@ def test_a_server_that_cheats_has_an_image_without_groups_and_no_more_than_group
     assert not (out / "recordings").exists()
 
 
+@pytest.mark.end_to_end
+def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit, tmp_path: Path) -> None:
+    out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
+    experiment.write_text(
+        '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        '[aggregation]\nvalue_bits = 24\nmode = "none"\n[encryption]\nmatrix = "orthogonal"\n'
+        '[policy]\nmodes = ["none"]\n'
+    )
+    given = ("--as", "server", "--attack", "gram", "--images", "6", "--seed", "1", "--out", out)
+    result = tacit("audit", experiment, *given)
+    assert result.exit_code == 0, result.output
+    rows = check_output(out / "audit.json", "audit")["rows"]
+    found = {row["arm"]: row for row in rows if row["what"] == "upload"}
+    for arm in ("unprotected", "as-configured"):
+        figures = found[arm]["figures"]
+        assert (found[arm]["verdict"], figures["identified"]) == ("told from others, not recovered", 1.0)
+        assert (figures["psnr"], figures["ssim"], figures["better_by"]) == (None, None, None)
+    page = (out / "audit.html").read_text()
+    assert "6 images, 100 % identified" in " ".join(page.split())
+    assert "None dB" not in page
+    assert "nan" not in result.output
+
+
 def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.toml"
     experiment.write_text('[training]\nalgorithm = "fedsgd"\nmomentum = 0.9\n')

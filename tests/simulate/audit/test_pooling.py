@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import DataConfiguration, TrainingConfiguration
+from tacit.models.convolutional import LeNet
 from tacit.models.layout import Layout
 from tacit.models.training import gradient
 from tacit.parties.protections.binary_weights import BinaryWeights
@@ -19,7 +21,7 @@ from tacit.simulate.audit.arms import default_experiment, unprotected
 from tacit.simulate.audit.attacks import ATTACKS, Budget
 from tacit.simulate.audit.pooling import pooled
 from tacit.simulate.audit.scores import score
-from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.subjects import AuditedRun, Sight
 from tacit.simulate.audit.views import MEAN_OF_UPLOADS, UPLOAD, UpdateView
 from tests.simulate.audit.few_images import write_few
 
@@ -122,3 +124,43 @@ def test_pooled_rounds_fill_what_binary_weights_masked(audited: Audited) -> None
     assert found["single"].psnr < 20
     assert found["pooled"].psnr > 60
     assert found["pooled"].identified
+
+
+def test_rounds_that_keep_back_other_layers_show_what_one_hides() -> None:
+    """Each of three rounds sends one layer: the last one, with the label of another, is not enough; all three are."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model, x = LeNet(channels=1, image_size=8, classes=10).eval(), torch.rand(1, 1, 8, 8)
+    parameters = dict(model.named_parameters())
+    gradients = dict(
+        zip(
+            parameters,
+            torch.autograd.grad(cross_entropy(model(x), torch.tensor([3])), [*parameters.values()]),
+            strict=True,
+        )
+    )
+
+    def sent(layer: str) -> Sight:
+        return Sight(
+            model=model,
+            gradients={name: one for name, one in gradients.items() if name.startswith(layer)},
+            plain=None,
+            first={},
+            encrypted=False,
+            key=None,
+            former=None,
+            shape=(1, 1, 8, 8),
+            mean=(0.0,),
+            std=(1.0,),
+        )
+
+    def error(sight: Sight) -> float:
+        found = ATTACKS["dlg"].recover(sight, QUICK)
+        assert isinstance(found, torch.Tensor)
+        return float((found - x).square().mean())
+
+    last, labelled, first = sent("conv3"), sent("fc"), sent("conv1")
+    with pytest.raises(ValueError, match=r"gradient of 'fc\.weight' is missing"):
+        error(last)
+    assert error(replace(last, others=(labelled,))) > 0.1
+    assert error(replace(last, others=(labelled, first))) < 1e-4

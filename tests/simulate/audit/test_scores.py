@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, ttest_1samp
 
-from tacit.simulate.audit.figures import Score
+from tacit.simulate.audit.figures import FOUND, NOT_RECOVERED, Judged, Score
 from tacit.simulate.audit.scores import CANDIDATES, MOST_DECIBELS, judge, score
 
 GENERATOR = np.random.default_rng(0)
@@ -63,6 +63,23 @@ def test_recovered_takes_better_images_and_more_of_them_than_chance(
 def test_chance_is_larger_where_any_of_several_images_counts() -> None:
     assert judge([one(10, False)], [one(10, False)]).chance == pytest.approx(0.01)
     assert judge([one(10, False)], [one(10, False)], sought=5).chance == pytest.approx(5 / 104)
+
+
+def test_an_attack_that_picks_images_has_none_and_is_judged_by_its_picks() -> None:
+    def picked(hits: int) -> Judged:
+        scores = [
+            Score(client="client-1", round=1, psnr=None, ssim=None, identified=number < hits) for number in range(10)
+        ]
+        return judge(scores, [one(10, False)] * 10)
+
+    for hits, verdict in ((10, FOUND), (2, FOUND), (1, NOT_RECOVERED), (0, NOT_RECOVERED)):
+        judged = picked(hits)
+        assert (judged.psnr, judged.ssim, judged.better_by, judged.decibels) == (None, None, None, "")
+        assert (judged.identified, judged.recovered, judged.verdict) == (hits / 10, False, verdict)
+        assert judged.succeeded == (verdict == FOUND)
+    # Of one that has images, to tell them from others is not all.
+    told = judge([one(5, True)] * 10, [one(10, False)] * 10)
+    assert (told.verdict, told.succeeded) == (FOUND, False)
 
 
 def test_one_image_has_no_interval_and_proves_nothing() -> None:

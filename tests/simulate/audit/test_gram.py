@@ -1,0 +1,57 @@
+"""Ciphertexts of model encryption alone tell an image from others, and no image comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.models.layout import Layout
+from tacit.models.model_encryption import Matrix, ModelKey, random_bytes
+from tacit.models.training import gradient
+from tacit.simulate.audit.arms import default_experiment, unprotected
+from tacit.simulate.audit.attacks import ATTACKS, Budget
+from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.views import UPLOAD, UpdateView
+
+IMAGES = 10
+Hits = Callable[[Matrix | None], int]
+
+
+@pytest.fixture(scope="module")
+def hits() -> Hits:
+    """hits(matrix): how many of the images are picked among 99 others by their gradients under keys of that kind."""
+    subject = AuditedRun.of(unprotected(default_experiment()).experiment, 3)
+    model = subject.task.build(0)
+    layout = Layout.of(model)
+
+    def count(matrix: Matrix | None) -> int:
+        found, random = 0, np.random.default_rng(5)
+        for round in range(1, IMAGES + 1):
+            x, y = subject.true_images("client-1", round), subject.true_labels("client-1", round)
+            flat, _ = gradient(model, x, y, batch_size=1, device=torch.device("cpu"))
+            if matrix is not None:
+                flat = ModelKey.draw(layout, random.bytes(random_bytes(layout)), matrix=matrix).encrypt(flat)
+            view = UpdateView(
+                round=round,
+                what=UPLOAD,
+                clients=("client-1",),
+                model=layout.flatten(model),
+                first=None,
+                mean=flat.astype(np.float64),
+                known=np.ones(len(flat), np.bool_),
+            )
+            pick = ATTACKS["gram"].recover(subject.sight(view), Budget(full=False, seed=1))
+            assert not isinstance(pick, torch.Tensor)
+            found += pick(torch.cat([subject.decoys(round), x])) == len(subject.decoys(round))
+        return found
+
+    return count
+
+
+@pytest.mark.parametrize(("matrix", "least"), [(None, 10), ("orthogonal", 10), ("gaussian", 1)])
+def test_an_image_is_picked_by_what_a_key_keeps(hits: Hits, matrix: Matrix | None, least: int) -> None:
+    """An orthogonal key keeps all; a Gaussian one about, so that by chance one of ten such tests fails by none."""
+    assert hits(matrix) >= least
