@@ -25,7 +25,7 @@ def audit(
         typer.Option(
             "--as",
             metavar="PARTY[+PARTY...]",
-            help="Who attacks: server, client, client-3, server+client-2. Repeatable.",
+            help="Who attacks: server, client, client-3, server+client-2, wire. Repeatable.",
         ),
     ] = None,
     attacks: Annotated[

@@ -206,7 +206,7 @@ def inference(
             return measure(directory, images=images, batch=batch or 60, check=check, progress=progress)
         _refuse(context, _OF_STUDENTS, "of a student only; name the directory of its results")
         from tacit.simulate.bench import blocks as measured_blocks
-        from tacit.simulate.bench.relay import Shaping
+        from tacit.simulate.federation.relay import Shaping
 
         setting = measured_blocks.BlockBenchmark(
             model=model,

@@ -16,11 +16,11 @@ from tacit.simulate.audit.attacks import ATTACKS, Attack, Budget, usual
 from tacit.simulate.audit.breaching import PREFIX, attacker
 from tacit.simulate.audit.run import Order
 from tacit.simulate.audit.subtraction import SUBTRACTION, subtraction_arms
+from tacit.simulate.audit.wire import WIRE
 from tacit.simulate.federation.run import party_names
 from tacit.simulate.federation.supervision import SERVER
 
 _ELSEWHERE: Final = {
-    "wire": "what passes the wire is encrypted by CURVE, under keys that no recording holds",
     "data-owner": "what data owners make of outputs of blocks is measured by `tacit experiment tastan-reveal`, and "
     "what colluding ones read of sums stands in docs/adaptation.md",
     "model-owner": "a model owner of an adaptation sees shares, which are random words: there is nothing to attack",
@@ -74,12 +74,14 @@ def default_order(
 def parties(given: str, clients: int) -> tuple[str, ...]:
     """The parties that work together: "server+client-2". "client" is the last one. AdversaryError for others."""
     known = party_names(clients)
+    if given == WIRE:
+        return (WIRE,)
     named = [known[-1] if name == "client" else name for name in given.split("+")]
     for name in named:
         if name in _ELSEWHERE:
             raise AdversaryError(f"--as {given}: {_ELSEWHERE[name]}")
         if name not in known:
-            raise AdversaryError(f"--as {given}: there is no party {name!r}; expected {', '.join(known)}")
+            raise AdversaryError(f"--as {given}: there is no party {name!r}; expected {WIRE} alone, {', '.join(known)}")
     if len(set(named)) < len(named):
         raise AdversaryError(f"--as {given}: name every party once")
     if len([name for name in named if name != known[0]]) >= clients:

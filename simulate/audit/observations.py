@@ -19,6 +19,7 @@ from tacit.simulate.audit.figures import NOT_ATTACKED, NOT_RECOVERED, RECOVERED,
 from tacit.simulate.audit.scores import mean_interval
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.views import MASKED, UpdateView, contributors
+from tacit.simulate.audit.wire import ON_THE_WIRE
 
 
 class Observations:
@@ -84,7 +85,7 @@ def _labels(subject: AuditedRun, views: Sequence[UpdateView]) -> LabelFigures:
 
 
 def _alone(subject: AuditedRun, recordings: Path, view: UpdateView) -> float:
-    if view.what == MASKED:
+    if view.what == MASKED or view.what.startswith(ON_THE_WIRE):
         return 0.0
     counts = contributors(recordings, view, subject.terms)
     return float(((counts == 1) & view.known).mean())

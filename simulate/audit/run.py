@@ -38,6 +38,7 @@ from tacit.simulate.audit.scores import Pixels, judge, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.subtraction import attempted, differences, one_image_each
 from tacit.simulate.audit.views import UpdateView, observed
+from tacit.simulate.audit.wire import TAP, WIRE, on_the_wire
 from tacit.simulate.federation.processes import in_daemon_thread
 from tacit.simulate.federation.recording import read
 from tacit.simulate.federation.roles import Plan
@@ -90,6 +91,8 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditFigures, list[Pictures]]
                 if parties := _present(adversary, subject):
                     if arm.subtracts:
                         observations = list(differences(list(read(recordings, SERVER)), subject.terms))
+                    elif parties == [WIRE]:
+                        observations = on_the_wire(recordings / TAP, subject.terms)
                     else:
                         observations = observed(recordings, parties, subject.terms)
                     # A search of hours holds up nobody who interrupts it.
@@ -190,9 +193,15 @@ async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:
     directory = order.out / "runs" / arm.name
     directory.parent.mkdir(exist_ok=True)
     recordings = order.out / "recordings" / arm.name
+    wire = None
     if arm.subtracts:
         experiment = one_image_each(experiment, recordings / "images.npz", order.budget.seed)
-    plan: Plan = new_plan(experiment, directory, report=False, recordings=recordings, subtracts=arm.subtracts)
+    elif (WIRE,) in order.adversaries:
+        recordings.mkdir(parents=True)
+        wire = recordings / TAP
+    plan: Plan = new_plan(
+        experiment, directory, report=False, recordings=recordings, wire=wire, subtracts=arm.subtracts
+    )
     await simulate(plan, lambda party, event, fields: None)
     return AuditedRun.of(experiment, plan.split_seed), recordings
 
@@ -212,7 +221,7 @@ def _present(adversary: Sequence[str], subject: AuditedRun) -> list[str]:
     configuration = subject.terms.configuration
     if len(adversary) > 1 and not (configuration.secure or configuration.encrypted):
         return []
-    there = {SERVER, *subject.terms.clients}
+    there = {SERVER, WIRE, *subject.terms.clients}
     honest = [client for client in subject.terms.clients if client not in adversary]
     return list(adversary) if there.issuperset(adversary) and honest else []
 

@@ -155,7 +155,7 @@ def _server(
             there = [client for client in own if client in opened.survivors]
             if not own:
                 for client, words in vectors.items():
-                    yield _masked(client, words, configuration, model, sealed.first, opened.round)
+                    yield masked(MASKED, (client,), words, configuration, model, sealed.first, opened.round)
                 yield seen(SUM, opened.survivors, total)
             elif there:
                 left = [client for client in opened.survivors if client not in own]
@@ -173,8 +173,14 @@ def _server(
         keeper.apply(total, vectors if configuration.single_vectors else {}, round=opened.round)
 
 
-def _masked(
-    client: str, words: Words, configuration: Configuration, model: Flat, first: Flat | None, round: int
+def masked(
+    what: str,
+    clients: tuple[str, ...],
+    words: Words,
+    configuration: Configuration,
+    model: Flat,
+    first: Flat | None,
+    round: int,
 ) -> UpdateView:
     """What the words would be without masks: read as a contribution is, but for the checks that they would not pass."""
     packing = configuration.packing()
@@ -182,7 +188,7 @@ def _masked(
     limit = packing.quantiser.levels
     values = packing.quantiser.dequantise(np.clip(numbers, -limit, limit)) / configuration.max_weight
     known = np.ones(len(values), np.bool_)
-    return UpdateView(round=round, what=MASKED, clients=(client,), model=model, first=first, mean=values, known=known)
+    return UpdateView(round=round, what=what, clients=clients, model=model, first=first, mean=values, known=known)
 
 
 def _client(

@@ -42,7 +42,7 @@ from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
 from tacit.simulate.bench import shaft, stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.peak import highest_bytes
-from tacit.simulate.bench.relay import Shaping, relaying
+from tacit.simulate.federation.relay import Shaping, relaying
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferencePlan, run
 
 _CALIBRATION_IMAGES: Final = 4

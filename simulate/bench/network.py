@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.federation_ends import BenchedSession, ServerMeasurement, ServerProcess, join_all
-from tacit.simulate.bench.relay import MOST_BANDWIDTH_MBIT, Shaping, relaying
+from tacit.simulate.federation.relay import MOST_BANDWIDTH_MBIT, Shaping, relaying
 
 ROUND_PARAMETERS: Final = 10_000
 TRAINING_SECONDS: Final = 0.5

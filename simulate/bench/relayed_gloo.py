@@ -27,7 +27,7 @@ import torch
 from torch._C._distributed_c10d import FileStore, Store
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from tacit.simulate.bench.relay import Relay
+from tacit.simulate.federation.relay import Relay
 
 _SCHEME: Final = "relayed"
 _PARTIES: Final = {0, 1}

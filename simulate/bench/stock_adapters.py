@@ -20,7 +20,7 @@ from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.parties.crypten.compatibility import crypten
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 from tacit.simulate.bench import stock_blocks
-from tacit.simulate.bench.relay import Shaping
+from tacit.simulate.federation.relay import Shaping
 
 _PROVIDERS: Final = {"crypten": "TFP", "crypten_ttp": "TTP"}
 """CrypTen's names of who makes the tuples, by ours of the rows."""

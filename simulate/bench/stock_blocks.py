@@ -22,10 +22,10 @@ from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.peak import highest_bytes
-from tacit.simulate.bench.relay import Relay, Shaping, relaying
 from tacit.simulate.bench.relayed_gloo import prepare
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.federation.relay import Relay, Shaping, relaying
 from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER
 
 _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)

@@ -61,6 +61,8 @@ class Plan:
     """Where every party keeps what it received and drew; only an audit asks for that."""
     subtracts: bool = False
     """Whether the server leaves clients out of sums, to read their differences; only an audit asks for that."""
+    wire: Path | None = None
+    """A new file for all that passes between clients and server; only an audit asks for that."""
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""

@@ -26,6 +26,7 @@ from tacit.parties.runs.tables import keep_summary
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation import hosting
 from tacit.simulate.federation.processes import Processes
+from tacit.simulate.federation.relay import Shaping, relaying
 from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.federation.verification import verify
@@ -134,7 +135,8 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
         roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
         async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
             try:
-                ended = await Supervisor(processes, roles, hosts, show).follow()
+                with relaying(Shaping(), plan.wire) as relay:
+                    ended = await Supervisor(processes, roles, hosts, show, relay).follow()
             except InputError:
                 raise
             except SimulationError as error:

@@ -16,6 +16,7 @@ from typing import Any
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.hosting import Hosting
 from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.relay import Relay
 from tacit.simulate.federation.roles import ABORTED, SERVER_LOST, Role
 
 SERVER = "server"
@@ -60,7 +61,16 @@ async def take_part(control: Control, **arguments: Any) -> dict[str, Any]:
 class Supervisor:
     """Starts and follows the processes of one run."""
 
-    def __init__(self, processes: Processes, roles: dict[str, Role], hosting: Hosting, show: Show) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        roles: dict[str, Role],
+        hosting: Hosting,
+        show: Show,
+        relay: Relay | None = None,
+    ) -> None:
+        """relay: what clients reach the server through, if not at once."""
+        self._relay = relay
         self._processes = processes
         self._hosting = hosting
         self._hosted: dict[str, list[str]] = {}
@@ -99,7 +109,8 @@ class Supervisor:
                         self._coming.discard(message["member"])
                     # A second time after a sum of statistics, at the same place.
                     if event == "listening" and not self._address:
-                        self._address = message["address"]
+                        address = message["address"]
+                        self._address = address if self._relay is None else self._relay.address(address)
                         for process, clients in self._hosting.processes.items():
                             await self._start(process, clients)
                     if event == "listening":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,29 @@ def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit,
     assert "nan" not in result.output
 
 
+@pytest.mark.end_to_end
+def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_path: Path) -> None:
+    """What proves the attack is the server's row: the same messages, as they were in the clear."""
+    out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
+    experiment.write_text(
+        '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        '[aggregation]\nvalue_bits = 24\nmode = "none"\n[policy]\nmodes = ["none"]\n'
+    )
+    given = ("--as", "wire", "--attack", "closed-form", "--images", "6", "--seed", "1", "--out", out)
+    result = tacit("audit", experiment, *given)
+    assert result.exit_code == 0, result.output
+    figures = check_output(out / "audit.json", "audit")
+    server, wire = (next(row for row in figures["rows"] if row["adversary"] == who) for who in ("server", "wire"))
+    assert (server["what"], server["verdict"]) == ("upload", "recovered")
+    assert wire["verdict"] == "not recovered by the attacks listed"
+    assert wire["figures"]["psnr"] < 20
+    # Six images of a row take seven rounds; the model has 277,130 numbers.
+    words = re.search(r"3 clients sent up to 7 updates of ([0-9,]+) numbers, 0 stopped early", wire["what"])
+    assert words is not None
+    assert 277_130 <= int(words[1].replace(",", "")) < 1.01 * 277_130
+    assert not (out / "recordings").exists()
+
+
 def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.toml"
     experiment.write_text('[training]\nalgorithm = "fedsgd"\nmomentum = 0.9\n')
@@ -188,10 +212,10 @@ def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Pat
     ("arguments", "said"),
     [
         (("--attack", "guessing"), "there is no attack 'guessing': expected closed-form, masked-closed-form"),
-        (("--as", "nobody"), "there is no party 'nobody'; expected server, client-1"),
+        (("--as", "nobody"), "there is no party 'nobody'; expected wire alone, server, client-1"),
         (("--as", "server+server"), "name every party once"),
         (("--as", "+".join(f"client-{number}" for number in range(1, 6))), "nobody is left to attack"),
-        (("--as", "wire"), "encrypted by CURVE"),
+        (("--as", "server+wire"), "there is no party 'wire'; expected wire alone, server, client-1"),
         (("--data", "nowhere.npz"), "there is nothing; give an .npz file"),
         (("missing.toml",), "missing.toml"),
         (("--images", "1"), "greater than or equal to 2"),

@@ -14,8 +14,8 @@ from tacit.models.friendly.blocks import Approximation
 from tacit.protocol.inference.schedule import Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.relay import Relay, Shaping
 from tacit.simulate.federation.processes import ProcessError
+from tacit.simulate.federation.relay import Relay, Shaping
 from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
 

@@ -7,8 +7,8 @@ from ipaddress import IPv4Address
 import pytest
 import torch.distributed
 
-from tacit.simulate.bench.relay import Shaping, relaying
 from tacit.simulate.bench.relayed_gloo import _RelayedStore
+from tacit.simulate.federation.relay import Shaping, relaying
 
 RANKS = range(3)
 

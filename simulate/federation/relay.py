@@ -10,11 +10,14 @@ is not there, nor is its handshake delayed.
 Bytes are due at times that follow from when they came, so that a thread that wakes up late does not slow down those
 behind it. A line takes bytes of a stream as long as it holds fewer of them than are under way at full rate, and some;
 then the sender is held up by TCP. Threads wait, not an event loop: loops of asyncio round delays up to milliseconds.
+
+A relay may also keep what passes, as whoever stands on the wire sees it: `passed` reads that again.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import socket
 import struct
 import subprocess
@@ -23,11 +26,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Condition, Lock, Thread
-from typing import Final
+from typing import Any, Final
+
+import msgpack
 
 MOST_LATENCY_MS: Final = 1_000.0
 MOST_BANDWIDTH_MBIT: Final = 2_000.0
@@ -112,11 +117,31 @@ class Relay:
         return int(answer)
 
 
+@dataclass(frozen=True)
+class PassedBytes:
+    """A piece of a stream, as it left the relay."""
+
+    seconds: float
+    """On the monotonic clock."""
+    stream: int
+    """Counted from 0, as they were opened."""
+    onwards: bool
+    """From who has connected to who was connected to; else back."""
+    octets: bytes = field(repr=False)
+
+
+def passed(tap: Path) -> Iterator[PassedBytes]:
+    """What a relay kept, in its order. FileNotFoundError if it was not asked to."""
+    with tap.open("rb") as file:
+        for seconds, stream, onwards, octets in msgpack.Unpacker(file, max_buffer_size=0):
+            yield PassedBytes(seconds, stream, onwards, octets)
+
+
 @contextmanager
-def relaying(shaping: Shaping) -> Iterator[Relay | None]:
-    """Run a relay during the block; None if there is nothing to shape. It ends with the block, or with this process,
-    however that ends."""
-    if not shaping:
+def relaying(shaping: Shaping, tap: Path | None = None) -> Iterator[Relay | None]:
+    """Run a relay during the block; None if there is nothing to shape or to keep. It ends with the block, or with this
+    process, however that ends. tap: a new file for all that passes, which only its owner may read."""
+    if not shaping and tap is None:
         yield None
         return
     with TemporaryDirectory() as directory:
@@ -125,7 +150,8 @@ def relaying(shaping: Shaping) -> Iterator[Relay | None]:
             listening.bind(str(desk))
             listening.listen()
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listening.fileno()), repr(shaping.delay), repr(shaping.rate)],
+                [sys.executable, "-m", __name__, str(listening.fileno()), repr(shaping.delay), repr(shaping.rate)]
+                + ([] if tap is None else [str(tap)]),
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
                 start_new_session=True,  # Ctrl-C is this process's to handle.
@@ -162,8 +188,9 @@ class _Line:
 class _Way:
     """One direction of a stream: a thread that reads, a thread that writes, and what is under way between them."""
 
-    def __init__(self, line: _Line, source: socket.socket, sink: socket.socket) -> None:
+    def __init__(self, line: _Line, source: socket.socket, sink: socket.socket, keep: Callable[[bytes], None]) -> None:
         self._line = line
+        self._keep = keep
         self._source = source
         self._sink = sink
         self._under_way: deque[tuple[float, bytes]] = deque()
@@ -198,6 +225,7 @@ class _Way:
                     self._sink.shutdown(socket.SHUT_WR)
                 elif not broken:
                     self._line.count(len(data))
+                    self._keep(data)
                     self._sink.sendall(data)
             except OSError:
                 broken = True
@@ -216,22 +244,53 @@ def _started(work: Callable[..., None], *arguments: object) -> Thread:
     return thread
 
 
-def _accept(listening: socket.socket, port: int, lines: tuple[_Line, _Line]) -> None:
+class _Tap:
+    """The file of all that passes, if there is one."""
+
+    def __init__(self, path: str | None) -> None:
+        descriptor = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = None if descriptor is None else os.fdopen(descriptor, "wb", buffering=0)
+        self._lock = Lock()
+        self._streams = 0
+
+    def stream(self) -> tuple[Callable[[bytes], None], Callable[[bytes], None]]:
+        """What keeps the octets of the next stream: onwards, and back."""
+        with self._lock:
+            number = self._streams
+            self._streams += 1
+
+        def keeping(onwards: bool) -> Callable[[bytes], None]:
+            return lambda octets: self._write([time.monotonic(), number, onwards, octets])
+
+        return keeping(True), keeping(False)
+
+    def _write(self, piece: list[Any]) -> None:
+        if self._file is not None:
+            with self._lock:
+                self._file.write(msgpack.packb(piece))
+
+
+def _accept(listening: socket.socket, port: int, lines: tuple[_Line, _Line], tap: _Tap) -> None:
     while True:
         near, _ = listening.accept()
-        _started(_connect, near, port, lines)
+        _started(_connect, near, port, lines, tap.stream())
 
 
-def _connect(near: socket.socket, port: int, lines: tuple[_Line, _Line]) -> None:
+def _connect(
+    near: socket.socket,
+    port: int,
+    lines: tuple[_Line, _Line],
+    kept: tuple[Callable[[bytes], None], Callable[[bytes], None]],
+) -> None:
     with near, suppress(ConnectionError), socket.create_connection((_LOOPBACK, port)) as far:
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for way in [_Way(lines[0], near, far), _Way(lines[1], far, near)]:
+        for way in [_Way(lines[0], near, far, kept[0]), _Way(lines[1], far, near, kept[1])]:
             for thread in way.threads:
                 thread.join()
 
 
-def _answer(desk: socket.socket, lines: tuple[_Line, _Line]) -> None:
+def _answer(desk: socket.socket, lines: tuple[_Line, _Line], tap: _Tap) -> None:
     while True:
         asking, _ = desk.accept()
         with asking:
@@ -240,15 +299,15 @@ def _answer(desk: socket.socket, lines: tuple[_Line, _Line]) -> None:
                 answer = sum(line.forwarded for line in lines)
             else:
                 listening = socket.create_server((_LOOPBACK, 0))
-                _started(_accept, listening, int(question), lines)
+                _started(_accept, listening, int(question), lines, tap)
                 answer = listening.getsockname()[1]
             asking.send(str(answer).encode("ascii"))
 
 
-def _main(descriptor: str, delay: str, rate: str) -> None:
+def _main(descriptor: str, delay: str, rate: str, tap: str | None = None) -> None:
     lines = _Line(float(delay), float(rate)), _Line(float(delay), float(rate))
     with socket.socket(fileno=int(descriptor)) as desk:
-        _started(_answer, desk, lines)
+        _started(_answer, desk, lines, _Tap(tap))
         sys.stdin.buffer.read()
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.simulate.bench.relay import Relay, Shaping, relaying
+from tacit.simulate.federation.relay import Relay, Shaping, relaying
 
 DEADLINE_SECONDS = 60.0
 Ends = tuple[socket.socket, socket.socket]
@@ -159,7 +159,7 @@ def test_a_relay_ends_with_its_block() -> None:
 
 def test_a_relay_ends_with_its_process_however_that_ends() -> None:
     program = (
-        "import sys\nfrom tacit.simulate.bench.relay import Shaping, relaying\n"
+        "import sys\nfrom tacit.simulate.federation.relay import Shaping, relaying\n"
         "with relaying(Shaping(latency_ms=1)) as relay:\n"
         "    print(relay.through(int(sys.argv[1])), flush=True)\n    sys.stdin.read()\n"
     )
