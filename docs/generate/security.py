@@ -91,9 +91,11 @@ _TAIL: Final = """
 - **Send more than one image's gradient.** A batch of two or more takes the closed form away
   ([measured](#where-the-closed-form-stops)); one image a round does not, nor do more steps on it.
 - **Model encryption alone hides nothing from a server that knows the first model**, orthogonal or Gaussian: leave
-  `encryption.initial_model` at "clients". Whoever has the key, each client, can decrypt. **A new key does not lock out
-  a removed member that works with the server**: it knows the model that is encrypted anew, and so finds the new key.
-- **Random binary weights alone are weak at 0.2**: solving for what is missing tells images from others.
+  `encryption.initial_model` at "clients". Ciphertexts of one image tell it from others under either matrix
+  ([measured](protection.md#model-encryption)). Whoever has the key, each client, can decrypt. **A new key does not lock
+  out a removed member that works with the server**: it knows the model that is encrypted anew, and so the new key.
+- **Random binary weights alone are weak at 0.2**: solving for what is missing tells images from others. At 0.5 it does
+  not, but several rounds on the same image give it back at either ([measured](audits.md#rounds-pooled)).
 - **A fixed position embedding** takes away what the closed forms need, and no other attack of this list was good enough
   to be tried against it: that is no evidence of protection.
 - **One layer that is kept back of a single image's gradient hides nothing** from an attacker who leaves it out of what
