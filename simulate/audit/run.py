@@ -3,7 +3,8 @@
 The unprotected arm comes first, and in it the server alone, whoever else is asked for. An attack whose images there are
 no better than those of the blind attacker, or that picks no image from others if it has none, is said not to have
 attacked anything. Recordings hold what their parties received and drew, keys among it; they are removed when their arm
-has been attacked, and when the audit is interrupted. Last, where there is a secure sum, a server tries to cheat a client.
+has been attacked, and when the audit is interrupted. Last, where there is a secure sum, a server tries to cheat a
+client.
 """
 
 from __future__ import annotations
