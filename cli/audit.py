@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.interruption import interruptible
@@ -17,7 +19,9 @@ def audit(
     configuration: Annotated[
         Path | None,
         typer.Argument(
-            metavar="EXPERIMENT.toml|RUN", help="What to attack; without it, every protection of the house."
+            metavar="EXPERIMENT.toml|RUN",
+            help="What to attack: an experiment of `tacit simulate` or `tacit adapt`; without it, every protection of "
+            "the house.",
         ),
     ] = None,
     adversaries: Annotated[
@@ -25,7 +29,8 @@ def audit(
         typer.Option(
             "--as",
             metavar="PARTY[+PARTY...]",
-            help="Who attacks: server, client, client-3, server+client-2, wire. Repeatable.",
+            help="Who attacks: server, client, client-3, server+client-2, wire; of an adaptation data-owner, "
+            "data-owner-3, model-owner. Repeatable.",
         ),
     ] = None,
     attacks: Annotated[
@@ -50,14 +55,16 @@ def audit(
 ) -> None:
     """Attack a configuration with exactly what its parties received and drew, and say what came back.
 
-    It runs the configuration, parts of it, and the same with nothing protected, by real processes that record. An
-    attack that fails where nothing is protected is said not to have attacked anything. Writes audit.html, audit.json.
+    It runs the configuration, parts of it, and the same with nothing protected, by real processes that record; an
+    adaptation with every way of telling data owners outputs of blocks. An attack that fails where nothing is protected
+    is said not to have attacked anything. Writes audit.html, audit.json.
 
     Exit status: 0 everything was attacked; 1 a run failed; 2 wrong input; 3 a round was aborted; 130 Ctrl-C.
     """
     if attacks == ["list"]:
         _list()
         return
+    from tacit.parties.runs.adaptation import is_adaptation
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output
     from tacit.parties.runs.experiment import ExperimentError, load
     from tacit.simulate.audit.adversaries import AdversaryError, default_order
@@ -70,33 +77,49 @@ def audit(
         ((ExperimentError, RunDirectoryError, AdversaryError, InputError, FileNotFoundError), output.WRONG_INPUT),
         ((ProcessError, SimulationError, OSError), output.FAILED),
     ):
-        experiment = None
-        if configuration is not None:
-            folder = configuration.is_dir()
-            experiment = load(RunDirectory.of_a_run(configuration).experiment if folder else configuration)
+        path, run = configuration, None
+        if configuration is not None and configuration.is_dir():
+            run = configuration
+            path = RunDirectory.of_a_run(run).experiment
+        adapted = path is not None and is_adaptation(path)
+        experiment = None if path is None or adapted else load(path)
         warm_up()
         directory = out or default_directory("audit")
-        order = default_order(
-            experiment,
-            adversaries=adversaries or (),
-            attacks=attacks or (),
-            images=images,
-            data=data,
-            full=full,
-            seed=secrets.randbits(31) if seed is None else seed,
-            out=directory,
-            breaching_python=breaching_python,
-        )
+        asked: dict[str, Any] = {
+            "adversaries": adversaries or (),
+            "attacks": attacks or (),
+            "images": images,
+            "data": data,
+            "full": full,
+            "out": directory,
+            "breaching_python": breaching_python,
+        }
         # Imported here: attacks take torch.
         from tacit.simulate.audit.page import write_page
         from tacit.simulate.audit.run import audit as run_audit
 
+        work: Any
+        if adapted and path is not None:
+            from tacit.simulate.adaptation_audit.order import adaptation_order
+            from tacit.simulate.adaptation_audit.run import arms_of, audit_adaptation
+
+            chosen = adaptation_order(path, run, seed=seed, **asked)
+            work, arms = partial(audit_adaptation, chosen), arms_of(chosen.experiment)
+        else:
+            order = default_order(experiment, seed=secrets.randbits(31) if seed is None else seed, **asked)
+            work, arms = partial(run_audit, order), order.arms
         with console.status("") as status:
-            found, pictures = asyncio.run(interruptible(run_audit(order, status.update)))
+            found, pictures = asyncio.run(interruptible(work(status.update)))
         figures = _builtins(found)
         write_output("audit", figures, directory / "audit.json")
-        write_page(found, pictures, order.arms, directory / "audit.html")
+        write_page(found, pictures, arms, directory / "audit.html")
     output.keep_json(json_file, "audit", figures)
+    _show(console, found)
+    output.say(console, str(directory / "audit.html"))
+
+
+def _show(console: Console, found: Any) -> None:
+    """Tables of what came back, but for those that would be empty."""
     rows = [
         (
             row.about,
@@ -109,7 +132,8 @@ def audit(
         )
         for row in found.rows
     ]
-    console.print(output.table(("configuration", "adversary", "has", "attack", "PSNR", "identified", ""), rows))
+    if rows:
+        console.print(output.table(("configuration", "adversary", "has", "attack", "PSNR", "identified", ""), rows))
     told = [
         (
             row.about,
@@ -122,7 +146,24 @@ def audit(
         for row in found.observations
     ]
     heads = ("configuration", "adversary", "has", "of one client alone", "labels right (blindly)", "labels")
-    console.print(output.table(heads, told))
+    if told:
+        console.print(output.table(heads, told))
+    copied = [
+        (
+            row.about,
+            row.adversary,
+            row.what,
+            row.attack,
+            "" if row.figures is None else f"{row.figures.agreement:.0%} ({row.figures.floor:.0%})",
+            "" if row.figures is None else f"{row.figures.accuracy:.0%} ({row.figures.floor_accuracy:.0%})",
+            "" if row.figures is None or not row.figures.errors else f"{max(row.figures.errors):.2f}",
+            row.verdict,
+        )
+        for row in found.models
+    ]
+    if copied:
+        heads = ("configuration", "adversary", "told", "attack", "agreement (floor)", "accuracy (floor)", "error", "")
+        console.print(output.table(heads, copied))
     if found.limits:
         from tacit.simulate.audit.figures import CHANNEL, ends
 
@@ -135,7 +176,6 @@ def audit(
         console.print(output.table(("a server that cheats", "a client is to", "the client", ""), tried))
     elif found.no_attempts:
         output.say(console, f"no server was played that cheats: {found.no_attempts}")
-    output.say(console, str(directory / "audit.html"))
 
 
 def _builtins(found: Any) -> dict[str, Any]:
@@ -146,9 +186,11 @@ def _builtins(found: Any) -> dict[str, Any]:
 
 
 def _list() -> None:
+    from tacit.simulate.adaptation_audit.order import IMAGE_ATTACKS, MODEL_ATTACKS, SOURCES
     from tacit.simulate.audit.attacks import ATTACKS
     from tacit.simulate.audit.breaching import PREFIX, SOURCE
 
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
+    rows += [(name, about, SOURCES[name]) for name, about in {**MODEL_ATTACKS, **IMAGE_ATTACKS}.items()]
     rows.append((f"{PREFIX}NAME", "runs that attacker of breaching, by the interpreter of --breaching-python", SOURCE))
     output.screen().print(output.table(("attack", "what it does", "from"), rows))

@@ -34,7 +34,7 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
     device = next(backbone.parameters()).device
     # The polynomial of a friendly model's final norm is not used, so that it must not refuse what is beyond it.
     run = backbone.through_blocks if isinstance(backbone, FriendlyTransformer) else backbone
-    with _evaluating(backbone), _noted(backbone) as seen:
+    with _evaluating(backbone), noted(backbone) as seen:
         parts = []
         for batch in torch.split(images, batch_size):
             seen.clear()
@@ -75,7 +75,7 @@ def final_norm(backbone: nn.Module) -> FinalNorm:
 
 
 @contextmanager
-def _noted(backbone: Any) -> Iterator[list[torch.Tensor]]:
+def noted(backbone: Any) -> Iterator[list[torch.Tensor]]:
     """A list to which every block adds its output."""
     seen: list[torch.Tensor] = []
     handles = [

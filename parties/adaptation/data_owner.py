@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -224,7 +223,7 @@ class PrivateLearner:
             selection=settings.selection,
             smallest_cohort=settings.smallest_cohort,
             count=self._count,
-            entropy=os.urandom,
+            entropy=own.surroundings.entropy,
         )
         conversation = await self._exit.enter_async_context(conversing(own, lambda: machine))
         self._conversation = conversation
@@ -241,7 +240,7 @@ class PrivateLearner:
         worker = Worker()
         self._exit.callback(worker.close)
         sizes = learning.public.sizes
-        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=DATA, images=agreed.images)
+        way = self._way(agreed, learning)
         preparation = Preparation(
             conversation,
             sizes,
@@ -255,6 +254,10 @@ class PrivateLearner:
         self._diary.write("session", peer=agreed.peer, images=agreed.images, weights_bytes=octets)
         self._session = _Session(conversation, machine, agreed, learning, way, preparation, worker)
         return self._session
+
+    def _way(self, agreed: Agreed, learning: PublicLearning) -> LearningWay:
+        """How it goes through the batches of a session."""
+        return way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=DATA, images=agreed.images)
 
     def _check(self, learning: PublicLearning, agreed: Agreed) -> None:
         """Raise ValueError for terms that are not those of the experiment, or of the session before."""

@@ -9,7 +9,6 @@ and told once, when all of them have said the same of who survived (protocol/ada
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -101,7 +100,7 @@ class TeachingParty(ModelOwnerParty):
             peer,
             own.roster,
             terms=self._terms(),
-            entropy=os.urandom,
+            entropy=own.surroundings.entropy,
             patience=FOR_OWNER * own.patience,
             quota=own.quota,
             spent=self._ledger.of(peer),

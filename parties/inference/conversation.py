@@ -11,7 +11,6 @@ patience for an owner, an owner twice as long for the dealer, and three times as
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import traceback
 from collections import defaultdict, deque
@@ -25,7 +24,7 @@ import torch
 from tacit.parties.links.endpoint import EndpointError, PeerStalledError
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Entropy, Output
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.material import MaterialOwner
@@ -132,8 +131,8 @@ class Worker:
 
 
 class Conversation:
-    """An owner's side of one session. dealer: its name in the roster; patience: seconds; charge: has a data owner's
-    spending on the disk."""
+    """An owner's side of one session. dealer: its name in the roster; patience: seconds; entropy: randomness of the
+    operating system; charge: has a data owner's spending on the disk."""
 
     def __init__(
         self,
@@ -144,6 +143,7 @@ class Conversation:
         to_peer: Courier,
         to_dealer: Courier,
         patience: float,
+        entropy: Entropy,
         charge: Callable[[Charged], None] = lambda charged: None,
     ) -> None:
         self.machine = machine
@@ -154,6 +154,7 @@ class Conversation:
         self._roster = roster
         self._dealer = dealer
         self._patience = patience
+        self._entropy = entropy
         self._charge = charge
         # The dealer itself may come in a data owner's place, and is to hear why it is refused.
         self._couriers = {dealer: to_dealer, machine.peer: to_peer}
@@ -192,7 +193,7 @@ class Conversation:
                         self._roster,
                         dealer=self._dealer,
                         agreed=output,
-                        entropy=os.urandom,
+                        entropy=self._entropy,
                         patience=FOR_DEALER * self._patience,
                     )
                     self.hear_dealer(self._material.start(self.now()))

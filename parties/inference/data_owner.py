@@ -27,6 +27,7 @@ from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.stages import input_share
 from tacit.parties.inference.store import Store
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
@@ -56,6 +57,7 @@ class DataOwnerSettings:
     """The folder for material that is laid by, with all model owners; None: none is."""
     told: Callable[[str], None] = lambda reason: None
     """Told what becomes of what is laid by."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ async def conversing(
 ) -> AsyncIterator[Conversation]:
     """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
     reached."""
-    keys, roster, waiting = settings.keys, settings.roster, settings.waiting
+    keys, roster, waiting, around = settings.keys, settings.roster, settings.waiting, settings.surroundings
     dealer = roster.dealer
     async with (
         await linked(settings.model_owner_address, keys, roster.server, settings.patience, waiting) as peer,
@@ -228,10 +230,11 @@ async def conversing(
             to_peer=to_peer,
             to_dealer=to_dealer,
             patience=settings.patience,
+            entropy=around.entropy,
         )
         listening = [
-            asyncio.ensure_future(hear("model owner", peer, conversation.from_peer, conversation.peer_lost)),
-            asyncio.ensure_future(hear("dealer", dealing, conversation.from_dealer, conversation.dealer_lost)),
+            asyncio.ensure_future(hear("model owner", peer, conversation.from_peer, conversation.peer_lost, around)),
+            asyncio.ensure_future(hear("dealer", dealing, conversation.from_dealer, conversation.dealer_lost, around)),
             asyncio.ensure_future(tick(conversation.expire)),
         ]
         try:

@@ -6,7 +6,6 @@ Material is computed in a thread for each session, a request at a time, and no f
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +60,7 @@ class DealerParty(ServingParty[InferenceDealer]):
             settings.roster,
             data_owner=data_owner,
             session=session,
-            entropy=os.urandom,
+            entropy=settings.surroundings.entropy,
             patience=settings.patience,
             now=now,
             ahead=settings.ahead,

@@ -7,7 +7,6 @@ with a program and threads of its own; what goes wrong in one leaves the others 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -97,7 +96,9 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.waiting) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
-                await self.serve(partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer))
+                await self.serve(
+                    partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer, own.surroundings)
+                )
             finally:
                 await self._to_dealer.close()
 
@@ -112,7 +113,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             peer,
             settings.roster,
             terms=self._terms(),
-            entropy=os.urandom,
+            entropy=settings.surroundings.entropy,
             patience=patience,
             quota=settings.quota,
             spent=self._ledger.of(peer),
@@ -168,6 +169,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             to_peer=self._couriers[machine.peer],
             to_dealer=self._to_dealer,
             patience=settings.patience,
+            entropy=settings.surroundings.entropy,
             charge=self._ledger.keep,
         )
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Generic
 
@@ -25,6 +25,7 @@ from tacit.parties.links.endpoint import (
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.diary import Diary
+from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.roster import Member, Roster
@@ -79,8 +80,9 @@ async def linked(
                 waiting.told(said)
 
 
-async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
-    """What an endpoint reports, for ever. A lost link comes after what had arrived over it: whoever leaves says why.
+async def events(endpoint: Endpoint, surroundings: Surroundings) -> AsyncGenerator[Event, None]:
+    """What an endpoint reports, for ever; what is around the party is told messages first. A lost link comes after what
+    had arrived over it: whoever leaves says why.
 
     Everything else has its turn between two events. An endpoint whose peers say more than can be read never makes its
     reader wait: one of them would hold up the sessions of all others.
@@ -101,15 +103,21 @@ async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
                 yield each
             lost, due = [], None
         if event is not None:
+            if isinstance(event, Received):
+                surroundings.heard(event.sender, event.frames)
             yield event
             await asyncio.sleep(0)
 
 
 async def hear(
-    server: str, endpoint: ClientEndpoint, heard: Callable[[Sequence[Frame]], None], lost: Callable[[str], None]
+    server: str,
+    endpoint: ClientEndpoint,
+    heard: Callable[[Sequence[Frame]], None],
+    lost: Callable[[str], None],
+    surroundings: Surroundings,
 ) -> None:
     """Tell, for ever, what one who serves says, and that the link to it is lost."""
-    async for event in events(endpoint):
+    async for event in events(endpoint, surroundings):
         if isinstance(event, Received | MessageRefused):
             heard(readable(event))
         elif isinstance(event, LinkLost):
@@ -137,6 +145,7 @@ class ServingSettings:
     roster: Roster
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
 
 class ServingParty(Generic[MachineT]):
@@ -174,7 +183,7 @@ class ServingParty(Generic[MachineT]):
         return await ServerEndpoint.bind(own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience))
 
     async def _listen(self, endpoint: ServerEndpoint) -> None:
-        async for event in events(endpoint):
+        async for event in events(endpoint, self._serving.surroundings):
             if isinstance(event, Received | MessageRefused):
                 if event.sender not in self._couriers:
                     send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)

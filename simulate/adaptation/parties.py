@@ -16,7 +16,9 @@ from tacit.parties.hosting.server import describe
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.shell import Surroundings
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Seat, tell
+from tacit.simulate.adaptation.recording import RecordedLearner
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.federation.child import Control
 
@@ -62,7 +64,8 @@ async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, 
     dealing, _ = addresses[DEALER].split()
     with EventLog(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
         try:
-            await TeachingParty(seat.model_owner(dealing), model, Diary(log, told)).run()
+            settings = seat.model_owner(dealing, seat.recording() or Surroundings())
+            await TeachingParty(settings, model, Diary(log, told)).run()
         except asyncio.CancelledError:
             log.write("ended", code=None, detail="nobody learns any more")
             raise
@@ -79,8 +82,14 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
 
     with EventLog(folder.run.events(name), name) as log:
         diary = Diary(log, tell(control, name))
-        settings = seat.learner(model_owner_address=addresses[MODEL_OWNER], dealer_address=dealing)
-        learner = PrivateLearner(settings, own.images, own.labels, diary, on_told=keep)
+        recording = seat.recording()
+        settings = seat.learner(
+            model_owner_address=addresses[MODEL_OWNER],
+            dealer_address=dealing,
+            surroundings=recording or Surroundings(),
+        )
+        kind = PrivateLearner if recording is None else RecordedLearner
+        learner = kind(settings, own.images, own.labels, diary, on_told=keep)
         try:
             ended = await DataOwnerParty(seat.client(summing), learner, diary).run()
         finally:

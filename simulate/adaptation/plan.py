@@ -36,10 +36,12 @@ from tacit.parties.session.event_log import read
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.server import ServerSettings
+from tacit.parties.session.shell import Surroundings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.configuration import Policy
+from tacit.simulate.adaptation.recording import OwnerRecording
 from tacit.simulate.federation.child import Control
 
 DEALER: Final = "dealer"
@@ -87,6 +89,14 @@ class Folder:
         return self.path / "owners" / f"{name}.safetensors"
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """Who keeps what it receives and is told, and where; only an audit asks for that."""
+
+    folder: Path
+    parties: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seat:
     """What every party is given."""
@@ -100,6 +110,7 @@ class Seat:
     least_count: int
     """Images of the data owner with the fewest, where they count by that; 0: all count alike."""
     device: str
+    recorded: Recorded | None = None
     command: str = field(default_factory=command_line)
     """With which the run was started."""
 
@@ -112,6 +123,11 @@ class Seat:
             device=torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else self.device,
             seed=Seed(value=self.seed, drawn=drawn, repeats="everything but keys"),
         )
+
+    def recording(self) -> OwnerRecording | None:
+        """What keeps what this party receives, in an audit."""
+        recorded, name = self.recorded, self.keys.name
+        return OwnerRecording(recorded.folder, name) if recorded and name in recorded.parties else None
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -135,7 +151,7 @@ class Seat:
         )
         return SummingDealerSettings(dealing=DealerSettings(address=LISTEN, **self._common), summing=summing)
 
-    def model_owner(self, dealer_address: str) -> TeachingSettings:
+    def model_owner(self, dealer_address: str, surroundings: Surroundings) -> TeachingSettings:
         """Of the model owner."""
         own, experiment = self.experiment.adaptation, self.experiment
         return TeachingSettings(
@@ -155,16 +171,18 @@ class Seat:
             ),
             least_count=self.least_count,
             noise=noise_policy(own),
+            surroundings=surroundings,
             **self._common,
         )
 
-    def learner(self, *, model_owner_address: str, dealer_address: str) -> LearnerSettings:
+    def learner(self, *, model_owner_address: str, dealer_address: str, surroundings: Surroundings) -> LearnerSettings:
         """Of a data owner towards the model owner."""
         own = self.experiment.adaptation
         owner = DataOwnerSettings(
             model_owner_address=model_owner_address,
             dealer_address=dealer_address,
             device=torch.device(self.device),
+            surroundings=surroundings,
             **self._common,
         )
         return LearnerSettings(

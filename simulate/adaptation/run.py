@@ -33,7 +33,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.judging import AdaptersJudged, Judge
 from tacit.simulate.adaptation.known import Known, keep
 from tacit.simulate.adaptation.parties import run_data_owner, run_dealer, run_model_owner
-from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, Seat, owner_names
+from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, Recorded, Seat, owner_names
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import summarise
 from tacit.simulate.federation.in_turn import Program, results
@@ -97,7 +97,14 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
 
 
 async def _held(
-    experiment: AdaptationExperiment, folder: Folder, prepared: Prepared, *, seed: int, device: str, show: Show
+    experiment: AdaptationExperiment,
+    folder: Folder,
+    prepared: Prepared,
+    *,
+    seed: int,
+    device: str,
+    show: Show,
+    recorded: Recorded | None,
 ) -> dict[str, Any]:
     """Run the parties to the end of the rounds; what became of the dealer's sums and of every data owner."""
     owners = owner_names(experiment.federation.clients)
@@ -124,6 +131,7 @@ async def _held(
                 seed=seed,
                 least_count=least_count,
                 device=device,
+                recorded=recorded,
             )
         }
 
@@ -155,8 +163,10 @@ async def _held(
     )
 
 
-async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show) -> AdaptationFigures:
-    """Everything from the model to the summary, which is written too, as is the report.
+async def adapt(
+    experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show, recorded: Recorded | None = None
+) -> AdaptationFigures:
+    """Everything from the model to the summary, which is written too, as is the report. recorded: in an audit.
 
     ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
     ProcessError, which names the party that failed.
@@ -185,7 +195,7 @@ async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str
             adapters_file.save(folder.adapters(number), parameters, round=number)
             judged(number, parameters)
 
-    ends = await _held(experiment, folder, prepared, seed=seed, device=device, show=shown)
+    ends = await _held(experiment, folder, prepared, seed=seed, device=device, show=shown, recorded=recorded)
     summary = summarise(
         folder,
         experiment,

@@ -21,9 +21,8 @@ from tacit.simulate.federation.run import party_names
 from tacit.simulate.federation.supervision import SERVER
 
 _ELSEWHERE: Final = {
-    "data-owner": "what data owners make of outputs of blocks is measured by `tacit experiment tastan-reveal`, and "
-    "what colluding ones read of sums stands in docs/adaptation.md",
-    "model-owner": "a model owner of an adaptation sees shares, which are random words: there is nothing to attack",
+    "data-owner": "it is a party of an adaptation; give the TOML or the run of one (`tacit config --adaptation`)",
+    "model-owner": "it is a party of an adaptation; give the TOML or the run of one (`tacit config --adaptation`)",
 }
 
 
@@ -50,7 +49,7 @@ def default_order(
     base = experiment or default_experiment()
     _check(base)
     if data is not None:
-        base = msgspec.structs.replace(base, data=_images(base.data, data))
+        base = msgspec.structs.replace(base, data=images_of(base.data, data))
     clients = base.federation.clients
     # Of a round there is one sum, and what a client knows of it, it knows when the next one begins.
     rounds = images + 1
@@ -113,8 +112,8 @@ def _check(experiment: Experiment) -> None:
         raise AdversaryError(f"an audit cannot read runs with {', '.join(found)} yet: leave it out of what is audited")
 
 
-def _images(section: DataConfiguration, path: Path) -> DataConfiguration:
-    """The section with these images, and the mean and deviation of them."""
+def images_of(section: DataConfiguration, path: Path) -> DataConfiguration:
+    """The section with these images, and the mean and deviation of them. AdversaryError if there are none."""
     if not path.exists():
         raise AdversaryError(
             f"--data {path}: there is nothing; give an .npz file, or the directory of CIFAR-10's files"

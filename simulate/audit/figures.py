@@ -152,6 +152,52 @@ class ServerAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that is the same."""
 
 
+class ModelJudged(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that a data owner put together, beside one of somebody who was told nothing; shares of test images."""
+
+    images: int
+    """Of the test."""
+    agreement: float
+    """Share with the label of the adapted model."""
+    floor: float
+    """The same of the better of two who have nothing: a model of the same sizes that was taught with the data owner's
+    own labelled images, and what is attacked with the blocks in question left out."""
+    better_by_interval: tuple[float | None, float | None]
+    """Of the difference of the two, 95 %, by Student's t; None for one image."""
+    accuracy: float
+    floor_accuracy: float
+    """Of the same one."""
+    errors: tuple[float, ...]
+    """Of each copy of blocks, on pairs that were held out, relative to what the blocks add; empty: none was made."""
+    ordered: float | None
+    """Share of the outputs that were given to their own image; None: none was told."""
+    recovered: bool
+    """Whether that interval lies above 0, and no error reaches 1, which a block that does nothing has."""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return RECOVERED if self.recovered else NOT_RECOVERED
+
+
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One attack of a data owner on the model that it adapts, in one arm."""
+
+    attack: str
+    arm: str
+    about: str
+    adversary: str
+    what: str
+    """What it was told."""
+    told: int
+    """Outputs of blocks, of single images."""
+    verdict: str
+    why: str
+    """Why it was not attacked; else empty."""
+    seconds: float
+    figures: ModelJudged | None
+
+
 class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What came back: all rows, and where the closed form stops."""
 
@@ -169,6 +215,8 @@ class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Of a server that cheats; empty where no configuration has a secure sum, or somebody else attacks."""
     no_attempts: str
     """Why a secure sum was not tried so; else empty."""
+    models: tuple[ModelRow, ...] = ()
+    """Of an adaptation, whose model is attacked too."""
 
 
 def ends(limits: tuple[ClosedFormLimit, ...]) -> str:

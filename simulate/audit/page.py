@@ -53,6 +53,7 @@ def _values(audit: AuditFigures, pictures: Sequence[Pictures], arms: Sequence[Au
             for arm in arms
         ],
         "matrix": matrix(audit.rows),
+        "models": audit.models,
         "observations": audit.observations,
         "channel": [one for one in audit.limits if one.factor == CHANNEL],
         "map": [one for one in audit.limits if one.factor != CHANNEL],

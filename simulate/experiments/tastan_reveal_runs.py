@@ -23,9 +23,10 @@ from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
+from tacit.simulate.adaptation_audit.copies import centred
 from tacit.simulate.experiments.data import StudyImages
 from tacit.simulate.experiments.measurement import Progress
-from tacit.simulate.experiments.reveal_copies import centred, copies, told_passes
+from tacit.simulate.experiments.reveal_copies import copies, told_passes
 from tacit.simulate.experiments.tastan_reveal import CLEAR, REVEALS, CopyFigures, RevealFigures, RevealSize
 from tacit.simulate.federation.processes import ProcessError, warm_up
 

@@ -26,6 +26,7 @@ from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
@@ -355,7 +356,7 @@ class Scripted(Endpoint):
 async def test_a_lost_link_is_told_after_the_last_words_and_before_the_next_link() -> None:
     lost, up, again = LinkLost("alice"), LinkUp("alice"), LinkLost("bob")
     last, first, other = (Received("alice", (memoryview(word),)) for word in (b"last", b"first", b"other"))
-    heard = events(Scripted(lost, last, up, first, again, other))
+    heard = events(Scripted(lost, last, up, first, again, other), Surroundings())
     assert [await anext(heard) for _ in range(6)] == [last, lost, up, first, other, again]
     await heard.aclose()
 
@@ -370,7 +371,7 @@ async def test_peers_that_never_stop_leave_everything_else_its_turn() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    heard = events(Scripted(*[Received("alice", (memoryview(b"again"),))] * 10))
+    heard = events(Scripted(*[Received("alice", (memoryview(b"again"),))] * 10), Surroundings())
     for _ in range(10):
         await anext(heard)
     assert turns >= 9

@@ -18,8 +18,9 @@ from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.vision_transformer import build
 from tacit.protocol.adaptation.told import Reveal
+from tacit.simulate.adaptation_audit.copies import centred
 from tacit.simulate.experiments.adaptation_parts import DataPart
-from tacit.simulate.experiments.reveal_copies import centred, copies, told_passes
+from tacit.simulate.experiments.reveal_copies import copies, told_passes
 from tacit.simulate.experiments.tastan_reveal import (
     CLEAR,
     REVEAL,

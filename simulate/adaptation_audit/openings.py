@@ -1,0 +1,113 @@
+"""Images of a data owner, attacked by the model owner with what it received: the words of their pixels under masks.
+
+In the first step of a pass a data owner tells all pixels of its batch less a mask modulo 2^STREAM, which the dealer
+knows and the model owner does not. `read-words` takes the words for pixels as they are. `fitted-words` learns a linear
+map from words to pixels on all batches of all other data owners, whose images it is given, and applies it to one whose
+images it is not. Where no mask is there, the words are the pixels.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch.nn.functional import fold
+
+from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.ring import signed, unpacked
+from tacit.parties.inference.stages import input_share
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
+from tacit.protocol.core.codec import decode
+from tacit.protocol.inference.messages import Opening
+from tacit.protocol.inference.schedule import STREAM, byte_width
+from tacit.simulate.adaptation.plan import MODEL_OWNER
+from tacit.simulate.adaptation.recording import IMAGES_STEP
+from tacit.simulate.federation.recording import HeardMessage, read
+
+READ_WORDS: Final = "read-words"
+FITTED_WORDS: Final = "fitted-words"
+_RIDGE: Final = 1e-6
+"""Relative to the mean square of the words."""
+
+
+@dataclass(frozen=True)
+class OpenedWords:
+    """Of one batch of a data owner."""
+
+    owner: str
+    words: torch.Tensor = field(repr=False)
+    """int64 [B, N, P], signed."""
+    images: torch.Tensor = field(repr=False)
+    """What they are of, float32 [B, C, S, S]: what is to be found."""
+
+
+def heard_words(
+    recordings: Path, images: Mapping[str, Sequence[torch.Tensor]], public: PublicModel
+) -> list[OpenedWords]:
+    """What the model owner received. images: those of every pass of every data owner. ValueError for a session that was
+    lost, in which passes are counted anew."""
+    parts: defaultdict[tuple[str, bytes], defaultdict[int, bytearray]] = defaultdict(lambda: defaultdict(bytearray))
+    for record in read(recordings, MODEL_OWNER):
+        if isinstance(record, HeardMessage) and record.sender in images:
+            packet = decode([memoryview(frame) for frame in record.frames], ADAPTATION_MESSAGES)
+            message = packet.parse()
+            if isinstance(message, Opening) and message.step == IMAGES_STEP and packet.payload is not None:
+                parts[record.sender, packet.envelope.session][packet.envelope.round] += packet.payload
+    if len(parts) != len({owner for owner, _ in parts}):
+        raise ValueError("a data owner has lost its session, and began another: audit a run without that")
+    found = []
+    for (owner, _), passes in sorted(parts.items()):
+        for number, octets in sorted(passes.items()):
+            own = images[owner][number - 1]
+            words = unpacked(
+                np.frombuffer(octets, np.uint8).reshape(-1, byte_width(STREAM)),
+                STREAM,
+                (len(own), public.sizes.tokens - 1, public.sizes.pixels),
+            )
+            found.append(OpenedWords(owner, signed(words, STREAM), own))
+    return found
+
+
+def clear_words(heard: Sequence[OpenedWords], public: PublicModel) -> list[OpenedWords]:
+    """The same without masks."""
+    return [
+        OpenedWords(each.owner, signed(input_share(public, len(each.images), each.images), STREAM), each.images)
+        for each in heard
+    ]
+
+
+def read_words(victim: OpenedWords, others: Sequence[OpenedWords], public: PublicModel) -> torch.Tensor:
+    """Images float64 [B, C, S, S]: the words, taken for pixels."""
+    return _images(victim.words.double() / public.embedding.pixel, public)
+
+
+def fitted_words(victim: OpenedWords, others: Sequence[OpenedWords], public: PublicModel) -> torch.Tensor:
+    """Images float64 [B, C, S, S] by the best linear map of the others' patches to their pixels. ValueError for no
+    others."""
+    if not others:
+        raise ValueError("there is no other data owner to learn from")
+    known = [input_share(public, len(each.images), each.images).flatten(0, 1) for each in others]
+    pixels = torch.cat(known).double() / public.embedding.pixel
+    given = torch.cat([each.words.flatten(0, 1) for each in others]).double()
+    centre, unit, mean = given.mean(0), given.std().clamp_min(1e-12), pixels.mean(0)
+    features = (given - centre) / unit
+    square = features.T @ features + _RIDGE * len(features) * torch.eye(features.shape[1], dtype=torch.float64)
+    fitted = torch.linalg.solve(square, features.T @ (pixels - mean))
+    return _images((victim.words.double() - centre) / unit @ fitted + mean, public)
+
+
+READERS: Final[dict[str, Callable[[OpenedWords, Sequence[OpenedWords], PublicModel], torch.Tensor]]] = {
+    READ_WORDS: read_words,
+    FITTED_WORDS: fitted_words,
+}
+
+
+def _images(patches: torch.Tensor, public: PublicModel) -> torch.Tensor:
+    """From rows of patches [B, N, C P P], in the order in which they are shared."""
+    side, patch = public.sizes.side, public.sizes.patch
+    return fold(patches.transpose(1, 2), (side, side), patch, stride=patch)

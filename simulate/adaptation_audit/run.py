@@ -1,0 +1,239 @@
+"""An audit of an adaptation: run it by real processes for every way of telling outputs, attack what owners got, judge.
+
+Attacks of a data owner prove themselves on all outputs in the order of its images, and those of the model owner on
+pixels without masks. Where one fails there, its rows read that nothing was attacked. Recordings are removed when their
+arm has been attacked, and when the audit is interrupted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import claim
+from tacit.protocol.adaptation.told import Reveal
+from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, Recorded
+from tacit.simulate.adaptation.run import adapt, make_folder
+from tacit.simulate.adaptation.setting import BACKBONE
+from tacit.simulate.adaptation_audit.extraction import ModelAttack
+from tacit.simulate.adaptation_audit.openings import READERS, OpenedWords, clear_words, heard_words
+from tacit.simulate.adaptation_audit.order import MODEL_ATTACKS, AdaptationOrder
+from tacit.simulate.adaptation_audit.subject import AuditedAdaptation
+from tacit.simulate.audit.adversaries import AdversaryError
+from tacit.simulate.audit.arms import AuditArm
+from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED, AttackRow, AuditFigures, ModelRow, Score
+from tacit.simulate.audit.run import Pictures, Tell
+from tacit.simulate.audit.scores import Pixels, judge, score
+from tacit.simulate.federation.processes import ProcessError, in_daemon_thread
+
+UNPROTECTED: Final = "unprotected"
+_ARMS: Final[dict[Reveal, str]] = {
+    "all": "outputs of all blocks are told, in secret orders",
+    "sampled": "outputs of sampled blocks are told, in secret orders",
+    "none": "no output of a block is told",
+}
+_TOLD: Final[dict[Reveal, str]] = {
+    "all": "outputs of all blocks, its images and labels",
+    "sampled": "outputs of sampled blocks, its images and labels",
+    "none": "the common adapters and head, its images and labels",
+}
+IN_ORDER: Final = "outputs of all blocks in the order of its images"
+MASKED: Final = "pixels of a batch under masks"
+CLEAR: Final = "pixels of a batch without masks"
+
+
+def arms_of(experiment: AdaptationExperiment) -> tuple[AuditArm, ...]:
+    """For every way of telling outputs, and before them the case in which nothing is protected, which has no run of its
+    own."""
+    replace, arms = msgspec.structs.replace, []
+    for reveal, about in _ARMS.items():
+        # Noise is of sums beside which nothing is told.
+        changes: dict[str, Any] = {} if reveal == "none" else {"noise": 0.0, "largest_epsilon": 0.0}
+        own = replace(experiment.adaptation, reveal=reveal, **changes)
+        arms.append(AuditArm(name=f"reveal-{reveal}", about=about, experiment=replace(experiment, adaptation=own)))
+    first = AuditArm(name=UNPROTECTED, about="nothing is protected", experiment=arms[0].experiment)
+    return (first, *arms)
+
+
+@dataclass
+class _FoundOwners:
+    """What there is so far."""
+
+    order: AdaptationOrder
+    tell: Tell
+    models: list[ModelRow] = field(default_factory=list)
+    rows: list[AttackRow] = field(default_factory=list)
+    pictures: list[Pictures] = field(default_factory=list)
+    blind: list[Score] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """By attack, why it did not work where nothing is protected; empty if it did."""
+
+    def attack(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, reveal: Reveal) -> None:
+        """Everything that was asked for, in one run; in the first of them also without protection."""
+        for owner in self.order.data_owners:
+            self._models(arm, subject, recordings, owner, reveal)
+        if self.order.model_owner:
+            self._images(arm, subject, recordings)
+
+    def _models(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, owner: str, reveal: Reveal) -> None:
+        attacked = ModelAttack(subject, owner)
+        passes = list(subject.told(recordings, owner)) if reveal != "none" else []
+        for name in (each for each in self.order.attacks if each in MODEL_ATTACKS):
+            if name not in self.failed:
+                self.tell(f"nothing is protected: {name} of {owner}")
+                place = UNPROTECTED, "nothing is protected"
+                row = attacked.row(name, place, IN_ORDER, passes, in_order=True)
+                self.failed[name] = failed = "" if row.verdict == RECOVERED else _no_proof(row)
+                self.models.append(msgspec.structs.replace(row, verdict=NOT_ATTACKED, why=failed) if failed else row)
+            if self.failed[name]:
+                row = _not_attacked(name, arm, owner, _TOLD[reveal], self.failed[name])
+            else:
+                self.tell(f"{arm.about}: {name} of {owner}")
+                row = attacked.row(name, (arm.name, arm.about), _TOLD[reveal], passes, in_order=False)
+            self.models.append(row)
+
+    def _images(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path) -> None:
+        public = subject.learning.public
+        owners = [f"data-owner-{number}" for number in range(1, subject.experiment.federation.clients + 1)]
+        images = {
+            owner: [subject.images_of(owner).images[torch.from_numpy(batch)] for batch in subject.batches(owner)]
+            for owner in owners
+        }
+        heard = heard_words(recordings, images, public)
+        for name in (each for each in self.order.attacks if each in READERS):
+            if name not in self.failed:
+                place = UNPROTECTED, "nothing is protected"
+                row = self._read(name, place, CLEAR, subject, clear_words(heard, public))
+                self.failed[name] = "" if row.verdict == RECOVERED else _no_proof(row)
+                self._replace_last(self.failed[name])
+            self._read(name, (arm.name, arm.about), MASKED, subject, heard)
+            self._replace_last(self.failed[name])
+
+    def _replace_last(self, why: str) -> None:
+        if why:
+            self.rows[-1] = msgspec.structs.replace(self.rows[-1], verdict=NOT_ATTACKED, why=why)
+
+    def _read(
+        self, attack: str, place: tuple[str, str], what: str, subject: AuditedAdaptation, heard: Sequence[OpenedWords]
+    ) -> AttackRow:
+        """The first images of the first data owner, one after the other."""
+        began, why, public = time.perf_counter(), "", subject.learning.public
+        victim, blind = heard[0].owner, subject.blind()
+        others = [each for each in heard if each.owner != victim]
+        scores, floor, true, recovered = list[Score](), list[Score](), list[Pixels](), list[Pixels]()
+        for number, batch in enumerate((each for each in heard if each.owner == victim), 1):
+            try:
+                found = subject.pixels(READERS[attack](batch, others, public))
+            except ValueError as error:
+                why = str(error)
+                break
+            candidates = subject.candidates(number)
+            for image, truth in zip(found, subject.pixels(batch.images), strict=True):
+                if len(scores) < self.order.images:
+                    scores.append(score(victim, number, image, truth, candidates))
+                    floor.append(score(victim, number, blind, truth, candidates))
+                    true.append(truth)
+                    recovered.append(image)
+            if len(scores) == self.order.images:
+                break
+        figures = judge(scores, floor) if scores else None
+        row = AttackRow(
+            attack=attack,
+            arm=place[0],
+            about=place[1],
+            adversary=MODEL_OWNER,
+            what=what,
+            cohort=1,
+            verdict=figures.verdict if figures else NOT_ATTACKED,
+            why=why,
+            seconds=time.perf_counter() - began,
+            figures=figures,
+            scores=tuple(scores),
+        )
+        self.rows.append(row)
+        self.pictures.append(Pictures(true=true, recovered=recovered))
+        self.blind = self.blind or floor
+        return row
+
+    def audit(self) -> AuditFigures:
+        return AuditFigures(
+            seed=self.order.seed,
+            full=False,
+            rows=tuple(self.rows),
+            blind=judge(self.blind, self.blind) if self.blind else None,
+            observations=(),
+            limits=(),
+            no_limits="",
+            models=tuple(self.models),
+        )
+
+
+async def audit_adaptation(order: AdaptationOrder, tell: Tell) -> tuple[AuditFigures, list[Pictures]]:
+    """Run and attack everything. RunDirectoryError for a directory in use; AdversaryError for what cannot be run;
+    ProcessError for a party that fails, a training that diverges, or a round that was lost; OSError."""
+    claim(order.out)
+    found, recordings, runs = _FoundOwners(order, tell), order.out / "recordings", order.out / "runs"
+    runs.mkdir()
+    backbone = order.backbone
+    for reveal, arm in zip(_ARMS, arms_of(order.experiment)[1:], strict=True):
+        experiment = arm.experiment
+        assert isinstance(experiment, AdaptationExperiment)
+        folder = Folder(runs / arm.name)
+        try:
+            tell(f"{arm.about}: running it")
+            make_folder(experiment, folder)
+            if backbone is not None:
+                shutil.copytree(backbone, folder.path / BACKBONE)
+            await _run(experiment, folder, Recorded(recordings, order.recorded))
+            if (folder.path / BACKBONE).exists():
+                backbone = folder.path / BACKBONE
+            subject = AuditedAdaptation.of(experiment, folder, order.seed)
+            # Training of hours holds up nobody who interrupts it.
+            await in_daemon_thread(partial(found.attack, arm, subject, recordings, reveal))
+        finally:
+            # What parties drew is in them.
+            shutil.rmtree(recordings, ignore_errors=True)
+    return found.audit(), found.pictures
+
+
+async def _run(experiment: AdaptationExperiment, folder: Folder, recorded: Recorded) -> None:
+    try:
+        summary = await adapt(experiment, folder, device="cpu", show=lambda *told: None, recorded=recorded)
+    except ValueError as error:
+        raise AdversaryError(str(error)) from error
+    except FloatingPointError as error:
+        raise ProcessError(str(error)) from error
+    if any(row["status"] != "completed" for row in summary["rounds"]) or not summary["rounds"]:
+        raise ProcessError(f"{folder.path}: a round was lost ({summary['ended']}): there is no whole run to attack")
+
+
+def _no_proof(row: ModelRow | AttackRow) -> str:
+    if row.figures is None:
+        return f"on the unprotected case it cannot be used: {row.why}"
+    if isinstance(row, ModelRow):
+        return f"on the unprotected case it fails, with an agreement of {row.figures.agreement:.0%}"
+    return f"on the unprotected case it fails, with {row.figures.psnr:.1f} dB"
+
+
+def _not_attacked(attack: str, arm: AuditArm, owner: str, what: str, why: str) -> ModelRow:
+    return ModelRow(
+        attack=attack,
+        arm=arm.name,
+        about=arm.about,
+        adversary=owner,
+        what=what,
+        told=0,
+        verdict=NOT_ATTACKED,
+        why=why,
+        seconds=0.0,
+        figures=None,
+    )
