@@ -27,7 +27,7 @@ from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Agreed
-from tacit.simulate.federation.recording import Recording
+from tacit.simulate.federation.recording import Recording, ToldOutputs
 
 IMAGES_STEP: Final = 0
 """The step of a pass in which a data owner tells its images, under a mask."""
@@ -73,9 +73,10 @@ class RecordedWay:
         if isinstance(found, Revealed):
             terms, public = adaptation_terms(self.agreed.terms), self.learning.public
             told = told_blocks(terms.reveal, terms.sizes.blocks, session=self.agreed.session, number=batch.number)
-            outputs = told_batch(found, public, told).outputs.to(torch.float32).numpy()
+            batch_told = told_batch(found, public, told)
+            outputs = batch_told.outputs.to(torch.float32).numpy()
             rows = {block: outputs[block] for block, tells in enumerate(told) if tells}
-            self.recording.keep_told(rows, batch.share.numpy())
+            self.recording.keep_told(ToldOutputs(rows, batch_told.labels.numpy(), batch.share.numpy()))
         return self.way.ended(batch, learnt, found)
 
 

@@ -20,11 +20,11 @@ from torch import nn
 from tacit.models.adapters.features import block_outputs
 from tacit.simulate.adaptation_audit.copies import centred, copied_blocks
 from tacit.simulate.adaptation_audit.imitation import (
+    MatchedRows,
     by_adapters,
     by_labels,
     by_outputs,
     imitation,
-    matched_rows,
 )
 from tacit.simulate.adaptation_audit.subject import AuditedAdaptation, TellingPass
 from tacit.simulate.audit.figures import NOT_ATTACKED, ModelJudged, ModelRow
@@ -108,12 +108,11 @@ class ModelAttack:
 
     def _imitated(self, passes: Sequence[TellingPass], in_order: bool) -> _Answers:
         subject, own = self.subject, self.subject.images_of(self.owner)
-        ordered = None
-        if passes:
-            matched = matched_rows(passes, in_order=in_order)
-            loss, ordered = by_outputs(matched), matched.ordered
-        else:
+        matched = MatchedRows(passes, own, in_order=in_order) if passes else None
+        if matched is None:
             loss = by_adapters(own, subject.parameters, subject.learning.epsilon)
+        else:
+            loss = by_outputs(matched)
         student = imitation(
             own,
             subject.learning.public.sizes,
@@ -121,9 +120,10 @@ class ModelAttack:
             loss,
             epochs=IMITATION_EPOCHS,
             seed=subject.seed,
+            again=(lambda student: None) if matched is None else matched.again,
         )
         answers = subject.answers(centred(block_outputs(student, subject.setting.test.images)))
-        return _Answers(answers, self._labelled, (), ordered)
+        return _Answers(answers, self._labelled, (), None if matched is None else matched.ordered)
 
     @cached_property
     def _labelled(self) -> torch.Tensor:

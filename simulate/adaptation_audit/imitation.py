@@ -1,9 +1,11 @@
 """Models that a data owner teaches on its own images, with what it was told, or with nothing but their labels.
 
-Which of its images an output is of, nobody tells it: it matches its own pixels to the first output of a batch, and that
-to the next ones (models/extraction.py). A network of the same sizes, with random weights, is then taught to leave what
-the model's blocks leave. Where no output is told, it is taught to give the right labels through the adapters and the
-head that every data owner is told; the floor has a head of its own in their place.
+Which of its images an output is of, nobody tells it. It matches outputs of a batch to each other, and its own pixels to
+the first of them (models/extraction.py), class by class, as it is told the labels beside the last one. A network of the
+same sizes, with random weights, is then taught to leave what the model's blocks leave; what it makes of the images is
+matched to the outputs again and again, which mends the first matches. Where no output is told, it is taught to give the
+right labels through the adapters and the head that every data owner is told; the floor has a head of its own in their
+place.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.features import noted
+from tacit.models.adapters.features import block_outputs, noted
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, logits
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.extraction import matched_images, matched_outputs
@@ -30,47 +32,102 @@ from tacit.simulate.adaptation_audit.subject import TellingPass
 BATCH: Final = 32
 LEARNING_RATE: Final = 2e-3
 WEIGHT_DECAY: Final = 0.05
+AGAIN: Final = 5
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """From numbers of images [B], outputs of the student's blocks [L, B, T, D] and its logits [B, C]."""
 
 
-@dataclass(frozen=True)
 class MatchedRows:
-    """Outputs that were given to images."""
+    """Outputs of blocks given to the images of a data owner, which it knows with their labels.
 
-    rows: dict[int, dict[int, torch.Tensor]] = field(repr=False)
-    """By block and by the number of the image, float32 [T, D]."""
-    ordered: float
-    """Share of those that were given to their own image."""
+    in_order: the images of all rows are known, so that nothing is matched. ValueError for no pass.
+    """
+
+    def __init__(self, passes: Sequence[TellingPass], own: Labelled, *, in_order: bool = False) -> None:
+        if not passes:
+            raise ValueError("no output of a block was told")
+        self._own, self._in_order = own, in_order
+        self._batches = [_Batch.of(each) for each in passes]
+        self.rows: dict[int, dict[int, torch.Tensor]] = {}
+        """By block and by the number of the image, float32 [T, D]."""
+        self.ordered = 0.0
+        """Share of the outputs that are given to their own image."""
+        self._give([self._by_pixels(each) for each in self._batches])
+
+    def again(self, student: nn.Module) -> None:
+        """Match anew, by what a student makes of the images, which has learned from the matches before."""
+        if self._in_order:
+            return
+        blocks, outputs = sorted(self.rows), centred(block_outputs(student, self._own.images))
+        found = []
+        for batch in self._batches:
+            rows = torch.cat([batch.rows[block] for block in blocks if block in batch.rows], 1)
+            ours = torch.cat([outputs[block, batch.own] for block in blocks if block in batch.rows], 1)
+            found.append(
+                self._matched(batch, lambda own, at, ours=ours, rows=rows: matched_outputs(ours[own], rows[at]))
+            )
+        self._give(found)
+
+    def _by_pixels(self, batch: _Batch) -> torch.Tensor:
+        if self._in_order:
+            return batch.true
+        rows = batch.rows[min(batch.rows)].double()
+        return self._matched(batch, lambda own, at: matched_images(batch.patches[own], rows[at]))
+
+    def _matched(self, batch: _Batch, order: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Numbers of images for the rows of a batch, class by class; order: of its images at some places, for those of
+        its rows at others."""
+        labels, found = self._own.labels[batch.own], torch.empty_like(batch.own)
+        for label in batch.labels.unique():
+            own, at = (each.eq(label).nonzero()[:, 0] for each in (labels, batch.labels))
+            found[at] = batch.own[own[order(own, at)]]
+        return found
+
+    def _give(self, found: Sequence[torch.Tensor]) -> None:
+        self.rows = {}
+        right = 0
+        for batch, images in zip(self._batches, found, strict=True):
+            right += int((images == batch.true).sum())
+            for block, rows in batch.rows.items():
+                self.rows.setdefault(block, {}).update(zip(images.tolist(), rows, strict=True))
+        self.ordered = right / sum(len(batch.own) for batch in self._batches)
 
 
-def matched_rows(passes: Sequence[TellingPass], *, in_order: bool = False) -> MatchedRows:
-    """What was told, by image; in_order: the images of all rows are known, so that nothing is matched. ValueError for
-    no pass."""
-    if not passes:
-        raise ValueError("no output of a block was told")
-    found: dict[int, dict[int, torch.Tensor]] = {}
-    right = count = 0
-    for told in passes:
-        before: torch.Tensor | None = None
-        names = told.own
-        for block, each_block in sorted(told.rows.items()):
-            if in_order:
-                images = each_block.images
-            elif before is None:
-                images = told.own[matched_images(told.patches, each_block.rows.double())]
-            else:
-                images = names[matched_outputs(before, each_block.rows)]
-            names, before = images, each_block.rows
-            right, count = right + int((images == each_block.images).sum()), count + len(images)
-            found.setdefault(block, {}).update(zip(images.tolist(), each_block.rows, strict=True))
-    return MatchedRows(found, right / count)
+@dataclass(frozen=True)
+class _Batch:
+    """Of a pass, all rows in the order of the last output, into which they are matched from block to block."""
+
+    rows: dict[int, torch.Tensor] = field(repr=False)
+    labels: torch.Tensor = field(repr=False)
+    own: torch.Tensor = field(repr=False)
+    patches: torch.Tensor = field(repr=False)
+    true: torch.Tensor = field(repr=False)
+    """Of which image each row is, to judge by."""
+
+    @classmethod
+    def of(cls, told: TellingPass) -> _Batch:
+        last = max(told.rows)
+        rows = {last: told.rows[last].rows}
+        for block in sorted(told.rows, reverse=True)[1:]:
+            each = told.rows[block].rows
+            rows[block] = each[matched_outputs(each, rows[min(rows)])]
+        return cls(rows, told.labels, told.own, told.patches, told.rows[last].images)
 
 
-def imitation(own: Labelled, sizes: Sizes, classes: int, loss: Loss, *, epochs: int, seed: int) -> nn.Module:
+def imitation(
+    own: Labelled,
+    sizes: Sizes,
+    classes: int,
+    loss: Loss,
+    *,
+    epochs: int,
+    seed: int,
+    again: Callable[[nn.Module], None] = lambda student: None,
+) -> nn.Module:
     """A network of these sizes and so many classes, in evaluation mode, taught on all images of a data owner. By AdamW,
-    at a rate that rises and falls in one cycle; seed: of initial weights, and of the order of images.
+    at a rate that rises and falls in one cycle; seed: of initial weights, and of the order of images; again: called
+    with what there is every AGAIN epochs, to match anew.
 
     FloatingPointError as soon as a loss is not finite.
     """
@@ -87,7 +144,9 @@ def imitation(own: Labelled, sizes: Sizes, classes: int, loss: Loss, *, epochs: 
     steps = epochs * math.ceil(count / BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     order = torch.Generator().manual_seed(seed)
-    for _ in range(epochs):
+    for epoch in range(epochs):
+        if epoch and not epoch % AGAIN:
+            again(student)
         for chosen in torch.randperm(count, generator=order).split(BATCH):
             with noted(student) as seen:
                 answers = student(own.images[chosen])

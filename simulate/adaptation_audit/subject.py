@@ -33,6 +33,8 @@ class TellingPass:
     """Numbers of its images, int64 [B]."""
     patches: torch.Tensor = field(repr=False)
     """Their pixels, float64 [B, N, P]."""
+    labels: torch.Tensor = field(repr=False)
+    """What was told beside the last block's output, int64 [B] in the order of that."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class AuditedAdaptation:
                     outputs = torch.from_numpy(told.copy())
                     nearest = torch.cdist(outputs.flatten(1), clear[block, own]).argmin(1)
                     rows[block] = ToldRows(rows=outputs, images=own[nearest])
-                yield TellingPass(rows=rows, own=own, patches=patches.double())
+                labels = torch.from_numpy(record.labels.copy())
+                yield TellingPass(rows=rows, own=own, patches=patches.double(), labels=labels)
 
     @cached_property
     def tested(self) -> torch.Tensor:

@@ -3,8 +3,8 @@
 A recording stands around its party as other surroundings do: it is told every message when it comes off the link,
 before the machine sees it, and passes the operating system's randomness on. Beside that it keeps what the party itself
 worked out: a server every sum that it opened, a client its own words before they were masked and the keys that it
-shared with other members, a data owner of an adaptation the outputs of blocks that it was told. Nothing is kept of what another party knows. Only an audit asks for recordings
-(Plan.recordings), and hosts have no such key.
+shared with other members, a data owner of an adaptation the outputs of blocks that it was told. Nothing is kept of what
+another party knows. Only an audit asks for recordings (Plan.recordings), and hosts have no such key.
 
 The file is a sequence of msgpack arrays, each a kind and its fields; `read` gives them back in their order.
 """
@@ -74,6 +74,8 @@ class ToldOutputs:
     of the block, each in an order of its own."""
 
     rows: Mapping[int, npt.NDArray[np.float32]] = field(repr=False)
+    labels: npt.NDArray[np.int64] = field(repr=False)
+    """What was told beside the last block's, [B] in the order of that."""
     patches: npt.NDArray[np.int64] = field(repr=False)
     """Its own images of the batch [B, N, P], as it shares them."""
 
@@ -118,10 +120,11 @@ class Recording(Surroundings):
         """The party holds this key in the round."""
         self._keep("held", round, key.epoch, key.key, list(key.members), key.transcript)
 
-    def keep_told(self, rows: Mapping[int, npt.NDArray[np.float32]], patches: npt.NDArray[np.int64]) -> None:
-        """The party was told these outputs of blocks, by the number of the block, of these images."""
-        each = [(block, list(told.shape), told.astype("<f4").tobytes()) for block, told in rows.items()]
-        self._keep("told", each, list(patches.shape), patches.astype("<i8").tobytes())
+    def keep_told(self, told: ToldOutputs) -> None:
+        """The party was told this."""
+        rows = [(block, list(each.shape), each.astype("<f4").tobytes()) for block, each in told.rows.items()]
+        labels, patches = (each.astype("<i8").tobytes() for each in (told.labels, told.patches))
+        self._keep("told", rows, labels, list(told.patches.shape), patches)
 
     def _keep(self, *fields: object) -> None:
         # In one piece: training runs in a thread of its own.
@@ -149,8 +152,9 @@ def read(folder: Path, party: str) -> Iterator[Record]:
                     yield OwnWords(round, np.frombuffer(words, "<u8"))
                 case "held", [round, epoch, key, members, transcript]:
                     yield HeldKey(round, GroupKey(epoch, key, tuple(members), transcript))
-                case "told", [each, own, patches]:
+                case "told", [each, labels, own, patches]:
                     rows = {block: np.frombuffer(told, "<f4").reshape(shape) for block, shape, told in each}
-                    yield ToldOutputs(rows, np.frombuffer(patches, "<i8").reshape(own))
+                    images = np.frombuffer(patches, "<i8").reshape(own)
+                    yield ToldOutputs(rows, np.frombuffer(labels, "<i8"), images)
                 case _:
                     raise ValueError(f"{file.name} is no recording: it has a record of kind {kind!r}")
