@@ -162,8 +162,8 @@ def _show(console: Console, found: Any) -> None:
         for row in found.models
     ]
     if copied:
-        heads = ("configuration", "adversary", "told", "attack", "agreement (floor)", "accuracy (floor)", "error", "")
-        console.print(output.table(heads, copied))
+        names = ("configuration", "adversary", "told", "attack", "agreement (floor)", "accuracy (floor)", "error", "")
+        console.print(output.table(names, copied, left=("told", ""), least=("accuracy (floor)", "error", "told")))
     if found.limits:
         from tacit.simulate.audit.figures import CHANNEL, ends
 

@@ -138,7 +138,8 @@ class ModelAttack:
             seed=subject.seed,
         )
         with torch.no_grad():
-            return student(subject.setting.test.images).argmax(-1)
+            answers: torch.Tensor = student(subject.setting.test.images)
+        return answers.argmax(-1)
 
     def _judged(self, found: _Answers) -> ModelJudged:
         subject, truth = self.subject, self.subject.setting.test.labels

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import torch
@@ -62,11 +63,11 @@ class MatchedRows:
         blocks, outputs = sorted(self.rows), centred(block_outputs(student, self._own.images))
         found = []
         for batch in self._batches:
-            rows = torch.cat([batch.rows[block] for block in blocks if block in batch.rows], 1)
-            ours = torch.cat([outputs[block, batch.own] for block in blocks if block in batch.rows], 1)
-            found.append(
-                self._matched(batch, lambda own, at, ours=ours, rows=rows: matched_outputs(ours[own], rows[at]))
+            rows, ours = (
+                torch.cat([part[block] for block in blocks if block in batch.rows], 1)
+                for part in (batch.rows, {block: outputs[block, batch.own] for block in blocks})
             )
+            found.append(self._matched(batch, partial(_by_outputs, ours, rows)))
         self._give(found)
 
     def _by_pixels(self, batch: _Batch) -> torch.Tensor:
@@ -79,7 +80,7 @@ class MatchedRows:
         """Numbers of images for the rows of a batch, class by class; order: of its images at some places, for those of
         its rows at others."""
         labels, found = self._own.labels[batch.own], torch.empty_like(batch.own)
-        for label in batch.labels.unique():
+        for label in sorted(set(batch.labels.tolist())):
             own, at = (each.eq(label).nonzero()[:, 0] for each in (labels, batch.labels))
             found[at] = batch.own[own[order(own, at)]]
         return found
@@ -92,6 +93,10 @@ class MatchedRows:
             for block, rows in batch.rows.items():
                 self.rows.setdefault(block, {}).update(zip(images.tolist(), rows, strict=True))
         self.ordered = right / sum(len(batch.own) for batch in self._batches)
+
+
+def _by_outputs(ours: torch.Tensor, rows: torch.Tensor, own: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return matched_outputs(ours[own], rows[at])
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def imitation(
     for epoch in range(epochs):
         if epoch and not epoch % AGAIN:
             again(student)
-        for chosen in torch.randperm(count, generator=order).split(BATCH):
+        for chosen in torch.split(torch.randperm(count, generator=order), BATCH):
             with noted(student) as seen:
                 answers = student(own.images[chosen])
             found = loss(chosen, torch.stack(seen), answers)

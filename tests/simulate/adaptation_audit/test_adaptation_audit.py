@@ -124,7 +124,7 @@ def test_what_is_told_is_named_by_outputs_in_the_clear(subject: AuditedAdaptatio
         assert torch.equal(labels[told.rows[1].images], told.labels)
 
 
-@pytest.mark.parametrize("attack", [COPIED_BLOCKS, IMITATION])
+@pytest.mark.parametrize("attack", [COPIED_BLOCKS, pytest.param(IMITATION, marks=pytest.mark.exhaustive)])
 def test_the_model_comes_back_from_outputs_in_secret_orders(
     subject: AuditedAdaptation, recordings: Path, attack: str
 ) -> None:
@@ -142,9 +142,7 @@ def test_nothing_told_is_nothing_to_copy(subject: AuditedAdaptation, recordings:
     row = attack.row(COPIED_BLOCKS, ("reveal-none", "none"), "nothing", [], in_order=False)
     assert (row.verdict, row.figures) == (NOT_ATTACKED, None)
     assert "there is nothing to copy" in row.why
-    last = [
-        SimpleNamespace(**{**vars(told), "rows": {1: told.rows[1]}}) for told in subject.told(recordings, OWNER)
-    ]
+    last = [SimpleNamespace(**{**vars(told), "rows": {1: told.rows[1]}}) for told in subject.told(recordings, OWNER)]
     row = attack.row(COPIED_BLOCKS, ("reveal-sampled", "sampled"), "the last ones", last, in_order=False)
     assert "outputs of one block alone were told" in row.why
 
@@ -152,8 +150,7 @@ def test_nothing_told_is_nothing_to_copy(subject: AuditedAdaptation, recordings:
 def test_masks_hide_pixels_that_are_read_without_them(subject: AuditedAdaptation, recordings: Path) -> None:
     public = subject.learning.public
     images = {
-        owner: [subject.images_of(owner).images[batch] for batch in subject.batches(owner)]
-        for owner in owner_names(3)
+        owner: [subject.images_of(owner).images[batch] for batch in subject.batches(owner)] for owner in owner_names(3)
     }
     heard = heard_words(recordings, images, public)
     assert [each.owner for each in heard] == [owner for owner in owner_names(3) for _ in range(4)]
