@@ -21,7 +21,7 @@ import torch
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import claim
 from tacit.protocol.adaptation.told import Reveal
-from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, Recorded
+from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, Recorded, owner_names
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE
 from tacit.simulate.adaptation_audit.extraction import ModelAttack
@@ -36,30 +36,27 @@ from tacit.simulate.audit.scores import Pixels, judge, score
 from tacit.simulate.federation.processes import ProcessError, in_daemon_thread
 
 UNPROTECTED: Final = "unprotected"
-_ARMS: Final[dict[Reveal, str]] = {
-    "all": "outputs of all blocks are told, in secret orders",
-    "sampled": "outputs of sampled blocks are told, in secret orders",
-    "none": "no output of a block is told",
-}
 _TOLD: Final[dict[Reveal, str]] = {
-    "all": "outputs of all blocks, its images and labels",
-    "sampled": "outputs of sampled blocks, its images and labels",
-    "none": "the common adapters and head, its images and labels",
+    "all": "outputs in secret orders",
+    "sampled": "sampled outputs in secret orders",
+    "none": "adapters and head",
 }
-IN_ORDER: Final = "outputs of all blocks in the order of its images"
-MASKED: Final = "pixels of a batch under masks"
-CLEAR: Final = "pixels of a batch without masks"
+"""In the order in which arms are run: the first is also attacked without protection."""
+IN_ORDER: Final = "outputs in the order of images"
+MASKED: Final = "pixels under masks"
+CLEAR: Final = "pixels without masks"
 
 
 def arms_of(experiment: AdaptationExperiment) -> tuple[AuditArm, ...]:
     """For every way of telling outputs, and before them the case in which nothing is protected, which has no run of its
     own."""
     replace, arms = msgspec.structs.replace, []
-    for reveal, about in _ARMS.items():
+    for reveal in _TOLD:
         # Noise is of sums beside which nothing is told.
         changes: dict[str, Any] = {} if reveal == "none" else {"noise": 0.0, "largest_epsilon": 0.0}
         own = replace(experiment.adaptation, reveal=reveal, **changes)
-        arms.append(AuditArm(name=f"reveal-{reveal}", about=about, experiment=replace(experiment, adaptation=own)))
+        changed = replace(experiment, adaptation=own)
+        arms.append(AuditArm(name=f"reveal-{reveal}", about=f'reveal = "{reveal}"', experiment=changed))
     first = AuditArm(name=UNPROTECTED, about="nothing is protected", experiment=arms[0].experiment)
     return (first, *arms)
 
@@ -103,12 +100,14 @@ class _FoundOwners:
 
     def _images(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path) -> None:
         public = subject.learning.public
-        owners = [f"data-owner-{number}" for number in range(1, subject.experiment.federation.clients + 1)]
         images = {
             owner: [subject.images_of(owner).images[torch.from_numpy(batch)] for batch in subject.batches(owner)]
-            for owner in owners
+            for owner in owner_names(subject.experiment.federation.clients)
         }
-        heard = heard_words(recordings, images, public)
+        try:
+            heard = heard_words(recordings, images, public)
+        except ValueError as error:
+            raise ProcessError(f"{arm.name}: {error}") from None
         for name in (each for each in self.order.attacks if each in READERS):
             if name not in self.failed:
                 place = UNPROTECTED, "nothing is protected"
@@ -184,7 +183,7 @@ async def audit_adaptation(order: AdaptationOrder, tell: Tell) -> tuple[AuditFig
     found, recordings, runs = _FoundOwners(order, tell), order.out / "recordings", order.out / "runs"
     runs.mkdir()
     backbone = order.backbone
-    for reveal, arm in zip(_ARMS, arms_of(order.experiment)[1:], strict=True):
+    for reveal, arm in zip(_TOLD, arms_of(order.experiment)[1:], strict=True):
         experiment = arm.experiment
         assert isinstance(experiment, AdaptationExperiment)
         folder = Folder(runs / arm.name)
