@@ -57,7 +57,7 @@ class DataOwnerSettings:
     """The folder for material that is laid by, with all model owners; None: none is."""
     told: Callable[[str], None] = lambda reason: None
     """Told what becomes of what is laid by."""
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    surroundings: Surroundings = field(default_factory=Surroundings, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

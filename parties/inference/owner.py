@@ -145,7 +145,7 @@ class ServingSettings:
     roster: Roster
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    surroundings: Surroundings = field(default_factory=Surroundings, repr=False, compare=False)
 
 
 class ServingParty(Generic[MachineT]):

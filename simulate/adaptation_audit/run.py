@@ -135,9 +135,10 @@ class _FoundOwners:
             except ValueError as error:
                 why = str(error)
                 break
-            candidates = subject.candidates(number)
             for image, truth in zip(found, subject.pixels(batch.images), strict=True):
                 if len(scores) < self.order.images:
+                    # Anew for each: what a mask leaves is nearest to the same few images.
+                    candidates = subject.candidates(victim, len(scores))
                     scores.append(score(victim, number, image, truth, candidates))
                     floor.append(score(victim, number, blind, truth, candidates))
                     true.append(truth)

@@ -105,11 +105,12 @@ class AuditedAdaptation:
         low, high = test.amin((0, 2, 3), keepdim=True), test.amax((0, 2, 3), keepdim=True)
         return list(((images.double() - low) / (high - low)).clamp(0, 1).numpy())
 
-    def candidates(self, number: int) -> list[Pixels]:
-        """Images that are nobody's, to confuse a data owner's with."""
+    def candidates(self, owner: str, number: int) -> list[Pixels]:
+        """Images to confuse one of a data owner's with, which are not its own: as the seed and the number say."""
+        others = (own.images for place, own in enumerate(self.setting.owners) if place != self._number(owner))
+        pool = torch.cat([self.setting.test.images, *others])
         generator = torch.Generator().manual_seed(self.seed * 1000 + number)
-        chosen = torch.randperm(len(self.setting.test.labels), generator=generator)[: CANDIDATES - 1]
-        return self.pixels(self.setting.test.images[chosen])
+        return self.pixels(pool[torch.randperm(len(pool), generator=generator)[: CANDIDATES - 1]])
 
     def blind(self) -> Pixels:
         """What somebody gives who has seen nothing: the mean of the model owner's own images."""

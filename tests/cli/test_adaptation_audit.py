@@ -65,8 +65,8 @@ def test_told_outputs_give_the_model_away_and_masks_hide_images(tacit: Tacit, sm
     images = {(row["arm"], row["attack"]): row for row in figures["rows"]}
     assert {row["adversary"] for row in images.values()} == {"model-owner"}
     for (arm, attack), row in images.items():
-        expected = "recovered" if arm == "unprotected" else "not recovered by the attacks listed"
-        assert row["verdict"] == expected, (arm, attack)
+        # Now and then a guess is told from others.
+        assert row["figures"]["recovered"] is (arm == "unprotected"), (arm, attack)
     page = (out / "audit.html").read_text()
     assert "The model, attacked by data owners" in page
     assert "data:image/png;base64," in page
