@@ -133,7 +133,10 @@ def _show(console: Console, found: Any) -> None:
         for row in found.rows
     ]
     if rows:
-        console.print(output.table(("configuration", "adversary", "has", "attack", "PSNR", "identified", ""), rows))
+        heads = ("configuration", "adversary", "has", "attack", "PSNR", "identified", "")
+        console.print(
+            output.table(heads, rows, left=("configuration", "has", ""), least=("identified", "has", "adversary"))
+        )
     told = [
         (
             row.about,
@@ -145,9 +148,9 @@ def _show(console: Console, found: Any) -> None:
         )
         for row in found.observations
     ]
-    heads = ("configuration", "adversary", "has", "of one client alone", "labels right (blindly)", "labels")
     if told:
-        console.print(output.table(heads, told))
+        names = ("configuration", "adversary", "has", "of one client alone", "labels right (blindly)", "labels")
+        console.print(output.table(names, told))
     copied = [
         (
             row.about,
@@ -162,8 +165,9 @@ def _show(console: Console, found: Any) -> None:
         for row in found.models
     ]
     if copied:
-        names = ("configuration", "adversary", "told", "attack", "agreement (floor)", "accuracy (floor)", "error", "")
-        console.print(output.table(names, copied, left=("told", ""), least=("accuracy (floor)", "error", "told")))
+        shown = ("configuration", "adversary", "told", "attack", "agreement (floor)", "accuracy (floor)", "error", "")
+        least = ("accuracy (floor)", "error", "told", "adversary")
+        console.print(output.table(shown, copied, left=("configuration", "told", ""), least=least))
     if found.limits:
         from tacit.simulate.audit.figures import CHANNEL, ends
 
