@@ -173,7 +173,7 @@ class _FoundOwners:
             observations=(),
             limits=(),
             no_limits="",
-            models=tuple(self.models),
+            models=self.models,
         )
 
 

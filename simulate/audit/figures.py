@@ -215,7 +215,7 @@ class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Of a server that cheats; empty where no configuration has a secure sum, or somebody else attacks."""
     no_attempts: str
     """Why a secure sum was not tried so; else empty."""
-    models: tuple[ModelRow, ...] = ()
+    models: list[ModelRow] = msgspec.field(default_factory=list)
     """Of an adaptation, whose model is attacked too."""
 
 
