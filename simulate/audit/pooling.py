@@ -1,7 +1,7 @@
 """Rounds that an attack may read as one: those in which the same clients trained on the same images.
 
-The audit knows every batch and says which rounds these are. An adversary has to guess that much, and can: it is so
-wherever a client trains on all that it has, and else its attack fits the rounds that belong together best.
+The audit knows every batch and says which rounds these are. An adversary has to guess that much; where a client trains
+on all that it has, every round is one.
 """
 
 from __future__ import annotations
