@@ -173,6 +173,8 @@ class _FoundOwners:
             observations=(),
             limits=(),
             no_limits="",
+            attempts=(),
+            no_attempts="",
             models=self.models,
         )
 
