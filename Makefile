@@ -49,7 +49,8 @@ exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive
 
 audit: setup ## attack every protection, and compare with docs/security.json (minutes)
-	$(BIN)/python -m pytest -m "exhaustive or end_to_end" tests/models/attacks tests/simulate/audit tests/cli/test_audit.py \
+	$(BIN)/python -m pytest -m "exhaustive or end_to_end" tests/models/attacks tests/simulate/audit \
+	    tests/simulate/adaptation_audit tests/cli/test_audit.py tests/cli/test_adaptation_audit.py \
 	    tests/adversary/test_permuted_blocks.py tests/adversary/test_colluding_owners.py
 
 fuzz: setup ## feed a million mutated messages to codec and machines (many minutes); repeat a run with SEED=...

@@ -44,7 +44,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_told_outputs_give_the_model_away_and_masks_hide_images(tacit: Tacit, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = tacit("audit", small, "--images", "20", "--seed", "1", "--out", out)

@@ -81,7 +81,7 @@ def test_the_page_on_what_leaks_is_what_an_audit_finds(tacit: Tacit, tmp_path: P
             assert row["verdict"] != "recovered"
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_attacks_prove_themselves_on_single_uploads_whoever_is_asked_for(tacit: Tacit, tmp_path: Path) -> None:
     out = tmp_path / "out"
     given = ("--as", "server+client-2+client-3", "--attack", "closed-form", "--attack", "april", "--images", "5")
@@ -98,7 +98,7 @@ def test_attacks_prove_themselves_on_single_uploads_whoever_is_asked_for(tacit: 
     assert verdicts == {(together, "closed-form"): "recovered", (together, "april"): "not attacked"}
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_a_new_key_does_not_lock_a_removed_member_out_who_works_with_the_server(tacit: Tacit, tmp_path: Path) -> None:
     out = tmp_path / "out"
     experiment = tmp_path / "experiment.toml"
@@ -122,7 +122,7 @@ def test_a_new_key_does_not_lock_a_removed_member_out_who_works_with_the_server(
     assert min(rows[0]["figures"]["psnr"], rows[2]["figures"]["psnr"]) > 60
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_a_server_that_cheats_has_an_image_without_groups_and_no_more_than_groups_with_them(
     tacit: Tacit, tmp_path: Path
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_server_that_cheats_has_an_image_without_groups_and_no_more_than_group
     assert not (out / "recordings").exists()
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit, tmp_path: Path) -> None:
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
     experiment.write_text(
@@ -177,7 +177,7 @@ def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit,
     assert "nan" not in result.output
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_path: Path) -> None:
     """What proves the attack is the server's row: the same messages, as they were in the clear."""
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
@@ -233,7 +233,7 @@ def test_attacks_are_listed(tacit: Tacit) -> None:
     assert "inverting-gradients" in result.output
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_rounds_on_the_same_image_tell_more_of_binary_weights_than_one(tacit: Tacit, tmp_path: Path) -> None:
     """Five clients with an image each: single uploads had 12.4 dB, and what nine rounds of a client give 21.7 dB."""
     out, images, experiment = tmp_path / "out", tmp_path / "few.npz", tmp_path / "experiment.toml"
