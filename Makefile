@@ -11,6 +11,8 @@ SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
 WORKERS ?= 2
+# In the order of their names: the other order has files of few tests, which are long ones, last, when a process is left.
+SPREAD := --dist loadfile --no-loadscope-reorder
 # Seconds after which a test that waits for ever fails, with its stack.
 LONGEST_TEST := 240
 LONGEST_RUN := 900
@@ -28,10 +30,10 @@ demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
 test: setup ## run the test suite, less what has a target of its own below
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not network and not ckks"
+	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not network and not ckks"
 
 end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout $(LONGEST_RUN) -m "end_to_end and not exhaustive and not network"
+	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m "end_to_end and not exhaustive and not network"
 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
 	$(BIN)/python -m pytest -rs --timeout $(LONGEST_RUN) -m network tests/network
