@@ -11,7 +11,7 @@ SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
 WORKERS ?= 2
-# In the order of their names: the other order has files of few tests, which are long ones, last, when a process is left.
+# In the order of their names: by itself xdist begins files of few tests last, and long ones are among them.
 SPREAD := --dist loadfile --no-loadscope-reorder
 # Seconds after which a test that waits for ever fails, with its stack.
 LONGEST_TEST := 240

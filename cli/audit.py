@@ -59,7 +59,7 @@ def audit(
     adaptation with every way of telling data owners outputs of blocks. An attack that fails where nothing is protected
     is said not to have attacked anything. Writes audit.html, audit.json.
 
-    Exit status: 0 everything was attacked; 1 a run failed; 2 wrong input; 3 a round was aborted; 130 Ctrl-C.
+    Exit status: 0 everything was attacked; 1 a run failed; 2 wrong input; 130 Ctrl-C.
     """
     if attacks == ["list"]:
         _list()

@@ -80,11 +80,10 @@ async def audit(order: Order, tell: Tell) -> tuple[AuditFigures, list[Pictures]]
         tell(f"{arm.name}: running it")
         try:
             subject, recordings = await _recorded(order, arm)
+            adversaries = order.adversaries or usual_adversaries(subject)
             if arm.subtracts:
                 run = RunDirectory(order.out / "runs" / arm.name)
                 found.attempts.append(attempted(arm, run, subject.terms.clients))
-            adversaries = order.adversaries or usual_adversaries(subject)
-            if arm.subtracts:
                 adversaries = ((SERVER,),)
             # Every attack proves itself on single uploads, whoever is asked for.
             first = [(SERVER,)] if arm.name == UNPROTECTED else []
