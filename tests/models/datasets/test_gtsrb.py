@@ -6,6 +6,7 @@ import pytest
 from torchvision.datasets import GTSRB
 
 from tacit.models.datasets import gtsrb
+from tacit.models.datasets.samples import FileImages
 
 HEADER = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n"
 
@@ -37,6 +38,32 @@ def test_images_and_labels_are_those_of_torchvision(root: Path) -> None:
         assert samples.labels.tolist() == [label for _, label in reference]
         pixels = samples.images.pixels(np.arange(count), size=8)
         assert np.array_equal(pixels, np.stack([np.asarray(image) for image, _ in reference]))
+
+
+TRACKS = (
+    7, 74, 75, 47, 66, 62, 14, 48, 47, 49, 67, 44, 70, 72, 26, 21, 14, 37, 40, 7, 12, 11, 13, 17, 9, 50, 20, 8, 18, 9,
+    15, 26, 8, 23, 14, 40, 13, 7, 69, 10, 12, 8, 8,
+)  # fmt: skip
+"""Of each class of the published final training set, with 30 pictures each but for one of class 33, which has 29."""
+
+
+def test_of_the_final_training_set_the_34799_images_of_the_literature_are_taken(root: Path) -> None:
+    """All 39,209 names. Files of no content, which nothing decodes here."""
+    final = root / "gtsrb" / "GTSRB" / "Final_Training" / "Images"
+    for label, tracks in enumerate(TRACKS):
+        folder = final / f"{label:05d}"
+        folder.mkdir(parents=True)
+        for track in range(tracks):
+            for number in range(29 if (label, track) == (33, 19) else 30):
+                (folder / f"{track:05d}_{number:05d}.ppm").touch()
+    assert sum(1 for _ in final.rglob("*.ppm")) == 39_209
+    train = gtsrb.read(root).train
+    assert len(train.labels) == 34_799
+    assert isinstance(train.images, FileImages)
+    for label, tracks in enumerate(TRACKS):
+        places = [path for path, at in zip(train.images.paths, train.labels, strict=True) if at == label]
+        assert {path.parent.name for path in places} == {f"{label:05d}"}
+        assert {int(path.name[:5]) for path in places} == set(range(tracks - -(-tracks // 10)))
 
 
 @pytest.mark.parametrize(
