@@ -28,6 +28,10 @@ def experiment(
         Path | None,
         typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default of a twin: digits."),
     ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this arm, or all whose name fits, as 'lenet-*'. Repeatable."),
+    ] = None,
     device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Default runs/<name>, for a twin <name>-small.")
@@ -37,7 +41,7 @@ def experiment(
     """Reproduce a table or figure of a paper: every arm with every seed, by real parties under secure aggregation.
 
     Writes table.md, table.json and plot.svg into the output directory, where the runs are too. Interrupted, the same
-    command goes on where it was; finished runs are not repeated.
+    command goes on where it was; finished runs are not repeated. Arms without all of their runs are named as such.
 
     Exit status: 0 all runs completed; 1 a run failed; 2 wrong input; 3 a round was aborted; 4 a server was lost;
     130 Ctrl-C.
@@ -49,9 +53,11 @@ def experiment(
         _list(console)
         return
     directory = out or Path("runs") / (f"{name}-small" if small else name)
-    chosen = _Chosen(small, seeds, data, device, directory, json_file)
+    chosen = _Chosen(small, seeds, data, tuple(arm or ()), device, directory, json_file)
     if study := STUDIES.get(name):
         verdicts: Sequence[ClaimVerdict] = _run(console, study, chosen)
+    elif chosen.arms and name in MEASUREMENTS:
+        raise output.failure(f"--arm: {name} has rows, which are measured together; leave it out", output.WRONG_INPUT)
     elif measurement := MEASUREMENTS.get(name):
         verdicts = _measure(console, measurement, chosen)
     else:
@@ -70,6 +76,8 @@ class _Chosen:
     small: bool
     seeds: str
     data: Path | None
+    arms: tuple[str, ...]
+    """Patterns of names; none: all of them."""
     device: str
     out: Path
     json_file: Path | None
@@ -79,7 +87,9 @@ class _Chosen:
         # Imported here: drawing takes a second to load, and nobody waits for it before the runs are over.
         from tacit.simulate.experiments.page import command_line
 
-        return command_line(name, small=self.small, seeds=self.seeds, data=self.data, device=self.device)
+        return command_line(
+            name, small=self.small, seeds=self.seeds, data=self.data, device=self.device, patterns=self.arms
+        )
 
 
 def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
@@ -88,14 +98,22 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
     from tacit.parties.runs.directory import RunDirectoryError
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.experiments.data import DataError
-    from tacit.simulate.experiments.engine import AbortedError, prepare, run_study
+    from tacit.simulate.experiments.engine import AbortedError, ArmsError, prepare, run_study
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
 
-    with output.complaining(((SeedsError, DataError, RunDirectoryError), output.WRONG_INPUT), (OSError, output.FAILED)):
-        numbers, out = read_seeds(chosen.seeds), chosen.out
-        work = prepare(study, small=chosen.small, seeds=numbers, data=chosen.data, device=chosen.device, out=out)
+    wrong = (SeedsError, ArmsError, DataError, RunDirectoryError)
+    with output.complaining((wrong, output.WRONG_INPUT), (OSError, output.FAILED)):
+        work = prepare(
+            study,
+            small=chosen.small,
+            seeds=read_seeds(chosen.seeds),
+            data=chosen.data,
+            device=chosen.device,
+            out=chosen.out,
+            patterns=chosen.arms or ("*",),
+        )
     watcher = StudyScreen(console, work)
     kept = "finished runs are kept: give the same command again"
 
@@ -103,11 +121,20 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
         with watcher:
             return await run_study(work, watcher)
 
-    try:
-        results = asyncio.run(interruptible(shown()))
+    def write(results: list[ArmResult]) -> None:
         from tacit.simulate.experiments.page import Page
 
-        Page(work=work, results=results, command=chosen.command(study.name)).write(out, chosen.json_file)
+        if results:
+            Page(work=work, results=results, command=chosen.command(study.name)).write(chosen.out, chosen.json_file)
+
+    try:
+        try:
+            results = asyncio.run(interruptible(shown()))
+        except KeyboardInterrupt:
+            # What is finished can be read, and what is not is named beside it.
+            write(work.results())
+            raise
+        write(results)
     except KeyboardInterrupt:
         raise output.failure(f"interrupted; {kept}", output.INTERRUPTED) from None
     except InputError as error:

@@ -132,16 +132,15 @@ def halve(images: StudyImages, directory: Path) -> tuple[DataConfiguration, Data
 
 def sample(images: StudyImages, directory: Path, *, per_client: int, clients: int) -> DataConfiguration:
     """Write `sample.npz`, with so many training and as many test images for every client, drawn at random; returns how
-    to read it. DataError if there are fewer, OSError if the file cannot be written."""
+    to read it. Of fewer test images all are taken. DataError if there are fewer training images, OSError if the file
+    cannot be written."""
     wanted = per_client * clients
-    drawn: list[Indices] = []
+    if (found := images.samples[0]) < wanted:
+        raise DataError(
+            f"{images.name} has {found:,} training images; {clients} clients with {per_client:,} each need {wanted:,}"
+        )
     generator = np.random.default_rng(_SEED)
-    for part, found in zip(("train", "test"), images.samples, strict=True):
-        if found < wanted:
-            raise DataError(
-                f"{images.name} has {found:,} {part} images; {clients} clients with {per_client:,} each need {wanted:,}"
-            )
-        drawn.append(np.sort(generator.permutation(found)[:wanted]))
+    drawn = [np.sort(generator.permutation(found)[:wanted]) for found in images.samples]
     return _write(images, directory / "sample.npz", *drawn, size=CIFAR10_SHAPE[0])
 
 

@@ -18,6 +18,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +49,10 @@ class Watcher(Protocol):
         ...
 
 
+class ArmsError(ValueError):
+    """A pattern fits no arm; the message names the arms that there are."""
+
+
 class AbortedError(SimulationError):
     """A round of a run gave no accuracy, so that the run cannot be compared with others."""
 
@@ -74,11 +79,15 @@ class PreparedStudy:
     study: Study
     small: bool
     seeds: tuple[int, ...]
+    arms: tuple[Arm, ...]
+    """Those that run."""
     images: StudyImages
     device: str
     out: Path
     federated: DataConfiguration = field(repr=False)
     """What the clients train on."""
+    test_images: int
+    """With which all of them are judged."""
     pretraining: DataConfiguration | None = field(repr=False)
     """What a model is trained on before, if this study does so."""
 
@@ -90,13 +99,17 @@ class PreparedStudy:
     def jobs(self) -> Iterator[Job]:
         """Every run, seed by seed, so that the first seeds of all arms are there first."""
         for seed in self.seeds:
-            for arm in self.size.arms:
-                yield Job(
-                    arm=arm,
-                    seed=seed,
-                    experiment=self._experiment(arm, seed),
-                    directory=self.out / "runs" / arm.name / str(seed),
-                )
+            for arm in self.arms:
+                yield self._job(arm, seed)
+
+    def results(self) -> list[ArmResult]:
+        """Of every arm, among `arms` or not, whose runs with these seeds are all over."""
+        found = []
+        for arm in self.size.arms:
+            runs = tuple(run for seed in self.seeds if (run := self.finished(self._job(arm, seed))) is not None)
+            if len(runs) == len(self.seeds):
+                found.append(ArmResult(arm=arm, runs=runs))
+        return found
 
     def checkpoint(self, seed: int) -> Path:
         """The model that is trained before."""
@@ -119,13 +132,17 @@ class PreparedStudy:
             arm=job.arm.name,
             seed=job.seed,
             directory=str(job.directory.relative_to(self.out)),
-            test_images=len(self.images.source.test.labels),
+            test_images=self.test_images,
             accuracies=[entry["accuracy"] for entry in rounds],
             clipped=sum(entry["clipped"] for entry in rounds),
             seconds=summary["wall_seconds"],
             cost=_cost(summary),
             moves=moves,
         )
+
+    def _job(self, arm: Arm, seed: int) -> Job:
+        directory = self.out / "runs" / arm.name / str(seed)
+        return Job(arm=arm, seed=seed, experiment=self._experiment(arm, seed), directory=directory)
 
     def _experiment(self, arm: Arm, seed: int) -> Experiment:
         replace = msgspec.structs.replace
@@ -145,13 +162,24 @@ class PreparedStudy:
 
 
 def prepare(
-    study: Study, *, small: bool, seeds: Sequence[int], data: Path | None, device: str, out: Path
+    study: Study,
+    *,
+    small: bool,
+    seeds: Sequence[int],
+    data: Path | None,
+    device: str,
+    out: Path,
+    patterns: Sequence[str] = ("*",),
 ) -> PreparedStudy:
     """Check everything that can be checked before a run, and write what all runs share.
 
-    Raises DataError for the images and RunDirectoryError for the directory; OSError if the disk is full.
+    patterns: the arms that run, as the shell matches names. Raises ArmsError for these, DataError for the images and
+    RunDirectoryError for the directory; OSError if the disk is full.
     """
     size = study.size(small=small)
+    for pattern in patterns:
+        if not any(fnmatchcase(arm.name, pattern) for arm in size.arms):
+            raise ArmsError(f"{study.name} has no arm {pattern!r}; it has {', '.join(arm.name for arm in size.arms)}")
     clients = max(arm.experiment.federation.clients for arm in size.arms)
     images = find(
         data,
@@ -162,19 +190,23 @@ def prepare(
     )
     _claim(out, study, size, images, small=small, device=device)
     federated, pretraining = images.configuration, None
+    _, test_images = images.samples
     if size.pretraining is not None:
         pretraining, federated = halve(images, out / "data")
     elif study.images_per_client and not small:
         per_client = study.images_per_client[len(images.source.class_names)]
         federated = sample(images, out / "data", per_client=per_client, clients=clients)
+        test_images = min(test_images, per_client * clients)
     work = PreparedStudy(
         study=study,
         small=small,
         seeds=tuple(seeds),
+        arms=tuple(arm for arm in size.arms if any(fnmatchcase(arm.name, pattern) for pattern in patterns)),
         images=images,
         device=device,
         out=out,
         federated=federated,
+        test_images=test_images,
         pretraining=pretraining,
     )
     list(work.jobs())  # An experiment that contradicts itself says so now.
@@ -182,27 +214,23 @@ def prepare(
 
 
 async def run_study(work: PreparedStudy, watcher: Watcher) -> list[ArmResult]:
-    """Make every run that has no result yet; returns the results of all, arm by arm.
+    """Make every run of the chosen arms that has no result yet; returns the results of all that are over.
 
     Raises as `tacit.simulate.federation.run.simulate` does, and AbortedError.
     """
     await _pretrain(work, watcher)
-    results: list[RunResult] = []
     for job in work.jobs():
+        if work.finished(job) is not None:
+            continue
+        await simulate(_plan(work, job), watcher.began(job.title))
         found = work.finished(job)
         if found is None:
-            await simulate(_plan(work, job), watcher.began(job.title))
-            found = work.finished(job)
-            if found is None:
-                raise AbortedError(
-                    f"{job.title}: a round was aborted, or its model not judged; see {job.directory}, and give the "
-                    "command again"
-                )
-            watcher.ended(job.title, found)
-        results.append(found)
-    return [
-        ArmResult(arm=arm, runs=tuple(result for result in results if result.arm == arm.name)) for arm in work.size.arms
-    ]
+            raise AbortedError(
+                f"{job.title}: a round was aborted, or its model not judged; see {job.directory}, and give the "
+                "command again"
+            )
+        watcher.ended(job.title, found)
+    return work.results()
 
 
 def _cost(summary: dict[str, Any]) -> RunCost:

@@ -26,6 +26,7 @@ from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, mar
 from tacit.simulate.report.figures import style
 
 NOT_RUN: Final = "not run"
+NOT_FINISHED: Final = "not finished"
 
 
 def write(
@@ -140,6 +141,7 @@ class Page:
             "device": self.work.device,
             "seeds": list(self.work.seeds),
             "arms": arms,
+            "unfinished": self._unfinished(),
             "verdicts": study.judge(self.results),
             "differences": self._differences(),
         }
@@ -166,32 +168,45 @@ class Page:
             *(f"- {item}" for item in self._differences()),
         ]
 
+    def _unfinished(self) -> list[str]:
+        finished = {result.arm.name for result in self.results}
+        return [arm.name for arm in self.work.size.arms if arm.name not in finished]
+
     def _differences(self) -> list[str]:
-        images = self.work.images
-        found = [*self.work.size.differences]
-        if not self.work.small and images.samples != CIFAR10_SAMPLES:
-            train, test = images.samples
+        work, found = self.work, [*self.work.size.differences]
+        per_client = work.study.images_per_client
+        if not work.small and not per_client and work.images.samples != CIFAR10_SAMPLES:
+            train, test = work.images.samples
             found.append(f"{train:,} training and {test:,} test images instead of 50,000 and 10,000")
+        if not work.small and per_client:
+            wanted = per_client[len(work.images.source.class_names)] * work.arms[0].experiment.federation.clients
+            if work.test_images < wanted:
+                found.append(f"{work.test_images:,} test images, all that there are, instead of {wanted:,}")
         return found
 
     def _table(self) -> list[str]:
         quantity, _ = self.work.study.quantity(self.results[0])
         sizes = [f"full size: {quantity}", f"small twin: {quantity}"]
         seeds = [f"seed {seed}" for seed in self.work.seeds]
-        rows = []
-        for result in self.results:
-            _, values = self.work.study.quantity(result)
-            ours = _number(statistics.mean(values))
-            ours += f" ± {_number(spread(values))}" if len(values) > 1 else ""
+        results, rows = {result.arm.name: result for result in self.results}, []
+        for arm in self.work.size.arms:
+            ours, runs = NOT_FINISHED, [""] * len(seeds)
+            if result := results.get(arm.name):
+                _, values = self.work.study.quantity(result)
+                ours, runs = _number(statistics.mean(values)), [_number(value) for value in values]
+                ours += f" ± {_number(spread(values))}" if len(values) > 1 else ""
             both = [NOT_RUN, ours] if self.work.small else [ours, NOT_RUN]
-            rows.append([result.arm.name, result.arm.published, *both, *map(_number, values)])
+            rows.append([arm.name, arm.published, *both, *runs])
         table = markdown_table(["arm", "the paper", *sizes, *seeds], rows)
         return [*table, "", "Mean ± sample standard deviation over the seeds, and every run."]
 
 
-def command_line(name: str, *, small: bool, seeds: str, data: Path | None, device: str) -> str:
+def command_line(
+    name: str, *, small: bool, seeds: str, data: Path | None, device: str, patterns: Sequence[str] = ()
+) -> str:
     """The command that repeats these runs, without the places of files on this machine."""
     words = ["tacit", "experiment", name, *(["--small"] if small else []), "--seeds", seeds]
+    words += [word for pattern in patterns for word in ("--arm", pattern)]
     words += ["--data", data.name] if data is not None else []
     words += ["--device", device] if device != "cpu" else []
     return shlex.join(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tacit.models.configuration import TrainingConfiguration
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ZEROS: Final = max(sawada.ZERO_PROBABILITIES)
+UNPROTECTED: Final = "unprotected"
 SCHEMES: Final[dict[str, Protection]] = (
-    {"unprotected": NoProtection()} | sawada.FIXED | sawada.BINARY | sawada.locked(MOST_ZEROS)
+    {UNPROTECTED: NoProtection()} | sawada.FIXED | sawada.BINARY | sawada.locked(MOST_ZEROS)
 )
 STARTS: Final = {"pretrained": "with pre-training", "scratch": "without pre-training"}
 PUBLISHED: Final = {
@@ -49,27 +50,43 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
 def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     """The three sentences of the paper about this figure, and what fresh weights are worth beside locked ones."""
     by_name = {result.arm.name: result for result in results}
-    unprotected = by_name["scratch-unprotected"]
-    fresh, locked = (by_name[f"scratch-{kind}-{MOST_ZEROS}"] for kind in ("binary-weights", "locked-binary-weights"))
-    return [
-        _verdict("with pre-training every scheme ends as accurate as no protection", results, "pretrained", "equal"),
-        _verdict("without pre-training fixed-position falls behind", results, "scratch", "lower", schemes=sawada.FIXED),
-        verdict(
-            {name: differences(by_name[f"scratch-{name}"], unprotected) for name in sawada.BINARY},
-            claim=f"without pre-training binary weights fall behind by less than {100 * MARGIN:.0f} points",
-            above=-MARGIN,
-        ),
-        verdict(
-            {f"R = {MOST_ZEROS}": differences(fresh, locked)},
-            claim="without pre-training fresh binary weights are more accurate than locked ones",
-            above=0.0,
-        ),
-    ]
+    verdicts = []
+    if by_name.keys() >= {f"pretrained-{scheme}" for scheme in SCHEMES}:
+        claim = "with pre-training every scheme ends as accurate as no protection"
+        verdicts.append(_verdict(claim, by_name, "pretrained", "equal", schemes=SCHEMES))
+    if unprotected := by_name.get(f"scratch-{UNPROTECTED}"):
+        if by_name.keys() >= {f"scratch-{scheme}" for scheme in sawada.FIXED}:
+            claim = "without pre-training fixed-position falls behind"
+            verdicts.append(_verdict(claim, by_name, "scratch", "lower", schemes=sawada.FIXED))
+        binary = {name: by_name[f"scratch-{name}"] for name in sawada.BINARY if f"scratch-{name}" in by_name}
+        if len(binary) == len(sawada.BINARY):
+            verdicts.append(
+                verdict(
+                    {name: differences(result, unprotected) for name, result in binary.items()},
+                    claim=f"without pre-training binary weights fall behind by less than {100 * MARGIN:.0f} points",
+                    above=-MARGIN,
+                )
+            )
+    fresh, locked = (
+        by_name.get(f"scratch-{kind}-{MOST_ZEROS}") for kind in ("binary-weights", "locked-binary-weights")
+    )
+    if fresh and locked:
+        verdicts.append(
+            verdict(
+                {f"R = {MOST_ZEROS}": differences(fresh, locked)},
+                claim="without pre-training fresh binary weights are more accurate than locked ones",
+                above=0.0,
+            )
+        )
+    return verdicts
 
 
 def draw(results: Sequence[ArmResult]) -> Figure:
     """Two panels, as the figure has them."""
-    panels = {title: _started(results, start) for start, title in STARTS.items()}
+    panels = {
+        title: [result for result in results if result.arm.name.startswith(f"{start}-")]
+        for start, title in STARTS.items()
+    }
     labels = {result.arm.name: result.arm.name.partition("-")[2] for result in results}
     return figures.curves(panels, labels=labels)
 
@@ -80,19 +97,18 @@ def _published(start: str, scheme: str) -> str:
     return PUBLISHED.get(f"{start}-{scheme}", "a curve: the baseline" if scheme == "unprotected" else PUBLISHED[start])
 
 
-def _started(results: Sequence[ArmResult], start: str) -> list[ArmResult]:
-    return [result for result in results if result.arm.name.startswith(f"{start}-")]
-
-
 def _verdict(
-    claim: str, results: Sequence[ArmResult], start: str, wanted: str, *, schemes: Collection[str] = SCHEMES
+    claim: str, by_name: Mapping[str, ArmResult], start: str, wanted: str, *, schemes: Collection[str]
 ) -> ClaimVerdict:
-    baseline, *others = _started(results, start)
-    chosen = [result for result in others if result.arm.name.removeprefix(f"{start}-") in schemes]
-    found = {result.arm.name: compare(differences(result, baseline)) for result in chosen}
+    baseline = by_name[f"{start}-{UNPROTECTED}"]
+    apart = {
+        name: differences(by_name[name], baseline)
+        for name in (f"{start}-{scheme}" for scheme in schemes if scheme != UNPROTECTED)
+    }
+    found = {name: compare(values) for name, values in apart.items()}
     undecided = "undecided" in found.values()
     refuted = bool(set(found.values()) - {wanted, "undecided"})
-    means = {result.arm.name: 100 * statistics.mean(differences(result, baseline)) for result in chosen}
+    means = {name: 100 * statistics.mean(values) for name, values in apart.items()}
     return ClaimVerdict(
         claim=claim,
         criterion=EQUAL_OR_LOWER,

@@ -145,6 +145,7 @@ class Study(Claim):
     quantity: Callable[[ArmResult], tuple[str, list[float]]] = test_accuracy
     """What the table lists of an arm: its name with the unit, and a value for every run."""
     judge: Callable[[Sequence[ArmResult]], list[ClaimVerdict]]
+    """Gets the arms that are finished; leaves out what these cannot decide."""
     draw: Callable[[Sequence[ArmResult]], Figure]
     details: Callable[[Sequence[ArmResult]], list[str]] = lambda results: []
     """Lines below the table, the last one empty."""

@@ -141,6 +141,7 @@ class StudyTable(TypedDict):
     device: str
     seeds: list[int]
     arms: list[StudyArm]
+    unfinished: list[str]
     verdicts: list[ExperimentVerdict]
     differences: list[str]
 

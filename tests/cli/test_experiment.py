@@ -229,6 +229,51 @@ def test_the_page_says_what_was_not_run(held: Held) -> None:
     assert (held.directory / "plot.svg").read_text().startswith("<?xml")
 
 
+@pytest.fixture(scope="module")
+def chosen(tacit: Invoke, studies: None, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """Two arms of four, interrupted in the second."""
+    directory = tmp_path_factory.mktemp("chosen") / "out"
+
+    def look(title: str, party: str, event: str, fields: dict[str, Any]) -> None:
+        if (title, event) == ("binary, seed 3", "round-done"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        watched(patch, look)
+        arms = ("--arm", "plain", "--arm", "bin*")
+        result = tacit("experiment", "tiny", "--small", "--seeds", 3, *arms, "--data", images, "--out", directory)
+    return result, directory
+
+
+def test_arms_that_are_not_finished_are_listed_after_an_interruption(chosen: tuple[Result, Path]) -> None:
+    result, directory = chosen
+    assert result.exit_code == 130
+    assert "2 runs of 2 rounds" in result.stdout
+    table = check_output(directory / "table.json", "study")
+    assert table["command"] == "tacit experiment tiny --small --seeds 3 --arm plain --arm 'bin*' --data images.npz"
+    assert [arm["name"] for arm in table["arms"]] == ["plain"]
+    assert table["unfinished"] == ["again", "scratch", "binary"]
+    page = (directory / "table.md").read_text()
+    assert "| scratch | not given | not run | not finished |  |" in page
+    assert "Found: 1 arms." in page
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (("sawada-fig5", "--arm", "scratch-*", "--arm", "none"), "sawada-fig5 has no arm 'none'; it has pretrained-un"),
+        (("tastan-table4", "--arm", "ours"), "--arm: tastan-table4 has rows, which are measured together; leave it"),
+    ],
+)
+def test_arms_that_do_not_exist_are_refused(
+    tacit: Invoke, tmp_path: Path, command: tuple[str, ...], complaint: str
+) -> None:
+    refused = tacit("experiment", *command, "--small", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"tacit: {complaint}")
+    assert not (tmp_path / "out").exists()
+
+
 def test_results_of_other_settings_are_not_mixed(tacit: Invoke, held: Held, images: Path) -> None:
     other = tacit("experiment", "tiny", "--small", "--seeds", 3, "--out", held.directory)
     assert other.exit_code == 2

@@ -19,6 +19,7 @@ from tacit.parties.protections.protection import WholeTensors
 from tacit.simulate.experiments.data import DataError, find, sample
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, NAMES, STUDY, details, judge
+from tacit.simulate.experiments.page import Page
 from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
 from tacit.simulate.federation.supervision import Show
 
@@ -139,8 +140,8 @@ def test_the_full_size_runs_on_a_sample_of_the_images(tmp_path: Path) -> None:
 
 
 def test_a_sample_of_more_images_than_there_are_is_refused(tmp_path: Path) -> None:
-    images = find(write(tmp_path / "images.npz", train=60, test=30), small=False, clients=10, halved=False)
-    with pytest.raises(DataError, match=r"images.npz has 30 test images; 10 clients with 4 each need 40"):
+    images = find(write(tmp_path / "images.npz", train=30, test=60), small=False, clients=10, halved=False)
+    with pytest.raises(DataError, match=r"images.npz has 30 training images; 10 clients with 4 each need 40"):
         sample(images, tmp_path / "out", per_client=4, clients=10)
     assert not (tmp_path / "out").exists()
 
@@ -160,6 +161,21 @@ def test_photographs_of_gtsrb_are_resized(tmp_path: Path) -> None:
     assert work.images.configuration.source == "gtsrb"
     with np.load(work.federated.source) as part:
         assert part["x_train"].shape == part["x_test"].shape == (40, 32, 32, 3)
+
+
+def test_of_fewer_test_images_all_are_taken(make_result: MakeResult, tmp_path: Path) -> None:
+    path = write(tmp_path / "images.npz", train=60, test=30)
+    study = replace(STUDY, images_per_client={10: 4})
+    work = prepare(study, small=False, seeds=(0,), data=path, device="cpu", out=tmp_path / "out", patterns=("lenet-*",))
+    with np.load(work.federated.source) as part:
+        assert (len(part["x_train"]), len(part["x_test"]), work.test_images) == (40, 30, 30)
+    assert {job.arm.name for job in work.jobs()} == {f"lenet-{method}" for method in METHODS}
+    results = [make_result(arm, [0.5]) for arm in work.arms[:-1]]
+    text = "\n".join(Page(work=work, results=results, command="tacit experiment").markdown())
+    assert "- 30 test images, all that there are, instead of 40" in text
+    assert "| lenet-fedcg | 0.76 (GTSRB), 0.46 (CIFAR-10) | not finished | not run |  |" in text
+    assert "| FedAvg | 0.500 |" in text
+    assert "| FedCG |" not in text.partition("The paper's own")[0]
 
 
 class Nobody:

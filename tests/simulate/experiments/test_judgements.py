@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
-from tacit.simulate.experiments import aso_table1, sawada_fig5, sawada_fig6
+from tacit.simulate.experiments import aso_table1, fedrsm_table2, sawada_fig5, sawada_fig6
 from tacit.simulate.experiments.study import ArmResult, Study
 
 MakeResult = Callable[..., ArmResult]
@@ -46,6 +46,19 @@ def test_figure_5_is_judged_by_its_results(
     verdicts = sawada_fig5.judge(results)
     assert [verdict.holds for verdict in verdicts] == holds
     assert "scratch-fixed-position" in verdicts[1].detail
+
+
+@pytest.mark.parametrize("study", [aso_table1.STUDY, fedrsm_table2.STUDY, sawada_fig5.STUDY], ids=lambda one: one.name)
+def test_what_is_not_finished_is_not_judged(make_result: MakeResult, study: Study) -> None:
+    results = with_accuracies(study, make_result, [0.9, 0.91])
+    claims = {verdict.claim for verdict in study.judge(results)}
+    lost: set[str] = set()
+    for missing in results:
+        found = {verdict.claim for verdict in study.judge([one for one in results if one is not missing])}
+        assert found <= claims
+        lost |= claims - found
+    assert lost == claims, "every claim needs some arm"
+    assert study.judge([]) == []
 
 
 def test_one_seed_decides_nothing(make_result: MakeResult) -> None:
@@ -94,6 +107,7 @@ def test_counts_that_follow_equation_13_are_found_to(make_result: MakeResult) ->
     generator = np.random.default_rng(7)
     results = counted(make_result, generator)
     assert [verdict.holds for verdict in sawada_fig6.judge(results)] == [True, True]
+    assert [verdict.holds for verdict in sawada_fig6.judge(results[:-1])] == [True], "fresh and locked need both"
     for result in results:
         expected = sawada_fig6.computed(result)
         assert expected.sum() == pytest.approx(1.0, abs=1e-12)
