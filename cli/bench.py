@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tacit.cli.adaptation_figures import show_adaptation
 from tacit.cli.inference_figures import show_blocks, show_ckks, show_student
-from tacit.cli.output import FAILED, json_option, measured, say, table
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, json_option, measured, say, table
 from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 
 JsonFile = Annotated[Path | None, json_option("Write the figures to this file.")]
@@ -21,43 +21,77 @@ Progress = Callable[[str], None]
 app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 
 
+def _usual(of_one: object, of_many: object, **settings: Any) -> Any:
+    """An option whose default depends on whether there are cohorts."""
+    return typer.Option(show_default=f"{of_one}; with --cohorts {of_many}", **settings)
+
+
 @app.command()
 def secagg(
-    clients: Annotated[int, typer.Option(min=2, max=10_000, help="Clients of the sum.")] = 100,
-    dimension: Annotated[int, typer.Option(min=1, help="Entries of the vector.")] = 100_000,
-    dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that drops out after sharing.")] = 0.0,
-    tolerate_dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may drop out.")] = 0.33,
-    corrupt: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may collude.")] = 0.33,
+    context: typer.Context,
+    clients: Annotated[int, typer.Option("--clients", "--cohort", min=2, max=10_000, help="Clients of the sum.")] = 100,
+    cohorts: Annotated[
+        int, typer.Option(min=1, max=10_000, help="So many sums, of clients of their own, added up.")
+    ] = 1,
+    dimension: Annotated[int | None, _usual(100_000, 1_000, min=1, help="Entries of the vector.")] = None,
+    dropout: Annotated[
+        float | None, _usual(0.0, 0.05, min=0, max=0.99, help="Fraction that drops out after sharing.")
+    ] = None,
+    tolerate_dropout: Annotated[
+        float | None, _usual(0.33, 0.05, min=0, max=0.99, help="Fraction that may drop out.")
+    ] = None,
+    corrupt: Annotated[float | None, _usual(0.33, 0.05, min=0, max=0.99, help="Fraction that may collude.")] = None,
     mode: Annotated[
-        Literal["semi-honest", "active"], typer.Option(help="What the server is trusted with.")
-    ] = "semi-honest",
+        Literal["semi-honest", "active"] | None,
+        _usual("semi-honest", "active", help="What the server is trusted with."),
+    ] = None,
     graph: Annotated[
         Literal["auto", "complete", "regular"], typer.Option(help="Who masks with whom; auto: regular from 20 on.")
     ] = "auto",
     counts: Annotated[bool, typer.Option("--counts", help="Let every coordinate carry a count.")] = False,
     transport: Annotated[Literal["memory", "zmq"], typer.Option(help="How messages travel.")] = "memory",
     profile: Annotated[bool, typer.Option("--profile", help="Show the seconds by kind of work.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where cohorts that are done are kept, so that none is summed twice.")
+    ] = Path("runs/cohorts"),
     json_file: JsonFile = None,
 ) -> None:
-    """One secure sum with the real machines and real cryptography, timed party by party.
+    """One secure sum with the real machines and real cryptography, timed party by party; or one for each of many
+    cohorts, on all cores, added up.
+
+    Interrupted, the command for many cohorts goes on where it was; one for more of them adds to those that are there.
 
     Exit status: 0 the sum is exact; 1 it is not, could not be computed, or the file cannot be written; 2 wrong input.
     """
+    from tacit.parties.runs.directory import RunDirectoryError
+    from tacit.simulate.bench import cohorts as many
     from tacit.simulate.bench.secagg import SumBenchmark, measure
 
+    one = cohorts == 1
     setting = SumBenchmark(
         clients=clients,
-        dimension=dimension,
-        dropout=dropout,
-        tolerate_dropout=tolerate_dropout,
-        corrupt=corrupt,
-        active=mode == "active",
+        dimension=dimension or (100_000 if one else 1_000),
+        dropout=(0.0 if one else 0.05) if dropout is None else dropout,
+        tolerate_dropout=(0.33 if one else 0.05) if tolerate_dropout is None else tolerate_dropout,
+        corrupt=(0.33 if one else 0.05) if corrupt is None else corrupt,
+        active=(mode or ("semi-honest" if one else "active")) == "active",
         graph=graph,
         counts=counts,
         sockets=transport == "zmq",
+        everybody=0 if one else many.EVERYBODY,
     )
 
+    def work_on_cohorts(progress: Progress) -> dict[str, Any]:
+        _refuse(context, {"transport", "profile", "counts"}, "of one sum only; leave it out with --cohorts")
+        with complaining((RunDirectoryError, WRONG_INPUT)):
+            return many.measure(many.CohortsBenchmark(setting=setting, cohorts=cohorts, directory=out), progress)
+
+    if not one:
+        _measured(work_on_cohorts, _show_figures, json_file, "bench-cohorts")
+        return
+
     def work(progress: Progress) -> dict[str, Any]:
+        _refuse(context, {"out"}, "for --cohorts; leave it out")
         return measure(setting, lambda phase: progress(phase.lower().replace("_", " ")), profile=profile)
 
     figures = _measured(work, _show_sum, json_file, "bench-secagg")
@@ -385,6 +419,15 @@ def _show_protection(console: Console, figures: dict[str, Any]) -> None:
     console.print(table(headings, schemes, title=f"{default['parameters']:,} parameters"))
 
 
+def _show_figures(console: Console, figures: dict[str, Any]) -> None:
+    shown = Table(show_header=False)
+    for key, value in figures.items():
+        if not isinstance(value, dict | bool):
+            shown.add_row(key, f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
+    shown.add_row("sum_is_exact", "yes" if figures["sum_is_exact"] else "NO")
+    console.print(shown)
+
+
 def _show_sum(console: Console, figures: dict[str, Any]) -> None:
     costs = [
         (phase, client, figures["client_p95_ms"][phase], figures["server_ms"][phase])
@@ -394,12 +437,7 @@ def _show_sum(console: Console, figures: dict[str, Any]) -> None:
     rows = [(phase, f"{middle:.2f}", f"{most:.2f}", f"{server:.1f}") for phase, middle, most, server in costs]
     headings = ("phase", "client, median", "client, p95", "server")
     console.print(table(headings, rows, title="milliseconds by phase"))
-    rest = Table(show_header=False)
-    for key, value in figures.items():
-        if not isinstance(value, dict | bool) and not key.endswith("_ms"):
-            rest.add_row(key, f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
-    rest.add_row("sum_is_exact", "yes" if figures["sum_is_exact"] else "NO")
-    console.print(rest)
+    _show_figures(console, {key: value for key, value in figures.items() if not key.endswith("_ms")})
     if kinds := figures.get("profile_seconds"):
         shares = [
             (kind, f"{seconds:.2f}", f"{seconds / figures['wall_seconds']:.0%}")

@@ -46,6 +46,7 @@ OUTPUTS: Final = {
     "roster": OutputFile("roster show", _RUNS, "RosterFigures"),
     "data": OutputFile("data inspect", _RUNS, "DataFigures"),
     "bench-secagg": OutputFile("bench secagg", _MORE, "SumBenchmarkFigures"),
+    "bench-cohorts": OutputFile("bench secagg, of cohorts", _MORE, "CohortsBenchmarkFigures"),
     "bench-protection": OutputFile("bench protection", _MORE, "ProtectionBenchmarkFigures"),
     "bench-crypten": OutputFile("bench crypten", _MORE, "CryptenBenchmarkFigures"),
     "bench-network": OutputFile("bench network", _MORE, "NetworkBenchmarkFigures"),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 import numpy as np
@@ -45,7 +45,7 @@ def vector(ring: Ring, length: int, number: int) -> Words:
 class TimedClient:
     """A client, timed by phase."""
 
-    def __init__(self, agreement: Agreement, number: int, signing: SigningKey) -> None:
+    def __init__(self, agreement: Agreement, number: int, signing: SigningKey, words: Words) -> None:
         self.seconds: dict[Phase, float] = defaultdict(float)
         self.masks = 0
         self._name = agreement.cohort[number]
@@ -56,7 +56,7 @@ class TimedClient:
             signing=signing,
             entropy=os.urandom,
         )
-        self._vector = vector(agreement.ring, agreement.length, number)
+        self._vector = words
 
     def start(self) -> list[Frames]:
         """Its advert. Its vector is there already."""
@@ -96,6 +96,17 @@ class TimedServer:
         self.summed: Summed | None = None
         self.machine = AggregationServer(agreement, 0.0)
         self._links = {name: Link(SERVER, name, agreement.session, self.traffic, MESSAGES) for name in agreement.cohort}
+
+    def exchange(self, sender: str, frames: Frames, dropping: Container[str]) -> list[tuple[str, Frames]]:
+        """What it says to whom after this message, when those who drop out are gone as it asks for the vectors."""
+        messages, delivered = deque(self.receive(sender, frames)), []
+        while messages:
+            receiver, message = messages.popleft()
+            if receiver in dropping and self.machine.state.value == Phase.MASKED_INPUT.value:
+                messages.extend(self.drop(receiver))
+            else:
+                delivered.append((receiver, message))
+        return delivered
 
     def receive(self, sender: str, frames: Frames) -> list[tuple[str, Frames]]:
         self.received[sender] += sum(len(frame) for frame in frames)

@@ -20,7 +20,7 @@ from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
-from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient, TimedServer
+from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient, TimedServer, vector
 from tacit.simulate.bench.peak import Peak
 
 BATCH: Final = 32
@@ -113,13 +113,8 @@ def exchange(
         for pipe in wait([host.pipe for host in busy.values()]):
             for member, answers in busy.pop(pipe).collect():
                 for frames in answers:
-                    messages = deque(server.receive(names[member], frames))
-                    while messages:
-                        receiver, message = messages.popleft()
-                        if receiver in dropping and server.machine.state.value == Phase.MASKED_INPUT.value:
-                            messages.extend(server.drop(receiver))
-                        else:
-                            queue_of[members[receiver]].append((members[receiver], message))
+                    for receiver, message in server.exchange(names[member], frames, dropping):
+                        queue_of[members[receiver]].append((members[receiver], message))
         if server.machine.state.value != phase:
             phase = server.machine.state.value
             progress(phase)
@@ -129,7 +124,10 @@ def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], pr
     # A real client is alone: it does not pay for a collector that walks over thousands of others.
     gc.disable()
     peak = Peak()
-    clients = {member: TimedClient(agreement, member, SigningKey(secret)) for member, secret in secrets.items()}
+    clients = {
+        member: TimedClient(agreement, member, SigningKey(secret), vector(agreement.ring, agreement.length, member))
+        for member, secret in secrets.items()
+    }
     stopwatch = Stopwatch()
     with stopwatch if profile else nullcontext():
         while True:

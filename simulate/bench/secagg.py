@@ -52,11 +52,13 @@ class SumBenchmark:
     """Whether every coordinate carries a count of its contributors."""
     sockets: bool
     """Whether messages go over ZeroMQ with CURVE instead of a queue in memory."""
+    everybody: int = 0
+    """Whose values the ring has to hold, if there are more cohorts than this one."""
 
     def agreement(self, signing_keys: tuple[bytes, ...]) -> Agreement:
         """One round of these clients. ValueError where there are no parameters for them."""
         packing = Packing(
-            clients=self.clients,
+            clients=max(self.clients, self.everybody),
             clip=1.0,
             value_bits=VALUE_BITS,
             max_weight=1,

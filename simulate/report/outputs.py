@@ -188,6 +188,27 @@ class SumBenchmarkFigures(TypedDict):
     profile_seconds: NotRequired[dict[str, float]]
 
 
+class CohortsBenchmarkFigures(TypedDict):
+    """Secure sums of many cohorts, added up."""
+
+    clients: int
+    cohorts: int
+    computed_now: int
+    survivors: int
+    total_mean: float
+    client_median_ms: float
+    server_median_ms: float
+    cohort_seconds: float
+    bytes_up_per_client: int
+    peak_mb_of_a_process: float
+    peak_mb_of_all: float
+    neighbours: int
+    threshold: int
+    ring_bits: int
+    sum_is_exact: bool
+    wall_seconds: float
+
+
 class ProtectionBenchmarkFigures(TypedDict):
     """What protections cost a client."""
 

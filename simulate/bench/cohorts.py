@@ -1,0 +1,202 @@
+"""`tacit bench secagg --cohorts`: a sum over so many clients that one server does not serve them at once.
+
+Clients come in cohorts. Each has a secure sum of its own, with the machines and the cryptography of all other sums,
+and every client with keys of its own; what the cohorts open is added up. So the work grows with the number of cohorts
+alone, and cohorts share nothing: each core works on one at a time, with server and clients in one process.
+
+A cohort that is done is kept in the directory of the benchmark (`cohorts/NUMBER.npz`: its total, uint64 [D], and its
+figures), so that a command that was interrupted goes on where it was, and one for more cohorts adds to them. Values are
+16 bits of a ring that holds the sum over everybody, so that the total is one of whole numbers, and compared as such.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tacit.parties.runs.directory import RunDirectoryError, claim, write_arrays, writing
+from tacit.protocol.core.primitives import SigningKey
+from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient, TimedServer
+from tacit.simulate.bench.peak import highest_bytes
+from tacit.simulate.bench.secagg import VALUE_BITS, SumBenchmark
+
+EVERYBODY: Final = 1 << 20
+"""Clients of all cohorts together, at most: the ring is for so many, whatever their number, so that more cohorts can be
+added later."""
+
+Total = npt.NDArray[np.uint64]
+"""Sum of values, [D]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortFigures:
+    """What one cohort took."""
+
+    clients: int
+    survivors: int
+    client_ms: float
+    """Median of the clients that stayed."""
+    server_ms: float
+    seconds: float
+    bytes_up: int
+    """Of all of its clients."""
+    peak_mb: float
+    """Of the process that worked on it, highest so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortsBenchmark:
+    """What to measure."""
+
+    setting: SumBenchmark
+    """Of one cohort, with a ring for all."""
+    cohorts: int
+    directory: Path
+
+    def path(self, number: int) -> Path:
+        """Of a cohort that is done."""
+        return self.directory / "cohorts" / f"{number}.npz"
+
+
+def measure(benchmark: CohortsBenchmark, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Sum the cohorts that are missing, add up all, and return the figures.
+
+    Raises BenchmarkError if a sum was not computed or is not exact, RunDirectoryError if the directory is that of
+    another setting, OSError if it cannot be written, and ValueError for more clients than EVERYBODY.
+    """
+    if (clients := benchmark.setting.clients * benchmark.cohorts) > EVERYBODY:
+        raise ValueError(f"{clients:,} clients are more than {EVERYBODY:,}, for which the ring is; take fewer cohorts")
+    _claim(benchmark)
+    missing = [number for number in range(benchmark.cohorts) if not benchmark.path(number).exists()]
+    began, kept = time.perf_counter(), benchmark.cohorts - len(missing)
+    for done, number in enumerate(_work(benchmark.setting, missing, benchmark.directory), start=kept + 1):
+        progress(f"cohort {number + 1} is done, {done:,} of {benchmark.cohorts:,}")
+    wall_seconds = time.perf_counter() - began
+    agreement = benchmark.setting.agreement(tuple(bytes(32) for _ in range(benchmark.setting.clients)))
+    total, figures = np.zeros(agreement.length, np.uint64), []
+    for number in range(benchmark.cohorts):
+        one, found = _read(benchmark.path(number))
+        total += one
+        figures.append(found)
+    survivors = sum(one.survivors for one in figures)
+    return {
+        "clients": sum(one.clients for one in figures),
+        "cohorts": len(figures),
+        "computed_now": len(missing),
+        "survivors": survivors,
+        "total_mean": float(total.mean() / survivors),
+        "client_median_ms": median(one.client_ms for one in figures),
+        "server_median_ms": median(one.server_ms for one in figures),
+        "cohort_seconds": sum(one.seconds for one in figures),
+        "bytes_up_per_client": round(sum(one.bytes_up for one in figures) / sum(one.clients for one in figures)),
+        "peak_mb_of_a_process": max(one.peak_mb for one in figures),
+        "peak_mb_of_all": highest_bytes() / 1e6 + _processes() * max(one.peak_mb for one in figures),
+        "neighbours": agreement.parameters.neighbours,
+        "threshold": agreement.parameters.threshold,
+        "ring_bits": agreement.ring.bits,
+        "wall_seconds": wall_seconds,
+        # A cohort whose total is not that of its survivors has raised already.
+        "sum_is_exact": True,
+    }
+
+
+def cohort(setting: SumBenchmark, number: int) -> tuple[Total, CohortFigures]:
+    """One cohort, in this process: the total of its survivors, and what it took. BenchmarkError if it is not exact."""
+    began = time.perf_counter()
+    signing = [SigningKey(os.urandom(32)) for _ in range(setting.clients)]
+    agreement = setting.agreement(tuple(key.public for key in signing))
+    staying = setting.clients - int(setting.dropout * setting.clients)
+    dropping = set(agreement.cohort[staying:])
+    server = TimedServer(agreement)
+    clients = {
+        name: TimedClient(agreement, member, key, values(number, member, agreement.length).astype(agreement.ring.word))
+        for member, (name, key) in enumerate(zip(agreement.cohort, signing, strict=True))
+    }
+    waiting: deque[tuple[str, Frames | None]] = deque((name, None) for name in clients)
+    while waiting:
+        name, frames = waiting.popleft()
+        answers = clients[name].start() if frames is None else clients[name].receive(frames)
+        for answer in answers:
+            waiting.extend(server.exchange(name, answer, dropping))
+    if server.summed is None:
+        raise BenchmarkError(f"cohort {number}: the exchange ended without a sum")
+    total = server.summed.total.astype(np.uint64)
+    expected = np.zeros(agreement.length, np.uint64)
+    for name in server.summed.survivors:
+        expected += values(number, agreement.cohort.index(name), agreement.length)
+    if not np.array_equal(total, expected):
+        raise BenchmarkError(f"cohort {number}: the total is not the sum of the vectors of its survivors")
+    stayed = [sum(clients[name].seconds.values()) for name in agreement.cohort[:staying]]
+    return total, CohortFigures(
+        clients=setting.clients,
+        survivors=len(server.summed.survivors),
+        client_ms=1e3 * median(stayed),
+        server_ms=1e3 * sum(server.seconds.values()),
+        seconds=time.perf_counter() - began,
+        bytes_up=sum(server.received.values()),
+        peak_mb=highest_bytes() / 1e6,
+    )
+
+
+def values(number: int, member: int, length: int) -> Total:
+    """What a client of a cohort gives: uniform 16-bit values, the same whenever they are asked for."""
+    return np.random.default_rng([number, member]).integers(0, 1 << VALUE_BITS, length, np.uint64)
+
+
+def _work(setting: SumBenchmark, missing: list[int], directory: Path) -> Iterator[int]:
+    if not missing:
+        return
+    with ProcessPoolExecutor(_processes(), mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(_keep, setting, number, directory / "cohorts" / f"{number}.npz") for number in missing]
+        try:
+            for done in as_completed(waiting):
+                yield done.result()
+        except BrokenProcessPool:
+            raise BenchmarkError("a process that works on cohorts died; give the same command again") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _keep(setting: SumBenchmark, number: int, path: Path) -> int:
+    gc.disable()  # A real client is alone: it does not pay for a collector that walks over a thousand others.
+    total, figures = cohort(setting, number)
+    gc.collect()
+    half = path.with_suffix(".part.npz")
+    write_arrays(half, total=total, figures=np.frombuffer(msgspec.json.encode(asdict(figures)), np.uint8))
+    half.replace(path)
+    return number
+
+
+def _read(path: Path) -> tuple[Total, CohortFigures]:
+    with np.load(path) as kept:
+        return kept["total"], msgspec.json.decode(kept["figures"].tobytes(), type=CohortFigures)
+
+
+def _processes() -> int:
+    return os.cpu_count() or 1
+
+
+def _claim(benchmark: CohortsBenchmark) -> None:
+    # The number of cohorts may grow; what one of them is may not change.
+    stamp = msgspec.json.encode(asdict(benchmark.setting))
+    path = benchmark.directory / "benchmark.json"
+    if not path.exists():
+        claim(benchmark.directory, benchmark.directory / "cohorts")
+        with writing(path):
+            path.write_bytes(stamp)
+    elif path.read_bytes() != stamp:
+        raise RunDirectoryError(f"{benchmark.directory} holds cohorts of another setting: choose another with --out")

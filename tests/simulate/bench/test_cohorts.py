@@ -1,0 +1,73 @@
+"""`tacit bench secagg --cohorts` adds up the sums of many cohorts, and goes on where it was."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+from tacit.simulate.bench.cohorts import values
+from tests.cli.outputs import check_output
+
+COHORT, LENGTH = 8, 40
+
+
+def bench(directory: Path, cohorts: int, *arguments: object) -> Result:
+    command = ["bench", "secagg", "--cohort", COHORT, "--cohorts", cohorts, "--dimension", LENGTH, "--dropout", 0.25]
+    command += ["--tolerate-dropout", 0.25, "--corrupt", 0.2, "--out", directory / "out", *arguments]
+    return CliRunner().invoke(app, [str(word) for word in [*command, "--json", directory / "figures.json"]])
+
+
+@pytest.fixture(scope="module")
+def summed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("cohorts")
+    done = bench(directory, 3)
+    assert done.exit_code == 0, done.output
+    return directory, check_output(directory / "figures.json", "bench-cohorts")
+
+
+def test_the_sums_are_those_of_the_survivors(summed: tuple[Path, dict[str, Any]]) -> None:
+    directory, figures = summed
+    assert (figures["clients"], figures["survivors"], figures["computed_now"]) == (24, 18, 3)
+    totals = []
+    for number in range(3):
+        with np.load(directory / "out" / "cohorts" / f"{number}.npz") as kept:
+            totals.append(kept["total"])
+        length = len(totals[-1])
+        # The last quarter of each cohort drops out.
+        given = [values(number, member, length).tolist() for member in range(6)]
+        assert totals[-1].tolist() == [sum(column) for column in zip(*given, strict=True)]
+    assert figures["total_mean"] == pytest.approx(sum(map(int, sum(totals))) / length / 18)
+
+
+def test_what_is_done_is_not_done_again(summed: tuple[Path, dict[str, Any]]) -> None:
+    directory, before = summed
+    cohorts = directory / "out" / "cohorts"
+    written = (cohorts / "0.npz").stat().st_mtime_ns
+    (cohorts / "1.npz").unlink()
+    assert bench(directory, 4).exit_code == 0
+    figures = check_output(directory / "figures.json", "bench-cohorts")
+    assert (figures["clients"], figures["survivors"], figures["computed_now"]) == (32, 24, 2)
+    assert figures["ring_bits"] == before["ring_bits"] >= 16 + 20
+    assert (cohorts / "0.npz").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--dimension", LENGTH + 1), "holds cohorts of another setting: choose another with --out"),
+        (("--profile",), "--profile: of one sum only; leave it out with --cohorts"),
+        (("--transport", "zmq", "--counts"), "--counts, --transport: of one sum only; leave it out with --cohorts"),
+        (("--cohort", 2000, "--cohorts", 1000), "2,000,000 clients are more than 1,048,576, for which the ring is"),
+        (("--cohorts", 1), "--out: for --cohorts; leave it out"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    summed: tuple[Path, dict[str, Any]], arguments: tuple[object, ...], complaint: str
+) -> None:
+    refused = bench(summed[0], 3, *arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
