@@ -1,8 +1,7 @@
 """How far FedRSM is behind FedAvg after 8, 10 and 16 rounds: the transformer of `fedrsm-table2 --small`, more seeds.
 
 All clients train in this process, one after the other, and their vectors are added in the clear: the models are those
-of a run with processes, in less time. Images are divided by Dirichlet (alpha = 1), the default of a run, where the
-twin divides them evenly.
+of a run with processes, in less time. Images are divided as in the twin, evenly.
 
     python docs/demonstrations/fedrsm_delay.py [SEEDS]
 """
@@ -17,6 +16,7 @@ import torch
 from msgspec import structs
 from one_process import rounds
 
+from tacit.models.configuration import DataConfiguration
 from tacit.simulate.experiments.fedrsm_table2 import SMALL_MODELS, experiment
 
 ROUNDS = (8, 10, 16)
@@ -25,7 +25,8 @@ ROUNDS = (8, 10, 16)
 def accuracies(method: str, seed: int) -> list[float]:
     """Test accuracy in percent after each of ROUNDS."""
     chosen = experiment(method, SMALL_MODELS["vit"], small=True)
-    chosen = structs.replace(chosen, federation=structs.replace(chosen.federation, rounds=max(ROUNDS)))
+    federation = structs.replace(chosen.federation, rounds=max(ROUNDS))
+    chosen = structs.replace(chosen, federation=federation, data=DataConfiguration(partition="iid"))
     return [each.accuracy() for each in rounds(chosen, seed) if each.number in ROUNDS]
 
 
