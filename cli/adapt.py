@@ -140,12 +140,8 @@ class _Screen:
         if not number:
             output.say(self._console, f"before learning: {line}")
             return
-        told = self._learned[number]
-        output.say(
-            self._console,
-            f"round {number:>3} of {self._rounds}  {line}; while learning: loss {told['train_loss']:.3f}, accuracy "
-            f"{told['train_accuracy']:.3f} on {told['images']} images of {told['owners']} data owners",
-        )
+        words = output.learned_words(self._learned[number])
+        output.say(self._console, f"round {number:>3} of {self._rounds}  {line}; {words}")
 
     def finish(self, summary: AdaptationFigures, path: Path) -> None:
         """What came of it."""

@@ -106,10 +106,7 @@ def _show_learning(console: Console, rounds: int, event: str, fields: dict[str, 
     elif event == "agreed":
         say(f"model {fields['weights']}, {fields['input']} input")
     elif event == "learned":
-        say(
-            f"round {fields['round']:>3} of {rounds}  while learning: loss {fields['train_loss']:.3f}, accuracy "
-            f"{fields['train_accuracy']:.3f} on {fields['images']} images of {fields['owners']} data owners"
-        )
+        say(f"round {fields['round']:>3} of {rounds}  {output.learned_words(fields)}")
     elif event == "round-lost":
         say(f"round {fields['round']:>3} is lost: {fields['detail']}", style="yellow")
     elif event == "session-lost":

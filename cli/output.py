@@ -197,6 +197,16 @@ def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -
             write_output(schema, figures, json_file)
 
 
+def learned_words(fields: Mapping[str, Any]) -> str:
+    """What a round of adaptation says of the images that it learned from."""
+    if not fields["images"]:
+        return f"nothing was learned: every batch of {fields['owners']} data owners was out of range"
+    return (
+        f"while learning: loss {fields['train_loss']:.3f}, accuracy {fields['train_accuracy']:.3f} on "
+        f"{fields['images']} images of {fields['owners']} data owners"
+    )
+
+
 REFUSED: Final = "refused: out of range, ask again with another image"
 """What is shown in the place of a label."""
 

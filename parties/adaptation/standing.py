@@ -63,9 +63,9 @@ class Learnt:
 class Counted:
     """What the sums over all owners say of a round, before its steps."""
 
-    loss: float
-    """Mean over the images."""
-    accuracy: float
+    loss: float | None
+    """Mean over the images; None, as the accuracy, where every batch was refused."""
+    accuracy: float | None
     images: int
     weight: int = 1
     """Of all owners together, by which the sum of their parameters is divided."""
@@ -74,8 +74,10 @@ class Counted:
     def of(cls, words: torch.Tensor, classes: int) -> Counted:
         """From the last words of both owners' sums together, int64 [COUNTS]."""
         loss, correct, images, weight = words.tolist()
-        most = max(images, 1)
-        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * most), (correct >> COUNT_BITS) / most, images, weight)
+        if not images:
+            # What noise or rounding left of nothing is no accuracy.
+            return cls(None, None, images, weight)
+        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * images), (correct >> COUNT_BITS) / images, images, weight)
 
 
 class Standing:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from tacit.cli.output import learned_words
 from tacit.models.adapters.federated import Schedule
 from tacit.parties.adaptation.federation import mean_of, shares_of_known
 from tacit.parties.adaptation.fixed_point import KEPT
@@ -96,6 +97,15 @@ def test_counts_have_as_much_of_what_they_can_be(probing: PublicLearning) -> Non
         expected = own.multiplier * half
         variance = expected**2 + (half == 0.5) / 12 / images**2
         assert abs(found.square().mean().item() / variance - 1) < 6 * math.sqrt(2 / DRAWS)
+
+
+def test_of_no_image_noise_is_neither_loss_nor_accuracy(probing: PublicLearning) -> None:
+    """Every batch was refused; the screen used to say an accuracy of -1.000 on 0 images."""
+    for words in (noise(probing).words(3, 3)[-COUNTS:], torch.tensor([0, -1, 0, 3])):
+        told = Counted.of(words, probing.classes)
+        assert (told.loss, told.accuracy, told.images) == (None, None, 0)
+        fields = {"train_loss": told.loss, "train_accuracy": told.accuracy, "images": told.images, "owners": 3}
+        assert learned_words(fields) == "nothing was learned: every batch of 3 data owners was out of range"
 
 
 def test_parameters_are_below_the_largest_norm(one_block: Transformer) -> None:
