@@ -19,7 +19,7 @@ LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end network soak ckks exhaustive audit fuzz fuzz-minute mutants check format docs vectors bench clean
+.PHONY: help setup demo test end-to-end network soak ckks exhaustive audit fuzz fuzz-minute mutants check format docs vectors bench wheel resolve sign-versions clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,8 +87,37 @@ vectors: setup ## write the test vectors again
 bench: setup ## measure what secure aggregation costs, and write docs/costs.md (minutes)
 	$(BIN)/python -m docs.generate.costs docs
 
+# As a user does it: pip, no constraints, no CrypTen. Torch alone, gigabytes, comes from what uv keeps since `make setup`.
+ALONE := .wheel/bin
+wheel: setup ## build the wheel, install it by pip in an environment of its own, and run there what needs no CrypTen (minutes)
+	rm -rf build dist .wheel
+	$(UV) build --quiet --out-dir dist || $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	rm -rf build *.egg-info
+	$(PYTHON) -m venv .wheel
+	$(UV) pip install --quiet --python $(ALONE)/python torch torchvision || true
+	$(ALONE)/pip install --quiet dist/*.whl
+	$(ALONE)/tacit --help > /dev/null
+	$(ALONE)/tacit conformance vectors
+	$(ALONE)/tacit simulate --clients 3 --rounds 1 --verify --out .wheel/run
+	$(UV) pip install --quiet --python $(ALONE)/python "$$(echo dist/*.whl)[dev]" || $(ALONE)/pip install --quiet "$$(echo dist/*.whl)[dev]"
+	! $(ALONE)/python -c "import crypten" 2> /dev/null
+	$(ALONE)/python -m pytest -q -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end" \
+	    tests/secagg tests/protocol/core tests/protocol/sum tests/cli/test_without_crypten.py tests/cli/test_schema.py
+
+# Pythons that pyproject.toml is resolved for, with wheels for everything; the suite runs on the first.
+PYTHONS := 3.11 3.12 3.13
+resolve: setup ## find packages, as wheels, for every Python of PYTHONS="3.11 3.12 3.13"; nothing is installed
+	for version in $(PYTHONS); do \
+	  $(UV) pip compile --quiet --python-version $$version --only-binary :all: --no-header --no-annotate \
+	      --extra dev --extra crypten --extra lora --extra ckks --output-file .uv/$$version.txt pyproject.toml || exit 1; \
+	  echo "$$version: $$(wc -l < .uv/$$version.txt) packages, torch $$(sed -n 's/^torch==//p' .uv/$$version.txt)"; \
+	done
+
+sign-versions: setup ## for a release: list the versions of the wire, and sign the list with KEY=... (SECURITY.md)
+	$(BIN)/python -m docs.generate.versions docs/spec "$(KEY)"
+
 clean: ## remove everything that can be made again
-	rm -rf build dist *.egg-info .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf build dist *.egg-info .wheel .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 
 # The project is installed as a wheel, not in place: what is tested is what a user gets.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LICENSE
@@ -107,7 +136,8 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; } || true
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt \
-	    -r pyproject.toml --extra dev || \
-	  SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
-	  $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev]'
+	    -r pyproject.toml --extra dev --extra crypten || \
+	  $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev,crypten]'
+	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt --no-deps crypten || \
+	  $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps crypten
 	touch $@

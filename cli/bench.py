@@ -118,9 +118,13 @@ def crypten(
 
     Exit status: 0 done; 1 a party ended early, or the file cannot be written; 2 wrong input.
     """
-    from tacit.simulate.bench.crypten import measure
 
-    _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file, "bench-crypten")
+    def work(progress: Progress) -> dict[str, Any]:
+        from tacit.simulate.bench.crypten import measure
+
+        return measure(progress, repeats=repeats)
+
+    _measured(work, _show_crypten, json_file, "bench-crypten")
 
 
 @app.command()

@@ -1,5 +1,8 @@
 """The one place that imports CrypTen, and that corrects it: everybody else takes `crypten` from here.
 
+It is no dependency that pip could install (docs/crypten.md): where it is missing, importing this module raises
+CryptenMissingError, which says how to install it.
+
 CrypTen 0.4.1 imports torch.onnx._internal.registration for its ONNX converter. Newer torch (2.9 on) has moved that
 module; it gets its old name back before CrypTen looks for it.
 
@@ -23,14 +26,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacit.parties.crypten.errors import CryptenMissingError
+
 _OLD = "torch.onnx._internal.registration"
 _NEW = "torch.onnx._internal.torchscript_exporter.registration"
 
 if _OLD not in sys.modules and find_spec(_OLD) is None:
     sys.modules[_OLD] = import_module(_NEW)
 
-import crypten  # noqa: E402
-import crypten.mpc.provider.provider  # noqa: E402
+try:
+    import crypten
+    import crypten.mpc.provider.provider
+except ImportError as reason:
+    raise CryptenMissingError(reason) from None
 
 __all__ = ["Replacement", "corrected", "crypten", "replaced"]
 

@@ -46,7 +46,7 @@ from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes
 from tacit.protocol.adaptation.told import Reveal, told_blocks
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.bench import stock_adapters
+from tacit.simulate.bench import stock_adapters, stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.learning_session import LearningSession, SessionCosts, learn
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
@@ -96,7 +96,7 @@ class _Task:
 
 def measure(setting: AdaptationBenchmark, progress: Progress) -> dict[str, Any]:
     """The figures, under stable keys. ProcessError if a party fails, BenchmarkError if none can be run here, or a batch
-    is out of range.
+    is out of range; CryptenMissingError, a ValueError, if CrypTen is asked for and not installed.
 
     `arms` has a row for each, by what is revealed. Its seconds, their parts, and bytes are those of the median batch,
     online, at the data owner; the first batch of a session does not count. A round counts from the end of the one
@@ -107,6 +107,8 @@ def measure(setting: AdaptationBenchmark, progress: Progress) -> dict[str, Any]:
     """
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
     figures = asdict(setting) | {"cores": len(cores)}
+    if setting.against is not None:
+        stock_blocks.stock_library()  # Refused now rather than after minutes.
     progress("making the model, and rehearsing")
     task = _task(setting)
     try:

@@ -116,7 +116,8 @@ def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[str, Any]:
     """The figures, under stable keys. ValueError for a model that cannot be computed, ProcessError if a party fails,
-    BenchmarkError if none can be run here.
+    BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if others are compared and CrypTen is not
+    installed.
 
     Bytes are those of shares, of one pass of all blocks: between the owners, and what the dealer, or the third party,
     sends each of them; `relayed_bytes` are all that have passed the relay of a shaped link, from the first greeting on.
@@ -128,6 +129,8 @@ def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[
     half of that is given, the data owner's for both.
     """
     resolve_device(setting.device)
+    if setting.against is not None:
+        stock_blocks.stock_library()  # Refused now rather than after minutes.
     tasks = {}
     for name, approximation in ((TRUE, STOCK), (POLYNOMIALS, Approximation())):
         progress(f"making the model: {_said(name)}")

@@ -2,11 +2,11 @@
 
 SHAFT is a public fork of CrypTen, https://github.com/andeskyl/SHAFT, whose package is called `crypten` too. It is no
 dependency and not bundled: it is imported from a checkout that the user names, in processes that compute with nothing
-else, where CrypTen's modules, which the fork server has loaded, are taken out of Python's table first. Torch's module
-that CrypTen 0.4.1 misses in newer releases has its old name by then (tacit.parties.crypten.compatibility), and SHAFT
-needs no more. Softmax, GELU and inverse roots are SHAFT's own, with its default configuration. Its inverse roots are
-good for variances around 1 (Newton's steps, from one start): the class token of a model with random weights has 0.0004,
-which makes most of the error behind SHAFT's blocks.
+else, where CrypTen's modules are taken out of Python's table first. Torch's module that CrypTen 0.4.1 misses in newer
+releases gets its old name from tacit.parties.crypten.compatibility, and SHAFT needs no more. Softmax, GELU and inverse
+roots are SHAFT's own, with its default configuration. Its inverse roots are good for variances around 1 (Newton's
+steps, from one start): the class token of a model with random weights has 0.0004, which makes most of the error behind
+SHAFT's blocks.
 
 Where no checkout is at hand there are the figures that we measured once, times what CrypTen's block has taken beside,
 over what it took then.
@@ -81,6 +81,7 @@ class ShaftBlocks:
 
     def library(self) -> Any:
         """SHAFT, once in a process that needs CrypTen no more. ImportError if another one would be imported."""
+        import_module("tacit.parties.crypten.compatibility")
         for name in [name for name in sys.modules if name.split(".")[0] == _PACKAGE]:
             del sys.modules[name]
         sys.path.insert(0, str(self.checkout))

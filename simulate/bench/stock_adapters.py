@@ -17,7 +17,6 @@ from torch.nn.functional import one_hot
 from tacit.models.adapters.federated import Features
 from tacit.models.adapters.gradients import descent
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
-from tacit.parties.crypten.compatibility import crypten
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 from tacit.simulate.bench import stock_blocks
 from tacit.simulate.federation.relay import Shaping
@@ -41,23 +40,24 @@ class StockAdapters:
 
     def library(self) -> Any:
         """CrypTen."""
-        return crypten
+        return stock_blocks.stock_library()
 
     def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
         """As of stock_blocks.Compared."""
         # Each adapter's tensors apart: autograd does not see an index.
         tensors = [share(part.float()) for tensor in self._tensors(self.parameters) for part in tensor]
+        library = self.library()
         wanted = share(one_hot(self.labels, len(self.parameters.head_bias)).float())
 
         def step(outputs: Any) -> Any:
             own = [tensor.detach() for tensor in tensors]
-            with crypten.enable_grad():
+            with library.enable_grad():
                 for tensor in own:
                     tensor.requires_grad = True
                 self._logits(own, outputs).cross_entropy(wanted).backward()
             for tensor in own:
                 tensor.detach().sub(tensor.grad.mul(self.rate))
-            return crypten.cat([tensor.grad.flatten() for tensor in own])
+            return library.cat([tensor.grad.flatten() for tensor in own])
 
         return [step]
 

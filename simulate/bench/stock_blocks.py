@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final, Protocol
 import torch
 
 from tacit.models.friendly.blocks import Block, with_parameters
-from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.peak import highest_bytes
@@ -30,6 +29,13 @@ from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL
 
 _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
 """In the order of their ranks."""
+
+
+def stock_library() -> Any:
+    """CrypTen, which only comparisons load. CryptenMissingError, a ValueError, where it is not installed."""
+    from tacit.parties.crypten.compatibility import crypten
+
+    return crypten
 
 
 class Compared(Protocol):
@@ -54,7 +60,7 @@ class StockBlocks:
 
     def library(self) -> Any:
         """CrypTen."""
-        return crypten
+        return stock_library()
 
     def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
         """As of Compared."""

@@ -8,12 +8,13 @@ misses this module reports the reason.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 
 MODULES = (
     "torch._dynamo",  # which the first optimiser asks for
     "timm.models.vision_transformer",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
-    "tacit.parties.crypten.computation",
+    *(["tacit.parties.crypten.computation"] if find_spec("crypten") else []),
     "tacit.simulate.federation.server_role",
     "tacit.simulate.federation.client_role",
     "tacit.simulate.federation.child",

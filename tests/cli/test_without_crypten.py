@@ -1,0 +1,64 @@
+"""What needs CrypTen says so in one line where CrypTen is not installed, and everything else does without.
+
+Here CrypTen is hidden by what Python itself does with a module that is not there; `make wheel` runs the same where it
+is not.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+
+NEED_IT = {
+    *(f"tacit.parties.crypten.{name}" for name in ("communicator", "compatibility", "computation", "linear")),
+    *(f"tacit.parties.crypten.{name}" for name in ("permutation", "provider", "shared_model", "wiring")),
+    *(f"tacit.simulate.bench.{name}" for name in ("crypten", "inference")),
+}
+IMPORT_ALL = """
+import pkgutil, sys
+from importlib import import_module
+sys.modules["crypten"] = None
+import tacit
+from tacit.parties.crypten.errors import CryptenMissingError
+for module in pkgutil.walk_packages(tacit.__path__, "tacit."):
+    try:
+        import_module(module.name)
+    except CryptenMissingError:
+        print(module.name)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bench", "crypten"],
+        ["bench", "inference", "student"],
+        ["bench", "inference", "--against", "crypten"],
+        ["bench", "inference", "--against", "shaft"],
+        ["bench", "adapt", "--against", "crypten"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_crypten_says_so_at_once(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "crypten", None)
+    for name in NEED_IT & sys.modules.keys():
+        monkeypatch.delitem(sys.modules, name)
+    file = tmp_path / "figures.json"
+    done = CliRunner().invoke(app, [*command, "--json", str(file)])
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tacit: this needs CrypTen, which cannot be imported (")
+    assert line.endswith("pip install 'tacit[crypten]', then pip install --no-deps crypten==0.4.1")
+    assert not file.exists()
+
+
+def test_no_other_module_needs_crypten() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == NEED_IT
