@@ -4,20 +4,9 @@ A change of what federation, secure sum or group key say, or compute, is another
 Private inference is open, and protections are not part of the wire.
 """
 
-import json
-from hashlib import sha256
-from pathlib import Path
-
 import pytest
 
-FROZEN = json.loads(Path(__file__).with_name("frozen.json").read_text(encoding="utf-8"))
-VECTORS = Path(__file__).parents[1] / "vectors"
-
-
-def digest_of(name: str) -> str:
-    """Of what is computed in a file, and not of the words about it."""
-    operations = json.loads((VECTORS / name).read_bytes())["operations"]
-    return sha256(json.dumps(operations, sort_keys=True).encode()).hexdigest()
+from tests.vectors_corpus.frozen import FROZEN, digest_of, protocol_of
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -28,6 +17,5 @@ def test_a_frozen_vector_stays_as_it_is(name: str) -> None:
 
 
 def test_what_is_frozen_is_all_that_parties_of_federations_say() -> None:
-    protocols = {json.loads((VECTORS / name).read_bytes())["protocol"] for name in FROZEN}
-    assert protocols == {"federation", "secure sum", "group key"}
+    assert {protocol_of(name) for name in FROZEN} == {"federation", "secure sum", "group key"}
     assert len(FROZEN) >= 300
