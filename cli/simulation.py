@@ -56,6 +56,14 @@ def simulate(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Show the run in a browser; :8080 for this machine alone."),
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep figures by round for TensorBoard there (extra tensorboard)."),
+    ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Keep figures by round and the report in MLflow there (extra mlflow)."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
     """Train a model with one server and several clients on this machine, under secure aggregation.
@@ -80,9 +88,14 @@ def simulate(
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
     from tacit.simulate.federation.verification import VerificationError
     from tacit.simulate.report.reading import recorded
+    from tacit.simulate.report.trackers import MissingExtraError, chosen_trackers
+    from tacit.simulate.report.tracking import Tracking
 
     with output.complaining(
-        ((ExperimentError, RunDirectoryError, FaultError, DashboardError, EventLogError), output.WRONG_INPUT),
+        (
+            (ExperimentError, RunDirectoryError, FaultError, DashboardError, EventLogError, MissingExtraError),
+            output.WRONG_INPUT,
+        ),
         (OSError, output.FAILED),
     ):
         if resume is not None:
@@ -107,12 +120,14 @@ def simulate(
             cheat=cheat or (),
             parties=parties,
         )
+        directory = resume or out or federation.default_directory(chosen.name)
+        trackers = chosen_trackers(directory, tensorboard=tensorboard, mlflow=mlflow, resumed=resume is not None)
         door = None if dashboard is None else context.with_resource(listening(dashboard))
         options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
         if resume is not None:
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:
-            plan = federation.new_plan(chosen, out or federation.default_directory(chosen.name), **options)
+            plan = federation.new_plan(chosen, directory, **options)
         browser = None
         if door is not None:
             # Imported here: few runs have one.
@@ -123,10 +138,14 @@ def simulate(
     for line in plan.unread:
         output.warn(line)
     screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
+    # It ends with the command, after everything that is said.
+    page, last = plan.run.path / "report.html", chosen.federation.rounds
+    tracking = context.with_resource(Tracking(trackers, rounds=last, report=page, say=output.warn))
 
     def show(party: str, event: str, fields: dict[str, Any]) -> None:
         if browser is not None:
             browser.take(party, event, fields)
+        tracking.take(party, event, fields)
         screen.show(party, event, fields)
 
     async def shown() -> dict[str, Any]:
