@@ -19,7 +19,7 @@ LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end network soak ckks exhaustive audit fuzz fuzz-minute mutants check format docs vectors bench wheel resolve sign-versions clean
+.PHONY: help setup demo test end-to-end network soak ckks exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,7 +67,7 @@ SINCE ?= HEAD~1
 mutants: setup ## plant small defects into what changed since SINCE=HEAD~1, and list those that no test notices
 	$(BIN)/python -m tests.mutants --since $(SINCE)
 
-check: setup ## lint, types, layers, generated documents
+check: setup site ## lint, types, layers, generated documents, the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p tacit.%)
@@ -80,6 +80,9 @@ format: setup ## format the sources
 
 docs: setup ## write the generated documents again
 	$(BIN)/python -m docs.generate.documents docs
+
+site: setup ## build the site over docs/ into site/; TACIT_REPOSITORY=https://... for links to sources
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 vectors: setup ## write the test vectors again
 	$(BIN)/python -m tests.vectors_corpus tests/vectors docs/spec/vectors.md
@@ -117,7 +120,7 @@ sign-versions: setup ## for a release: list the versions of the wire, and sign t
 	$(BIN)/python -m docs.generate.versions docs/spec "$(KEY)"
 
 clean: ## remove everything that can be made again
-	rm -rf build dist *.egg-info .wheel .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf build dist site *.egg-info .wheel .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 
 # The project is installed as a wheel, not in place: what is tested is what a user gets.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LICENSE
@@ -136,8 +139,8 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; } || true
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt \
-	    -r pyproject.toml --extra dev --extra crypten || \
-	  $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev,crypten]'
+	    -r pyproject.toml --extra dev --extra crypten --extra site || \
+	  $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev,crypten,site]'
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt --no-deps crypten || \
 	  $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps crypten
 	touch $@
