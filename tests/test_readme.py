@@ -36,7 +36,7 @@ def run(block: str, directory: Path) -> None:
 
 
 def test_the_demo_learns(checkout: Path) -> None:
-    demo, _, _ = BLOCKS
+    demo, *_ = BLOCKS
     run(demo, checkout)
     (directory,) = (checkout / "runs").iterdir()
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def test_the_demo_learns(checkout: Path) -> None:
 
 
 def test_the_other_commands_run(checkout: Path) -> None:
-    _, experiment, conformance = BLOCKS
+    _, experiment, _, conformance = BLOCKS
     run(f". .venv/bin/activate\n{conformance}", checkout)
     run(experiment, checkout)
     summary = json.loads((checkout / "runs" / "first" / "summary.json").read_text(encoding="utf-8"))

@@ -35,7 +35,6 @@ MOVED: Final = {
 PROJECT: Final = ("pages.md", "contributing.md", "reporting.md", "changelog.md")
 MERMAID: Final = "assets/javascripts/mermaid.js"
 
-_AS_WIDE_AS_IT_IS: Final = '%%{init: {"state": {"useMaxWidth": false}}}%%'
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -70,10 +69,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     place = page.file.src_uri
     path = next((old for old, new in MOVED.items() if new == place), f"docs/{place}")
     whole, end = "", 0
-    # Code shows links, and has none. The theme draws diagrams as wide as the text, which is too narrow for most.
+    # Code shows links, and has none.
     for code in _FENCE.finditer(markdown):
-        block = code[0].replace("```mermaid\n", f"```mermaid\n{_AS_WIDE_AS_IT_IS}\n")
-        whole += _rewritten(markdown[end : code.start()], path, place, config) + block
+        whole += _rewritten(markdown[end : code.start()], path, place, config) + code[0]
         end = code.end()
     return whole + _rewritten(markdown[end:], path, place, config)
 

@@ -1,0 +1,176 @@
+"""Every command that a page shows is one that there is, and is run, or says why not.
+
+What stands in blocks marked `sh`, and after `tacit` in running text, is parsed by the command's own parser, without
+being run. Blocks are run page by page, in the environment that `make setup` makes, by `test_the_commands_of_a_page` of
+`make end-to-end`, or by the test that BY names. A comment before a block takes it out, and says what is instead:
+
+    <!-- run by tests/cli/test_audit.py -->      that test runs these commands, smaller or with other files
+    <!-- not run: hours -->                      or another of REASONS
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+
+from tacit.cli.main import app
+from tacit.cli.usage import UsageError
+
+ROOT: Final = Path(__file__).parent.parent.parent
+PAGES: Final = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+BY: Final = {"README.md": "tests/test_readme.py", "docs/hosts.md": "tests/cli/test_hosts_tutorial.py"}
+"""Pages whose blocks a test of their own runs, word for word."""
+REASONS: Final = {
+    "hours": "",
+    "GPU": "",
+    "root": "",
+    "several hosts": "",
+    "installs packages": r"pip install",
+    "names to fill in": r"\b[A-Z]{3,}\b|/data\b",
+    "of a checkout": r"^(make|python -m tests)",
+}
+"""Why a block is not run, and what is in it then."""
+_BLOCK: Final = re.compile(r"(?:^<!-- (?P<note>[^>]*) -->\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+_HERE: Final = re.compile(r"(<<\s*(\w+)[^\n]*)\n.*?^\2$", re.M | re.S)
+_UNFINISHED: Final = re.compile(r": Missing |: $|requires an argument|\b[A-Z]+: Invalid value")
+_ENDS: Final = {"&&", "||", "|", ";", "&", "(", ")"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a page shows as commands of a shell."""
+
+    page: str
+    note: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [Block(page, one["note"] or "", one["text"]) for one in _BLOCK.finditer(text) if one["language"] == "sh"]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every simple command of a shell's text, without what is read from or written to."""
+    for line in _HERE.sub(r"\1", text).replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        tokens = iter(lexer)
+        for token in tokens:
+            if token in _ENDS:
+                yield words
+                words = []
+            elif set(token) <= set("<>&"):
+                next(tokens, None)
+            else:
+                words.append(token)
+        yield words
+
+
+def parse(words: list[str]) -> None:
+    """Parse what comes after `tacit` down to the last option, and run nothing. UsageError where it would not do."""
+    command = COMMAND
+    context, name = None, "tacit"
+    # That would be done at once, while it is parsed.
+    rest = [word for word in words if word != "--install-completion"]
+    while True:
+        context = command.make_context(name, list(rest), parent=context)
+        if not hasattr(command, "resolve_command"):
+            return
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return
+        name, command, rest = command.resolve_command(context, rest)
+
+
+def parsed(words: list[str]) -> str:
+    """What is wrong with it; empty if nothing."""
+    try:
+        parse(words)
+    except typer.Exit:
+        return ""
+    except UsageError as error:
+        return f"tacit {' '.join(words)}: {error.format_message()}"
+    return ""
+
+
+COMMAND: Final[Any] = typer.main.get_command(app)
+ALL: Final = [block for page in PAGES for block in blocks(page)]
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in ALL}))
+def test_commands_in_blocks_are_commands(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for block in blocks(page):
+        for first, *rest in filter(None, commands(block.text)):
+            if first == "tacit":
+                assert parsed(rest) == ""
+            elif first == "make":
+                assert {word for word in rest if "=" not in word} <= targets
+            elif first == "python" and rest[0] == "-m":
+                assert find_spec(rest[1]) is not None, rest[1]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_commands_in_running_text_are_commands(page: str) -> None:
+    """Arguments may be missing there, or be words in capitals. The changelog tells of commands that are gone, too."""
+    text = _BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    wrong = []
+    for span in re.findall(r"`tacit\s+([^`]+)`", text):
+        wrong.append(parsed(next(commands(" ".join(span.split())))))
+    assert [one for one in wrong if one and not _UNFINISHED.search(one)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_is_outside_of_a_block(page: str) -> None:
+    """Neither indented, where it would have no language, nor in a block of another one."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    outside = [one["text"] for one in _BLOCK.finditer(text) if one["language"] in ("", "bash", "console", "shell")]
+    outside += re.findall(r"^ {4}.*$", _BLOCK.sub("", text), re.MULTILINE)
+    assert [line for one in outside for line in one.splitlines() if re.match(r" *(\$ )?(tacit|make) \w", line)] == []
+
+
+@pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.text.splitlines()[0][:40]}")
+def test_a_block_is_run_or_says_why_not(block: Block) -> None:
+    by, reason = (re.fullmatch(form, block.note) for form in (r"run by (tests/\S+(?:, tests/\S+)*)", r"not run: (.+)"))
+    assert by or reason or not block.note, block.note
+    if reason:
+        assert re.search(REASONS[reason[1]], block.text, re.MULTILINE), f"{block.text} has nothing of {reason[1]}"
+    if by:
+        sources = "".join((ROOT / path).read_text(encoding="utf-8") for path in by[1].split(", "))
+        names = {words[1] for words in commands(block.text) if words[:1] == ["tacit"]}
+        missing = {name for name in names if f'"{name}"' not in sources}
+        assert not missing, f"{by[1]} runs no tacit {', '.join(sorted(missing))}"
+
+
+@pytest.mark.parametrize(("page", "test"), BY.items())
+def test_the_test_of_a_page_reads_it(page: str, test: str) -> None:
+    assert blocks(page)
+    assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+def left(page: str) -> str:
+    """All that is to be run of a page here."""
+    return "" if page in BY else "".join(block.text for block in blocks(page) if not block.note)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("page", [page for page in PAGES if left(page)])
+def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
+    if not (ROOT / ".venv").is_dir():
+        pytest.skip("the commands run in the environment that `make setup` makes")
+    for name in ("docs", ".venv"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    text = f". .venv/bin/activate\n{left(page)}"
+    done = subprocess.run(["sh", "-e", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
