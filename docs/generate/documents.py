@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from docs.generate.choosing import choosing_page
 from docs.generate.diagrams import page
 from docs.generate.metrics import metrics_page
 from docs.generate.outputs import outputs_page
@@ -25,6 +26,7 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "metrics.md": metrics_page,
     "outputs.md": outputs_page,
     "security.md": security_page,
+    "choosing.md": choosing_page,
     "spec/messages.md": messages_page,
     "spec/states.md": states_page,
     "spec/errors.md": errors_page,

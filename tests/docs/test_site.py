@@ -108,7 +108,7 @@ def test_in_a_browser(address: str, chromium: str, scheme: str) -> None:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width in WIDTHS:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-            page = opened(context.new_page(), "state-machines/")
+            page = opened(context.new_page(), "choosing/")
             # A diagram that is drawn is a box in the place of its text.
             page.wait_for_function("!document.querySelector('pre.mermaid') && document.querySelector('div.mermaid')")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
