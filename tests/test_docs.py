@@ -44,3 +44,15 @@ def test_decisions_are_numbered_and_have_one_form() -> None:
     for path in DECISIONS:
         headings = re.findall(r"^#+ .*$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert headings[1:] == ["## Context", "## Decision", "## Consequence"], path.name
+
+
+def test_words_are_in_order_and_their_papers_are_found() -> None:
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| .+? \| (.*?) \| \[", page, flags=re.MULTILINE)
+    assert len(rows) > 30
+    assert [word for word, _ in rows] == sorted((word for word, _ in rows), key=str.casefold)
+    # A paper has a number somewhere on the page, or its title at the end.
+    papers = {paper.split(", arXiv")[0].split(", ePrint")[0] for _, cell in rows for paper in cell.split("; ") if paper}
+    for paper in papers:
+        name, year = re.findall(r"\b[A-Z]\w+", paper)[0], paper[-4:]
+        assert re.search(rf"\b{name}\b[^|\n]*{year}(, (arXiv:|ePrint )\d|, \")", page), paper
