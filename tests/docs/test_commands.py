@@ -148,7 +148,9 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
         assert re.search(REASONS[reason[1]], block.text, re.MULTILINE), f"{block.text} has nothing of {reason[1]}"
     if by:
         sources = "".join((ROOT / path).read_text(encoding="utf-8") for path in by[1].split(", "))
-        names = {words[1] for words in commands(block.text) if words[:1] == ["tacit"]}
+        shown = [words for words in commands(block.text) if words[:1] == ["tacit"]]
+        groups = {words[1] for words in shown if hasattr(COMMAND.commands[words[1]], "commands")}
+        names = {words[1] for words in shown} | {words[2] for words in shown if words[1] in groups}
         missing = {name for name in names if f'"{name}"' not in sources}
         assert not missing, f"{by[1]} runs no tacit {', '.join(sorted(missing))}"
 
