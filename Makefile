@@ -105,7 +105,8 @@ wheel: setup ## build the wheel, install it by pip in an environment of its own,
 	$(UV) pip install --quiet --python $(ALONE)/python "$$(echo dist/*.whl)[dev]" || $(ALONE)/pip install --quiet "$$(echo dist/*.whl)[dev]"
 	! $(ALONE)/python -c "import crypten" 2> /dev/null
 	$(ALONE)/python -m pytest -q -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end" \
-	    tests/secagg tests/protocol/core tests/protocol/sum tests/cli/test_without_crypten.py tests/cli/test_schema.py
+	    tests/cli/test_without_crypten.py tests/cli/test_schema.py tests/secagg tests/protocol/core \
+	    $(addprefix tests/protocol/sum/test_,dropouts.py graphs.py groups.py unmasking.py) tests/protocol/session/test_rounds.py
 
 # Pythons that pyproject.toml is resolved for, with wheels for everything; the suite runs on the first.
 PYTHONS := 3.11 3.12 3.13
