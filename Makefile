@@ -112,7 +112,7 @@ wheel: setup ## build the wheel, install it by pip in an environment of its own,
 PYTHONS := 3.11 3.12 3.13
 resolve: setup ## find packages, as wheels, for every Python of PYTHONS="3.11 3.12 3.13"; nothing is installed
 	for version in $(PYTHONS); do \
-	  $(UV) pip compile --quiet --python-version $$version --only-binary :all: --no-header --no-annotate \
+	  $(UV) pip compile --quiet --upgrade --python-version $$version --only-binary :all: --no-header --no-annotate \
 	      --extra dev --extra crypten --extra lora --extra ckks --output-file .uv/$$version.txt pyproject.toml || exit 1; \
 	  echo "$$version: $$(wc -l < .uv/$$version.txt) packages, torch $$(sed -n 's/^torch==//p' .uv/$$version.txt)"; \
 	done
