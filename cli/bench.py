@@ -46,7 +46,10 @@ def secagg(
         _usual("semi-honest", "active", help="What the server is trusted with."),
     ] = None,
     graph: Annotated[
-        Literal["auto", "complete", "regular"], typer.Option(help="Who masks with whom; auto: regular from 20 on.")
+        Literal["auto", "complete", "regular"],
+        typer.Option(
+            help="Who masks with whom; auto: regular from 20 clients on in semi-honest mode, and with --cohorts."
+        ),
     ] = "auto",
     counts: Annotated[bool, typer.Option("--counts", help="Let every coordinate carry a count.")] = False,
     transport: Annotated[Literal["memory", "zmq"], typer.Option(help="How messages travel.")] = "memory",
@@ -75,7 +78,7 @@ def secagg(
         tolerate_dropout=(0.33 if one else 0.05) if tolerate_dropout is None else tolerate_dropout,
         corrupt=(0.33 if one else 0.05) if corrupt is None else corrupt,
         active=(mode or ("semi-honest" if one else "active")) == "active",
-        graph=graph,
+        graph=graph if one or graph != "auto" else "regular",
         counts=counts,
         sockets=transport == "zmq",
         everybody=0 if one else many.EVERYBODY,

@@ -17,9 +17,9 @@ NAMES = ("aso-table1", "fedrsm-table2", "sawada-fig5", "sawada-fig6")
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def results(directory: Path, name: str, text: str) -> Path:
+def results(directory: Path, name: str, text: str, size: str = "small") -> Path:
     directory.mkdir()
-    (directory / "table.json").write_text(json.dumps({"study": name}))
+    (directory / "table.json").write_text(json.dumps({"study": name, "size": size}))
     (directory / "table.md").write_text(f"## {name}\n\n![plot](plot.svg)\n\n{text}\n")
     (directory / "plot.svg").write_text(f"<svg>{text}</svg>")
     return directory
@@ -35,6 +35,15 @@ def test_a_table_replaces_the_former_one_and_nothing_else(tmp_path: Path) -> Non
     table = f"{begin}\n## one\n\n![plot](images/one.svg)\n\nnew\n{end}"
     assert page.read_text() == f"top\n\n{table}\n\nmiddle\n\n{blocks[1]}\n\nbottom\n"
     assert (tmp_path / "images" / "one.svg").read_text() == "<svg>new</svg>"
+
+
+def test_the_full_size_has_a_place_of_its_own(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    blocks = ["\n".join(marks(name)) for name in ("one", "one-full")]
+    page.write_text("\n".join(blocks))
+    take_over(page, results(tmp_path / "run", "one", "large", "full"))
+    begin, end = marks("one-full")
+    assert page.read_text() == f"{blocks[0]}\n{begin}\n## one\n\n![plot](images/one-full.svg)\n\nlarge\n{end}"
 
 
 @pytest.mark.parametrize("line", marks("one"))
