@@ -129,12 +129,19 @@ def test_images_that_cannot_be_solved_for_are_refused(case: Callable[[int, Matri
 def test_the_sizes_of_the_literature(
     photograph: Photograph, gradients_of: GradientsOf, width: int, heads: int, matrix: Matrix, least: int, most: int
 ) -> None:
-    # Measured with 768 features: 78.8 dB (orthogonal) and 70.1 dB (gaussian), of random models of two blocks.
+    # Measured with 768 features: 78.8 dB (orthogonal) and 70.1 dB (gaussian), of random models of two blocks; of stock
+    # vit_base_patch16_224 80.5 to 84.0 and 73.5 to 76.5. The limit is the gradient in float32, whose position embedding
+    # has a condition number of 14,000 to 57,000: unencrypted ones give no more.
     model, x = vit(224, 16, width, 2, heads), photograph(224)
-    one = Case(model, gradients_of(model, x, torch.tensor([3])), x, matrix)
+    gradients = gradients_of(model, x, torch.tensor([3]))
+    one = Case(model, gradients, x, matrix)
     known = KnownPlaintext.of(one.plain, one.model)
     assert torch.equal(known.order, one.order)
-    assert least < one.decibels(known.image(one.gradients, 224)) < most
+    found = one.decibels(known.image(one.gradients, 224))
+    assert least < found < most
+    if (width, matrix) == (768, "orthogonal"):
+        plain = nn.functional.fold(patches(gradients, 224).float().T[None], 224, 16, stride=16)
+        assert found > one.decibels(plain) - 1, "a key that is solved for costs nothing beside the gradient's rounding"
     if matrix == "orthogonal":
         expected = one.pixels() @ one.pixels().T
         assert (gram(one.gradients, 224) - expected).norm() < 0.02 * expected.norm()
