@@ -99,7 +99,7 @@ def test_a_bad_option(tacit: Invoke, tmp_path: Path, arguments: list[object], ex
         ("", ["simulat"], "no such command 'simulat'"),
         ("report", [], "missing argument 'DIR'"),
         ("data inspect", ["--alpha", "x"], "invalid value for '--alpha': "),
-        ("bench secagg", ["--clients", "1"], "invalid value for '--clients': "),
+        ("bench secagg", ["--clients", "1"], "invalid value for '--clients' / '--cohort': "),
         ("config", ["--party", "nobody"], "invalid value for '--party': "),
     ],
 )

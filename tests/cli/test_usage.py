@@ -12,7 +12,7 @@ Invoke = Callable[..., Result]
 
 @pytest.mark.parametrize(
     "command",
-    [["simulate", "--clients", "x"], ["bench", "secagg", "--clients", "1"], ["keys", "new", "a", "--role", "king"]],
+    [["simulate", "--clients", "x"], ["bench", "secagg", "--dimension", "0"], ["keys", "new", "a", "--role", "king"]],
     ids=" ".join,
 )
 def test_a_wrong_value_of_an_option(tacit: Invoke, command: list[str]) -> None:
