@@ -49,14 +49,16 @@ def read(directory: Path) -> Source:
 
 
 def _without_last_tracks(train: Samples) -> Samples:
-    if not isinstance(train.images, FileImages):
-        raise TypeError("tracks are told by the names of files")
+    assert isinstance(train.images, FileImages)
     tracks: dict[int, dict[str, list[int]]] = {}
     for index, (path, label) in enumerate(zip(train.images.paths, train.labels.tolist(), strict=True)):
         tracks.setdefault(label, {}).setdefault(path.name.partition("_")[0], []).append(index)
     kept: list[int] = []
     for of_class in tracks.values():
         last = -(-len(of_class) // 10)
+        if last == len(of_class):
+            folder = train.images.paths[next(iter(of_class.values()))[0]].parent
+            raise ValueError(f"{folder} has one track, and none is left for training; all 39,209 images are expected")
         for number in sorted(of_class)[:-last]:
             kept += of_class[number]
     return train.part(np.array(kept, dtype=np.int64))

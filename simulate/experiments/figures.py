@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +23,22 @@ def curves(panels: Mapping[str, Sequence[ArmResult]], *, labels: Mapping[str, st
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 3.8))
+    styles = dict(zip(dict.fromkeys(labels.values()), zip(COLOURS, MARKERS, strict=True), strict=False))
+    shown: dict[str, Any] = {}
     for axes, (title, results) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
-        for result, colour, marker in zip(results, COLOURS, MARKERS, strict=False):
+        for result in results:
+            label = labels[result.arm.name]
+            colour, marker = styles[label]
             runs = 100 * np.array([run.accuracies for run in result.runs])  # [seeds, rounds]
             rounds = np.arange(1, runs.shape[1] + 1)
             axes.fill_between(rounds, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.12, linewidth=0)
-            axes.plot(
-                rounds, runs.mean(axis=0), f"{marker}-", color=colour, markersize=4, label=labels[result.arm.name]
-            )
+            (shown[label],) = axes.plot(rounds, runs.mean(axis=0), f"{marker}-", color=colour, markersize=4)
         axes.set_title(title)
         axes.set_xlabel("round")
         axes.grid(axis="y")
     figure.axes[0].set_ylabel("test accuracy (%)")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    # Of any panel: an arm may be finished in one and not in the other.
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3)
     return figure
 
 

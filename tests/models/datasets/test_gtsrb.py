@@ -66,6 +66,13 @@ def test_of_the_final_training_set_the_34799_images_of_the_literature_are_taken(
         assert {int(path.name[:5]) for path in places} == set(range(tracks - -(-tracks // 10)))
 
 
+def test_a_class_of_one_track_is_refused(root: Path, picture: Callable[..., None]) -> None:
+    for label in range(43):
+        picture(root / f"gtsrb/GTSRB/Final_Training/Images/{label:05d}/00000_00000.ppm")
+    with pytest.raises(ValueError, match=r"Images/00000 has one track, and none is left for training"):
+        gtsrb.read(root)
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
