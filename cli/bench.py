@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Console
@@ -21,9 +21,19 @@ Progress = Callable[[str], None]
 app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 
 
-def _usual(of_one: object, of_many: object, **settings: Any) -> Any:
-    """An option whose default depends on whether there are cohorts."""
-    return typer.Option(show_default=f"{of_one}; with --cohorts {of_many}", **settings)
+_USUAL: Final[dict[str, tuple[Any, Any]]] = {
+    "dimension": (100_000, 1_000),
+    "dropout": (0.0, 0.05),
+    "tolerate_dropout": (0.33, 0.05),
+    "corrupt": (0.33, 0.05),
+    "mode": ("semi-honest", "active"),
+}
+"""What `bench secagg` takes where nothing is said, of one sum, and with cohorts."""
+
+
+def _usual(name: str, **settings: Any) -> Any:
+    one, many = _USUAL[name]
+    return typer.Option(show_default=f"{one}; with --cohorts {many}", **settings)
 
 
 @app.command()
@@ -33,17 +43,17 @@ def secagg(
     cohorts: Annotated[
         int, typer.Option(min=1, max=10_000, help="So many sums, of clients of their own, added up.")
     ] = 1,
-    dimension: Annotated[int | None, _usual(100_000, 1_000, min=1, help="Entries of the vector.")] = None,
+    dimension: Annotated[int | None, _usual("dimension", min=1, help="Entries of the vector.")] = None,
     dropout: Annotated[
-        float | None, _usual(0.0, 0.05, min=0, max=0.99, help="Fraction that drops out after sharing.")
+        float | None, _usual("dropout", min=0, max=0.99, help="Fraction that drops out after sharing.")
     ] = None,
     tolerate_dropout: Annotated[
-        float | None, _usual(0.33, 0.05, min=0, max=0.99, help="Fraction that may drop out.")
+        float | None, _usual("tolerate_dropout", min=0, max=0.99, help="Fraction that may drop out.")
     ] = None,
-    corrupt: Annotated[float | None, _usual(0.33, 0.05, min=0, max=0.99, help="Fraction that may collude.")] = None,
+    corrupt: Annotated[float | None, _usual("corrupt", min=0, max=0.99, help="Fraction that may collude.")] = None,
     mode: Annotated[
         Literal["semi-honest", "active"] | None,
-        _usual("semi-honest", "active", help="What the server is trusted with."),
+        _usual("mode", help="What the server is trusted with."),
     ] = None,
     graph: Annotated[
         Literal["auto", "complete", "regular"],
@@ -71,13 +81,14 @@ def secagg(
     from tacit.simulate.bench.secagg import SumBenchmark, measure
 
     one = cohorts == 1
+    usual = {name: values[not one] for name, values in _USUAL.items()}
     setting = SumBenchmark(
         clients=clients,
-        dimension=dimension or (100_000 if one else 1_000),
-        dropout=(0.0 if one else 0.05) if dropout is None else dropout,
-        tolerate_dropout=(0.33 if one else 0.05) if tolerate_dropout is None else tolerate_dropout,
-        corrupt=(0.33 if one else 0.05) if corrupt is None else corrupt,
-        active=(mode or ("semi-honest" if one else "active")) == "active",
+        dimension=dimension or usual["dimension"],
+        dropout=usual["dropout"] if dropout is None else dropout,
+        tolerate_dropout=usual["tolerate_dropout"] if tolerate_dropout is None else tolerate_dropout,
+        corrupt=usual["corrupt"] if corrupt is None else corrupt,
+        active=(mode or usual["mode"]) == "active",
         graph=graph if one or graph != "auto" else "regular",
         counts=counts,
         sockets=transport == "zmq",
@@ -89,15 +100,14 @@ def secagg(
         with complaining((RunDirectoryError, WRONG_INPUT)):
             return many.measure(many.CohortsBenchmark(setting=setting, cohorts=cohorts, directory=out), progress)
 
-    if not one:
-        _measured(work_on_cohorts, _show_figures, json_file, "bench-cohorts")
-        return
-
     def work(progress: Progress) -> dict[str, Any]:
         _refuse(context, {"out"}, "for --cohorts; leave it out")
         return measure(setting, lambda phase: progress(phase.lower().replace("_", " ")), profile=profile)
 
-    figures = _measured(work, _show_sum, json_file, "bench-secagg")
+    if one:
+        figures = _measured(work, _show_sum, json_file, "bench-secagg")
+    else:
+        figures = _measured(work_on_cohorts, _show_figures, json_file, "bench-cohorts")
     raise typer.Exit(0 if figures["sum_is_exact"] else FAILED)
 
 

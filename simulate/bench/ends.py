@@ -97,7 +97,7 @@ class TimedServer:
         self.machine = AggregationServer(agreement, 0.0)
         self._links = {name: Link(SERVER, name, agreement.session, self.traffic, MESSAGES) for name in agreement.cohort}
 
-    def exchange(self, sender: str, frames: Frames, dropping: Container[str]) -> list[tuple[str, Frames]]:
+    def hear(self, sender: str, frames: Frames, dropping: Container[str]) -> list[tuple[str, Frames]]:
         """What it says to whom after this message, when those who drop out are gone as it asks for the vectors."""
         messages, delivered = deque(self.receive(sender, frames)), []
         while messages:

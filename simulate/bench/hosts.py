@@ -113,7 +113,7 @@ def exchange(
         for pipe in wait([host.pipe for host in busy.values()]):
             for member, answers in busy.pop(pipe).collect():
                 for frames in answers:
-                    for receiver, message in server.exchange(names[member], frames, dropping):
+                    for receiver, message in server.hear(names[member], frames, dropping):
                         queue_of[members[receiver]].append((members[receiver], message))
         if server.machine.state.value != phase:
             phase = server.machine.state.value

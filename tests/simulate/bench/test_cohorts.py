@@ -55,6 +55,19 @@ def test_what_is_done_is_not_done_again(summed: tuple[Path, dict[str, Any]]) -> 
     assert (cohorts / "0.npz").stat().st_mtime_ns == written
 
 
+def test_a_total_that_is_not_that_of_the_survivors_is_found(summed: tuple[Path, dict[str, Any]]) -> None:
+    directory, _ = summed
+    path = directory / "out" / "cohorts" / "2.npz"
+    with np.load(path) as kept:
+        arrays = dict(kept)
+    np.savez(path, **arrays | {"total": arrays["total"] + np.eye(1, len(arrays["total"]), dtype=np.uint64)[0]})
+    try:
+        assert bench(directory, 3).exit_code == 1
+        assert check_output(directory / "figures.json", "bench-cohorts")["sum_is_exact"] is False
+    finally:
+        np.savez(path, **arrays)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
