@@ -61,7 +61,8 @@ async def deal_and_sum(
         over = await summing
         # Data owners close their sessions with the model owner when they have heard the last sum.
         with suppress(TimeoutError):
-            await asyncio.wait_for(dealer.quiet(), settings.dealing.patience)
+            async with asyncio.timeout(settings.dealing.patience):
+                await dealer.quiet()
         return over
     finally:
         await ended(dealing, summing)

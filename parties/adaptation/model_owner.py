@@ -183,7 +183,8 @@ class TeachingParty(ModelOwnerParty):
         while (verdict := sums.verdict(number)) is None:
             news = self._news
             try:
-                await asyncio.wait_for(news.wait(), max(end - conversation.now(), 0.0))
+                async with asyncio.timeout(end - conversation.now()):
+                    await news.wait()
             except TimeoutError:
                 verdict = sums.give_up(number)
                 self._tell_news()

@@ -62,10 +62,18 @@ def place(error: BaseException) -> str:
 
 
 async def ended(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel these, and wait for it."""
+    """Cancel these, and wait for it, also when cancelled meanwhile: they are cancelled once, and may tidy up."""
     for task in tasks:
         task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            cancelled = error
     await asyncio.gather(*tasks, return_exceptions=True)
+    if cancelled is not None:
+        raise cancelled
 
 
 class Courier:

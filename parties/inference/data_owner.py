@@ -243,7 +243,8 @@ async def conversing(
             try:
                 for courier in (to_peer, to_dealer):
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(courier.drained(), LAST_WORDS_SECONDS)
+                        async with asyncio.timeout(LAST_WORDS_SECONDS):
+                            await courier.drained()
             finally:
                 # Also of a program that is stopped while its last words are on their way.
                 await to_peer.close()

@@ -148,7 +148,8 @@ class Dashboard:
         while not self._closing or version != self._live.version:
             if version == self._live.version:
                 try:
-                    await asyncio.wait_for(self._changed.wait(), QUIET_SECONDS)
+                    async with asyncio.timeout(QUIET_SECONDS):
+                        await self._changed.wait()
                 except TimeoutError:
                     yield ":\n\n"
                 continue

@@ -146,7 +146,8 @@ class Processes:
         if party is not None:
             with contextlib.suppress(OSError, TimeoutError):
                 party.connection.send_bytes(msgspec.msgpack.encode({"stop": reason}))
-                await asyncio.wait_for(party.ended.wait(), grace_seconds)
+                async with asyncio.timeout(grace_seconds):
+                    await party.ended.wait()
 
     async def stop(self, reason: str, *, grace_seconds: float) -> None:
         """Ends all processes: asks them, after `grace_seconds` terminates them, after as long again kills them."""
@@ -158,7 +159,8 @@ class Processes:
             if not self._running:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_ended.wait(), grace_seconds)
+                async with asyncio.timeout(grace_seconds):
+                    await self._all_ended.wait()
             for party in self._running.values():
                 escalate(party.process)
         if self._running:

@@ -191,4 +191,5 @@ async def house(directory: Path) -> AsyncIterator[House]:
     for thread in working_threads() - threads:
         thread.join(PATIENCE)
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    assert (left, working_threads() - threads) == ([], set())
+    threads_left = working_threads() - threads
+    assert not (left or threads_left), f"left behind: {left}, {threads_left}"
