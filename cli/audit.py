@@ -116,6 +116,11 @@ def audit(
     output.keep_json(json_file, "audit", figures)
     _show(console, found)
     output.say(console, str(directory / "audit.html"))
+    from tacit.simulate.audit.figures import NOTHING_SEEN
+
+    if unseen := dict.fromkeys(row.about for row in found.rows if row.what == NOTHING_SEEN):
+        rounds = "every round ended before there was anything to attack; make them succeed first (tacit simulate)"
+        raise output.failure(f"{', '.join(unseen)}: {rounds}", output.FAILED)
 
 
 def _show(console: Console, found: Any) -> None:

@@ -14,6 +14,8 @@ RECOVERED: Final = "recovered"
 FOUND: Final = "told from others, not recovered"
 NOT_RECOVERED: Final = "not recovered by the attacks listed"
 NOT_ATTACKED: Final = "not attacked"
+NOTHING_SEEN: Final = "nothing of others"
+"""What an adversary has whose rounds all ended too early."""
 
 CHANNEL, BATCH, STEPS, COHORT = "channel", "batch", "local steps", "cohort"
 

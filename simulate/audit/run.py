@@ -26,6 +26,7 @@ from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget
 from tacit.simulate.audit.attempts import PLAYED, attempts, why_not
 from tacit.simulate.audit.figures import (
     NOT_ATTACKED,
+    NOTHING_SEEN,
     AttackRow,
     AuditFigures,
     ClosedFormLimit,
@@ -159,6 +160,9 @@ def _attack_all(
     found: _Found,
     tell: Tell,
 ) -> None:
+    for attack in () if observations else order.attacks:
+        found.rows.append(_unseen(attack, arm, parties, found.failed))
+        found.pictures.append(Pictures(true=[], recovered=[]))
     for (what, cohort), several in _kinds(observations).items():
         tell(f"{arm.name}: labels and single coordinates of {what} ({cohort})")
         place = arm.name, arm.about, "+".join(parties)
@@ -184,6 +188,24 @@ def _attack_all(
                 found.rows.append(row)
                 found.pictures.append(shown)
                 found.blind = found.blind or floor
+
+
+def _unseen(attack: Attack, arm: AuditArm, parties: Sequence[str], failed: dict[str, str]) -> AttackRow:
+    """Of an adversary that had nothing to attack: all rounds ended too early."""
+    return AttackRow(
+        attack=attack.name,
+        arm=arm.name,
+        about=arm.about,
+        adversary="+".join(parties),
+        what=NOTHING_SEEN,
+        cohort=0,
+        verdict=NOT_ATTACKED,
+        why=failed.setdefault(attack.name, "on the unprotected case no round came so far that it could be tried")
+        or "no round came so far that this adversary saw anything of others",
+        seconds=0.0,
+        figures=None,
+        scores=(),
+    )
 
 
 async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:

@@ -200,6 +200,34 @@ def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_pa
     assert not (out / "recordings").exists()
 
 
+@pytest.mark.end_to_end
+def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: Tacit, tmp_path: Path) -> None:
+    out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
+    experiment.write_text(
+        '[federation]\nclients = 3\nrounds = 1\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
+        '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\n[deadlines]\nphase = 1e-6\n'
+    )
+    result = tacit("audit", experiment, "--attack", "closed-form", "--images", "2", "--out", out)
+    assert result.exit_code == 1
+    assert "nothing is protected, as configured: secure sum of 3 (semi-honest): every round ended before" in " ".join(
+        result.stderr.split()
+    )
+    figures = check_output(out / "audit.json", "audit")
+    assert {(row["arm"], row["adversary"]) for row in figures["rows"]} == {
+        ("unprotected", "server"),
+        ("unprotected", "client-3"),
+        ("as-configured", "server"),
+        ("as-configured", "server+client-3"),
+        ("as-configured", "server+client-2+client-3"),
+        ("as-configured", "client-3"),
+    }
+    assert {row["verdict"] for row in figures["rows"]} == {"not attacked"}
+    assert {row["why"] for row in figures["rows"]} == {
+        "on the unprotected case no round came so far that it could be tried"
+    }
+    assert "no round came so far that it could be tried" in (out / "audit.html").read_text()
+
+
 def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.toml"
     experiment.write_text('[training]\nalgorithm = "fedsgd"\nmomentum = 0.9\n')
