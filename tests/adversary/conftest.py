@@ -235,19 +235,23 @@ class LyingServer:
         return next(d.message for d in self.run.log if d.receiver == name and isinstance(d.message, PeerKeys))
 
 
-def unmasked_vectors(run: MemorySum) -> dict[str, npt.NDArray[Any]]:
+def opened_secrets(run: MemorySum, label: Label) -> dict[int, bytes]:
+    """Secrets of a kind of which the threshold of shares left their holders, by owner."""
+    shares = {owner: kinds[label] for owner, kinds in opened_shares(run).items()}
+    enough = {owner: held for owner, held in shares.items() if len(held) >= run.agreement.parameters.threshold}
+    return open_secrets(run.agreement, enough)
+
+
+def unmasked_vectors(run: MemorySum, mask_keys: Mapping[int, bytes] | None = None) -> dict[str, npt.NDArray[Any]]:
     """Every client's vector without the masks that the server can take off, knowing all that was said in the sum.
 
     The server reconstructs every secret of which the threshold of shares left their holders. A self mask falls with its
-    seed, a mask between two clients with the mask key of either.
+    seed, a mask between two clients with the mask key of either. mask_keys: private ones that it has from elsewhere, by
+    owner.
     """
-    agreement, opened_secrets = run.agreement, dict[Label, dict[int, bytes]]()
-    for label in (Label.SEED_SHARE, Label.KEY_SHARE):
-        shares = {owner: kinds[label] for owner, kinds in opened_shares(run).items()}
-        enough = {owner: held for owner, held in shares.items() if len(held) >= agreement.parameters.threshold}
-        opened_secrets[label] = open_secrets(agreement, enough)
-    seeds = opened_secrets[Label.SEED_SHARE]
-    keys = {owner: AgreementKey(private) for owner, private in opened_secrets[Label.KEY_SHARE].items()}
+    agreement, seeds = run.agreement, opened_secrets(run, Label.SEED_SHARE)
+    private = {**opened_secrets(run, Label.KEY_SHARE), **(mask_keys or {})}
+    keys = {owner: AgreementKey(secret) for owner, secret in private.items()}
     public = {agreement.places[d.sender]: d.message.mask_key for d in run.log if isinstance(d.message, AdvertiseKeys)}
     told: dict[str, dict[type[Message], Any]] = {name: {} for name in agreement.cohort}
     for delivery in run.log:

@@ -192,4 +192,5 @@ async def house(directory: Path) -> AsyncIterator[House]:
         thread.join(PATIENCE)
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     threads_left = working_threads() - threads
-    assert not (left or threads_left), f"left behind: {left}, {threads_left}"
+    assert not left, f"tasks are left: {left}"
+    assert not threads_left, f"threads are left: {threads_left}"

@@ -29,8 +29,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
 
 
-def delays(clients: int, *, together: bool = False, **changes: Any) -> float:
-    """One-way delays of a round beyond the slowest training; together: all train equally long."""
+def delays(clients: int, *, together: bool = False, slowest: float = SLOWEST, **changes: Any) -> float:
+    """One-way delays of a round beyond the slowest training, of so many seconds; together: all train equally long."""
     configuration = small_configuration(clients, **{"parameters": PARAMETERS, **changes})
     one = MemoryFederation(configuration, clients)
     one.network.conduct = Conduct(least_delay=DELAY, most_delay=DELAY)
@@ -40,7 +40,7 @@ def delays(clients: int, *, together: bool = False, **changes: Any) -> float:
     def seconds() -> float:
         nonlocal begun
         begun += 1
-        return SLOWEST if together else SLOWEST * begun / clients
+        return slowest if together else slowest * begun / clients
 
     def hook(parcel: Parcel) -> list[Parcel]:
         times.append((one.now, parcel))
@@ -57,7 +57,7 @@ def delays(clients: int, *, together: bool = False, **changes: Any) -> float:
     first = min(time for time, parcel in times if parcel.packet.kind is StartRound) - DELAY
     ends = [time for time, parcel in times if parcel.packet.kind is UnmaskShares and parcel.receiver == SERVER]
     last = max(ends or [time for time, parcel in times if parcel.kind == "vector-chunk"])
-    return (last - first - SLOWEST) / DELAY
+    return (last - first - slowest) / DELAY
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("active", 8), ("semi-honest", 6), ("none", 4)])
@@ -71,3 +71,12 @@ def test_beyond_the_slowest_training(clients: int, mode: str, expected: int) -> 
 def test_where_all_have_trained_at_the_same_time(clients: int, expected: int, mode: str, less: int) -> None:
     """Some are invited and the others wait for their turn, which takes a round trip for every few of them."""
     assert delays(clients, mode=mode, together=True) == expected - less
+
+
+@pytest.mark.parametrize(("training", "more"), [(0.0, 2), (2 * DELAY, 0), (4 * DELAY, 0)])
+@pytest.mark.parametrize(("clients", "expected"), [(3, 8), (8, 10)])
+def test_keys_and_shares_take_a_round_trip_where_nobody_trains_as_long(
+    clients: int, expected: int, training: float, more: int
+) -> None:
+    """docs/decisions/017-fresh-keys.md says what follows."""
+    assert delays(clients, mode="active", together=True, slowest=training) == expected + more
