@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -28,6 +28,12 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Makes the model reproducible, bit for bit.")] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that host all clients, which take turns in them; 0: one for each.")
+    ] = None,
+    engine: Annotated[
+        Literal["processes", "ray"], typer.Option(help="What starts the processes of clients (ray: extra ray).")
+    ] = "processes",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A cluster of Ray; without it, one on this machine.")
     ] = None,
     device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
@@ -83,6 +89,7 @@ def simulate(
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.federation import run as federation
+    from tacit.simulate.federation.actors import MissingRayError, require_ray
     from tacit.simulate.federation.faults import FaultError, read_faults
     from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
@@ -91,9 +98,10 @@ def simulate(
     from tacit.simulate.report.trackers import MissingExtraError, chosen_trackers
     from tacit.simulate.report.tracking import Tracking
 
+    missing = (MissingExtraError, MissingRayError)
     with output.complaining(
         (
-            (ExperimentError, RunDirectoryError, FaultError, DashboardError, EventLogError, MissingExtraError),
+            (ExperimentError, RunDirectoryError, FaultError, DashboardError, EventLogError, *missing),
             output.WRONG_INPUT,
         ),
         (OSError, output.FAILED),
@@ -123,7 +131,12 @@ def simulate(
         directory = resume or out or federation.default_directory(chosen.name)
         trackers = chosen_trackers(directory, tensorboard=tensorboard, mlflow=mlflow, resumed=resume is not None)
         door = None if dashboard is None else context.with_resource(listening(dashboard))
-        options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
+        if engine == "ray":
+            require_ray()
+        elif address is not None:
+            raise output.failure("--address is of a cluster of Ray: add --engine ray", output.WRONG_INPUT)
+        ray = (address or "") if engine == "ray" else None
+        options = {"ray": ray, "device": device, "verify": verify, "began": BEGAN, "faults": faults}
         if resume is not None:
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:

@@ -57,7 +57,8 @@ class Origin:
 class Control:
     """The child's end of the connection to its supervisor: the first argument of every party's coroutine."""
 
-    def __init__(self, connection: Connection, origin: Origin, log: Path) -> None:
+    def __init__(self, connection: Connection, origin: Origin | None, log: Path) -> None:
+        """origin: None where nothing of the supervisor is on this machine that could be left."""
         self._connection = connection
         self._log = log
         self._origin = origin
@@ -81,7 +82,8 @@ class Control:
 
     def abandon(self) -> NoReturn:
         """The supervisor is gone: leave nothing of it, and end."""
-        self._origin.remove_remains()
+        if self._origin is not None:
+            self._origin.remove_remains()
         os._exit(1)
 
 
@@ -89,6 +91,13 @@ def run(
     connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes, origin: Origin
 ) -> NoReturn:
     """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
+    _end(work(connection, log, preload, target, arguments, origin))
+
+
+def work(
+    connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes, origin: Origin | None
+) -> int:
+    """The same without the exit, whose status it returns. The end of the connection ends the process."""
     _send_output_to(log)
     open_many_files()
     control = Control(connection, origin, log)
@@ -103,8 +112,8 @@ def run(
         control.send({"stopped": str(cancelled)})
     except BaseException as error:
         control.send(control.failure(error))
-        _end(1)
-    _end(result.get("status", 0) if isinstance(result, dict) else 0)
+        return 1
+    return int(result.get("status", 0)) if isinstance(result, dict) else 0
 
 
 async def _run_target(control: Control, preload: str, target: tuple[str, str], arguments: bytes) -> object:

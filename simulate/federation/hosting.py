@@ -74,12 +74,15 @@ def check(experiment: Experiment) -> None:
         raise ExperimentError(str(error)) from None
 
 
-def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str]) -> Hosting:
-    """Who hosts these clients; alone: those that must have a process of their own."""
+def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str], *, ray_cores: int = 0) -> Hosting:
+    """Who hosts these clients; alone: those that must have a process of their own; ray_cores: of Ray, where that hosts
+    them."""
     own = {name: (name,) for name in clients}
     sharing, workers, reason = [name for name in clients if name not in alone], experiment.simulate.workers, ""
     if workers:
         reason = f"simulate.workers = {workers}"
+    elif ray_cores:
+        workers, reason = ray_cores, f"Ray has {ray_cores} core{'s' * (ray_cores > 1)}"
     elif (available := available_memory()) is not None and (needed := memory(experiment, len(own))) > available:
         workers = len(os.sched_getaffinity(0))
         reason = f"{len(own)} processes would take {gigabytes(needed)}, and there are {gigabytes(available)}"

@@ -26,9 +26,10 @@ from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import get_temp_dir
+from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 
@@ -54,8 +55,14 @@ class Exit:
 
     code: int | None
     signal: str | None
+    reason: str = ""
+    """In words, of a process that is not of this machine."""
+    replaced: bool = False
+    """Whether another one is to be started in its place."""
 
     def __str__(self) -> str:
+        if self.reason:
+            return self.reason
         return f"killed by {self.signal}" if self.signal else f"exit code {self.code}"
 
 
@@ -64,6 +71,33 @@ class _PartyProcess:
     process: ForkServerProcess
     connection: Connection
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def say(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # It is about to end by itself.
+            self.connection.send_bytes(message)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+class Running(Protocol):
+    """A process that has not ended, whoever has started it."""
+
+    @property
+    def ended(self) -> asyncio.Event:
+        """Set when it has ended."""
+
+    def say(self, message: bytes) -> None:
+        """Sends it a message, if it can still be sent one."""
+
+    def terminate(self) -> None:
+        """Ends it, politely where that is known."""
+
+    def kill(self) -> None:
+        """Ends it."""
 
 
 class Processes:
@@ -78,7 +112,9 @@ class Processes:
         self._directory = directory
         self._preload = preload
         self._grace_seconds = grace_seconds
-        self._running: dict[str, _PartyProcess] = {}
+        self._running: dict[str, Running] = {}
+        self._children: dict[str, _PartyProcess] = {}
+        """Those of the running that are children of this process."""
         self._news: asyncio.Queue[tuple[str, Message | Exit]] = asyncio.Queue()
         self._all_ended = asyncio.Event()
 
@@ -92,7 +128,7 @@ class Processes:
             raise ValueError(f"{name!r} cannot name a process: use letters, digits, and . _ - after the first")
         if name in self._running:
             raise ValueError(f"a process named {name!r} is running already")
-        location = _locate(target)
+        location = locate(target)
         try:
             pickled = pickle.dumps(arguments)
         except Exception as error:
@@ -123,7 +159,7 @@ class Processes:
         except BaseException:
             ours.close()  # If the launch is still under way, its child ends when it sees this.
             raise
-        self._running[name] = _PartyProcess(process, ours)
+        self._running[name] = self._children[name] = _PartyProcess(process, ours)
         self._all_ended.clear()
         loop = asyncio.get_running_loop()
         loop.add_reader(ours.fileno(), self._receive, name)
@@ -137,15 +173,14 @@ class Processes:
     def tell(self, name: str, told: Message) -> None:
         """Tells one process this, in the place of what it was told before; it finds it in `Control.told`."""
         if (party := self._running.get(name)) is not None:
-            with contextlib.suppress(OSError):  # It is about to end by itself.
-                party.connection.send_bytes(msgspec.msgpack.encode(told))
+            party.say(msgspec.msgpack.encode(told))
 
     async def ask(self, name: str, reason: str, *, grace_seconds: float) -> None:
         """Asks one process to end, and waits for that at most so long."""
         party = self._running.get(name)
         if party is not None:
-            with contextlib.suppress(OSError, TimeoutError):
-                party.connection.send_bytes(msgspec.msgpack.encode({"stop": reason}))
+            party.say(msgspec.msgpack.encode({"stop": reason}))
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_seconds):
                     await party.ended.wait()
 
@@ -153,16 +188,15 @@ class Processes:
         """Ends all processes: asks them, after `grace_seconds` terminates them, after as long again kills them."""
         request = msgspec.msgpack.encode({"stop": reason})
         for party in self._running.values():
-            with contextlib.suppress(OSError):  # It is about to end by itself.
-                party.connection.send_bytes(request)
-        for escalate in (ForkServerProcess.terminate, ForkServerProcess.kill):
+            party.say(request)
+        for escalate in (methodcaller("terminate"), methodcaller("kill")):
             if not self._running:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_seconds):
                     await self._all_ended.wait()
             for party in self._running.values():
-                escalate(party.process)
+                escalate(party)
         if self._running:
             await self._all_ended.wait()
 
@@ -175,7 +209,7 @@ class Processes:
         await self.stop("the supervisor is leaving", grace_seconds=self._grace_seconds)
 
     def _receive(self, name: str) -> None:
-        connection = self._running[name].connection
+        connection = self._children[name].connection
         try:
             while connection.poll():
                 self._news.put_nowait((name, msgspec.msgpack.decode(connection.recv_bytes(), type=Message)))
@@ -184,7 +218,8 @@ class Processes:
 
     def _bury(self, name: str) -> None:
         self._receive(name)  # Everything that it said comes before its Exit.
-        party = self._running.pop(name)
+        del self._running[name]
+        party = self._children.pop(name)
         party.ended.set()
         loop = asyncio.get_running_loop()
         loop.remove_reader(party.connection.fileno())
@@ -199,7 +234,8 @@ class Processes:
             self._all_ended.set()
 
 
-def _locate(target: Callable[..., object]) -> tuple[str, str]:
+def locate(target: Callable[..., object]) -> tuple[str, str]:
+    """Module and qualified name of what a process can run. ValueError for anything else."""
     module, name = target.__module__, target.__qualname__
     if "<" in name or not inspect.iscoroutinefunction(target):
         raise ValueError(f"{module}.{name} cannot run in a process: it must be a top-level coroutine function")

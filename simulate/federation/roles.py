@@ -63,6 +63,10 @@ class Plan:
     """Whether the server leaves clients out of sums, to read their differences; only an audit asks for that."""
     wire: Path | None = None
     """A new file for all that passes between clients and server; only an audit asks for that."""
+    ray: str | None = None
+    """The address of the cluster of Ray that hosts clients; "" for one on this machine, None for none."""
+    host: str = "127.0.0.1"
+    """Of this machine, where the server listens."""
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""

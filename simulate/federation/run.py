@@ -25,6 +25,7 @@ from tacit.parties.runs.summary import summarise
 from tacit.parties.runs.tables import keep_summary
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation import hosting
+from tacit.simulate.federation.actors import Actors
 from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.relay import Shaping, relaying
 from tacit.simulate.federation.roles import Plan, Role
@@ -125,15 +126,19 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
     # A few for every process.
     open_many_files()
-    hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named)
-    if hosts.reason:
-        show(SERVER, "hosted", hosts.told(plan.experiment))
-    patient = replace(plan, experiment=hosts.patient(plan.experiment))
     failure: SimulationError | None = None
-    # In the folder that goes with this process, however it ends.
-    with TemporaryDirectory(dir=get_temp_dir()) as images:
-        roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
-        async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
+    # In the folder that goes with this process, however it ends; or where other machines find it.
+    with TemporaryDirectory(dir=plan.run.path.resolve() if plan.ray else get_temp_dir()) as images:
+        async with _engine(plan) as processes:
+            cores = processes.cores if isinstance(processes, Actors) else 0
+            hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named, ray_cores=cores)
+            if hosts.reason:
+                show(SERVER, "hosted", hosts.told(plan.experiment))
+            if isinstance(processes, Actors):
+                await processes.prepare(hosts.processes)
+            host = processes.host if isinstance(processes, Actors) else plan.host
+            patient = replace(plan, experiment=hosts.patient(plan.experiment), host=host)
+            roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
             try:
                 with relaying(Shaping(), plan.wire) as relay:
                     ended = await Supervisor(processes, roles, hosts, show, relay).follow()
@@ -155,6 +160,13 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     if failure is not None:
         raise failure
     return summary
+
+
+def _engine(plan: Plan) -> Processes:
+    if plan.ray is None:
+        return Processes(plan.run.logs, grace_seconds=GRACE_SECONDS)
+    alone = {SERVER, *plan.faults.named}
+    return Actors(plan.run.logs, address=plan.ray, alone=alone, grace_seconds=GRACE_SECONDS)
 
 
 def _report(run: RunDirectory) -> None:

@@ -23,6 +23,7 @@ from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_o
 from tacit.simulate.federation.weights import shares, weighed
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
+"""Where a server listens that nobody reaches but this machine."""
 
 
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
@@ -63,7 +64,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         run=plan.run,
         keys=role.keys,
         roster=role.roster,
-        address=LOOPBACK,
+        address=f"tcp://{plan.host}:*",
         rounds=plan.rounds,
         completed=plan.completed,
         weights_seed=plan.split_seed,

@@ -161,7 +161,9 @@ class Supervisor:
             for client in clients:
                 self._show(client, "failed" if failed else "exited", {"reason": reason, "again": client != clients[0]})
             revived = self._roles[name].after_kill() if clients == [name] and exit.signal is not None else None
-            if revived is not None and self._clearing is None:
+            if exit.replaced and self._clearing is None and not self._ended:
+                await self._start(name, clients)
+            elif revived is not None and self._clearing is None:
                 self._roles[name] = revived
                 await self._start(name, [name])
             else:

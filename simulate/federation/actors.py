@@ -1,0 +1,259 @@
+"""Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
+
+An actor is a process like the others (child.py) but for who forks it. It connects to the supervisor, which listens for
+it, by a secret of this run; what is said there, and what becomes of it, is as with a connection to a child.
+The server, and clients that a fault names, stay children of the supervisor.
+
+When an actor has died its clients are started again in another one. By their journals they stay out of the round that
+they were in, and take part in the next.
+
+All calls that may wait are made by one thread, which lives as long as Ray does here: what Ray starts on this machine is
+killed when the thread that started it has ended, and so does not outlive the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import pickle
+import secrets
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from tacit.simulate.federation import child
+from tacit.simulate.federation.processes import PRELOAD, Exit, Message, ProcessError, Processes, locate
+
+STORE_BYTES: Final = 100 * 2**20
+"""Of Ray's object store, which holds nothing but what an actor is to do."""
+LOOPBACK: Final = "127.0.0.1"
+LONGEST_NAME: Final = 256
+MOST_REPLACEMENTS: Final = 3
+"""How often one process of clients is replaced in a run."""
+
+Result = TypeVar("Result")
+
+
+class MissingRayError(Exception):
+    """Ray is not installed; the message says how it is."""
+
+
+def require_ray() -> None:
+    """Raise MissingRayError unless Ray can be imported."""
+    if find_spec("ray") is None:
+        raise MissingRayError("--engine ray needs ray, which is not installed: pip install 'tacit[ray]'")
+
+
+class ClientHost:
+    """The actor: it runs one process of clients, and ends with it."""
+
+    def load(self) -> None:
+        """Load what is slow to import."""
+        os.environ["OMP_NUM_THREADS"] = "1"
+        importlib.import_module(PRELOAD)
+
+    def run(
+        self, supervisor: tuple[str, int], secret: bytes, name: str, log: Path, target: tuple[str, str], told: bytes
+    ) -> int:
+        """Connect to the supervisor, and do what a child does; returns what its exit status would be."""
+        self.load()
+        connection = Client(supervisor, authkey=secret)
+        connection.send_bytes(name.encode())
+        return child.work(connection, log, PRELOAD, target, told, None)
+
+
+@dataclass
+class _Actor:
+    """An actor that has not ended."""
+
+    terminate: Callable[[], None]
+    connection: Connection | None = None
+    """None until it connects."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def say(self, message: bytes) -> None:
+        if self.connection is None:
+            self.terminate()
+        else:
+            with contextlib.suppress(OSError):  # It is about to end by itself.
+                self.connection.send_bytes(message)
+
+    def kill(self) -> None:
+        self.terminate()
+
+
+class Actors(Processes):
+    """Processes of which those of clients are actors of Ray; used as Processes is.
+
+    address: of a cluster that is there; "" starts one on this machine, which ends with the block. alone: names of
+    processes that are children as ever. Entering the block raises ProcessError if Ray does not start or is not reached.
+    """
+
+    def __init__(self, directory: Path, *, address: str, alone: Collection[str], grace_seconds: float) -> None:
+        super().__init__(directory, grace_seconds=grace_seconds)
+        self._address = address
+        self._alone = alone
+        self._secret = secrets.token_bytes(32)
+        self._prepared: dict[str, Any] = {}
+        """Actors that are there, and have nothing to do yet."""
+        self._actors: dict[str, _Actor] = {}
+        self._replaced: Counter[str] = Counter()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
+        self._listener: Listener | None = None
+        self.host = LOOPBACK
+        """This machine, as actors reach it."""
+        self.cores = 0
+        """That Ray has."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._call(self._connect)
+        except BaseException as error:
+            await self._leave()
+            if isinstance(error, Exception):
+                raise ProcessError(f"Ray cannot be used: {' '.join(str(error).split())}") from error
+            raise
+        self._listener = Listener((self.host, 0), backlog=128, authkey=self._secret)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._admit, args=(self._listener, loop), daemon=True).start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        finally:
+            await self._leave()
+
+    async def prepare(self, names: Iterable[str]) -> None:
+        """Have actors for these, but for children, and wait until they can begin. ProcessError if one cannot."""
+        wanted = [name for name in names if name not in self._alone]
+        self._prepared = {name: await self._call(_make) for name in wanted}
+        loading = [asyncio.wrap_future(handle.load.remote().future()) for handle in self._prepared.values()]
+        try:
+            await asyncio.gather(*loading)
+        except Exception as error:
+            raise ProcessError(f"an actor cannot begin: {' '.join(str(error).split())}") from error
+
+    async def start(self, name: str, target: Callable[..., Coroutine[Any, Any, object]], **arguments: object) -> None:
+        """As of Processes. An actor comes up when Ray has room for it."""
+        if name in self._alone:
+            await super().start(name, target, **arguments)
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        order = locate(target), pickle.dumps(arguments)
+        actor, running = await self._call(lambda: self._launch(name, order))
+        self._running[name] = self._actors[name] = actor
+        self._all_ended.clear()
+        loop = asyncio.get_running_loop()
+
+        def over(done: Future[int]) -> None:
+            with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody asks any more.
+                loop.call_soon_threadsafe(self._lose, name, actor, done)
+
+        running.add_done_callback(over)
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        if self._address:
+            ray.init(address=self._address, **quiet)
+            self.host = str(ray.util.get_node_ip_address())
+        else:
+            ray.init(include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        self.cores = int(ray.cluster_resources().get("CPU", 0))
+
+    def _launch(self, name: str, order: tuple[tuple[str, str], bytes]) -> tuple[_Actor, Future[int]]:
+        import ray
+
+        assert self._listener is not None
+        handle = self._prepared.pop(name, None) or _make()
+        log = self._directory.resolve() / f"{name}.log"
+        running = handle.run.remote(self._listener.address, self._secret, name, log, *order).future()
+        return _Actor(lambda: ray.kill(handle)), running
+
+    async def _call(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    async def _leave(self) -> None:
+        def leave() -> None:
+            import ray
+
+            ray.shutdown()
+
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            with contextlib.suppress(OSError), socket.create_connection(listener.address):
+                pass  # So that its thread sees that nobody is admitted any more.
+            listener.close()
+        await self._call(leave)
+        self._thread.shutdown(wait=False)
+
+    def _admit(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        while self._listener is listener:
+            try:
+                connection = listener.accept()
+                name = connection.recv_bytes(LONGEST_NAME).decode()
+                loop.call_soon_threadsafe(self._welcome, name, connection)
+            except (OSError, EOFError, AuthenticationError, RuntimeError):
+                continue
+
+    def _welcome(self, name: str, connection: Connection) -> None:
+        if (actor := self._actors.get(name)) is None:
+            connection.close()
+            return
+        actor.connection = connection
+        asyncio.get_running_loop().add_reader(connection.fileno(), self._hear, name, actor)
+
+    def _hear(self, name: str, actor: _Actor) -> None:
+        connection = actor.connection
+        if connection is None:
+            return
+        try:
+            while connection.poll():
+                self._news.put_nowait((name, msgspec.msgpack.decode(connection.recv_bytes(), type=Message)))
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(connection.fileno())
+
+    def _lose(self, name: str, actor: _Actor, done: Future[int]) -> None:
+        """Ray says that an actor has done what it was to do, or is gone."""
+        self._hear(name, actor)
+        del self._running[name], self._actors[name]
+        actor.ended.set()
+        if actor.connection is not None:
+            asyncio.get_running_loop().remove_reader(actor.connection.fileno())
+            actor.connection.close()
+        if (error := done.exception()) is None:
+            ended = Exit(done.result(), None)
+        else:
+            self._replaced[name] += 1
+            why = f"its actor was lost ({type(error).__name__})"
+            ended = Exit(None, None, reason=why, replaced=self._replaced[name] <= MOST_REPLACEMENTS)
+        self._news.put_nowait((name, ended))
+        if not self._running:
+            self._all_ended.set()
+
+
+def _make() -> Any:
+    import ray
+
+    # Without a claim to cores: how many share them was decided by who hosts whom.
+    return ray.remote(ClientHost).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD").remote()
