@@ -84,9 +84,12 @@ class _Actor:
     connection: Connection | None = None
     """None until it connects."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    early: bool = False
+    """Whether it was ended before it had connected."""
 
     def say(self, message: bytes) -> None:
         if self.connection is None:
+            self.early = True
             self.terminate()
         else:
             with contextlib.suppress(OSError):  # It is about to end by itself.
@@ -241,7 +244,10 @@ class Actors(Processes):
         if actor.connection is not None:
             asyncio.get_running_loop().remove_reader(actor.connection.fileno())
             actor.connection.close()
-        if (error := done.exception()) is None:
+        if actor.early:
+            self._news.put_nowait((name, {"stopped": "the run was over before it began"}))
+            ended = Exit(0, None)
+        elif (error := done.exception()) is None:
             ended = Exit(done.result(), None)
         else:
             self._replaced[name] += 1
