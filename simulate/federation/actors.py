@@ -58,7 +58,7 @@ def require_ray() -> None:
         raise MissingRayError("--engine ray needs ray, which is not installed: pip install 'tacit[ray]'")
 
 
-class ClientHost:
+class RayHost:
     """The actor: it runs one process of clients, and ends with it."""
 
     def load(self) -> None:
@@ -262,4 +262,4 @@ def _make() -> Any:
     import ray
 
     # Without a claim to cores: how many share them was decided by who hosts whom.
-    return ray.remote(ClientHost).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD").remote()
+    return ray.remote(RayHost).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD").remote()

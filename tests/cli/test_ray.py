@@ -24,7 +24,7 @@ def actors() -> list[int]:
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            if b"ray::ClientHost" in (place / "cmdline").read_bytes():
+            if b"ray::RayHost" in (place / "cmdline").read_bytes():
                 found.append(int(place.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
