@@ -173,6 +173,8 @@ class Actors(Processes):
 
     def _connect(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray would have actors wait for whatever else computes here, its default being 15: for minutes where much does.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
