@@ -100,7 +100,7 @@ async def test_a_crash_is_named_after_the_last_words(
     ("target", "line", "traceback"),
     [
         ("raise_an_error", "RuntimeError: the disk is full", "in raise_an_error"),
-        ("return_something_strange", "TypeError: Encoding objects of type object is unsupported", "in run"),
+        ("return_something_strange", "TypeError: Encoding objects of type object is unsupported", "in work"),
     ],
 )
 async def test_an_error_is_one_line_and_its_traceback_is_in_the_log(
