@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tacit.protocol.core.machine import Entropy
-from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.core.roster import Member, Role, check_name
 
 
@@ -64,4 +63,4 @@ def _curve_public(secret: bytes) -> bytes:
 
 
 def _signing_public(secret: bytes) -> bytes:
-    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return SigningKey(secret).public
