@@ -19,7 +19,7 @@ LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end network soak ckks exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
+.PHONY: help setup demo test end-to-end network soak ckks flower exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,13 @@ soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and parti
 ckks: setup ## encrypt a block by the extra of that name, which it installs; for use that is not commercial (minutes; 19 GB)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "desilofhe==2.*"
 	$(BIN)/python -m pytest -rs -m ckks tests/simulate/bench/test_ckks.py
+
+# Flower has bounds of its own on what the command is made of: typer, rich, starlette, uvicorn. They meet ours, but not in
+# the versions of constraints.txt.
+FLOWER := .venv-flower
+flower: $(FLOWER)/.installed ## run an app of Flower with the secure sum, in an environment of its own (minutes)
+	$(FLOWER)/bin/tacit --help > /dev/null
+	$(FLOWER)/bin/python -m pytest --timeout $(LONGEST_RUN) tests/flower
 
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive
@@ -121,7 +128,7 @@ sign-versions: setup ## for a release: list the versions of the wire, and sign t
 	$(BIN)/python -m docs.generate.versions docs/spec "$(KEY)"
 
 clean: ## remove everything that can be made again
-	rm -rf build dist site *.egg-info .wheel .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf build dist site *.egg-info .wheel .venv .venv-flower .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 
 # The project is installed as a wheel, not in place: what is tested is what a user gets.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LICENSE
@@ -129,6 +136,22 @@ $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LI
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall --compile-bytecode . || \
 	  $(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
 	rm -rf build *.egg-info
+	touch $@
+
+$(FLOWER)/.installed: $(FLOWER)/.dependencies $(SOURCES) README.md LICENSE
+	rm -rf build
+	$(UV) pip install --quiet --python $(FLOWER)/bin/python --no-deps --reinstall --compile-bytecode . || \
+	  $(FLOWER)/bin/python -m pip install --quiet --no-deps --force-reinstall .
+	rm -rf build *.egg-info
+	touch $@
+
+# What the tests need beside the extra: the simulation, which is Ray, and a data set.
+$(FLOWER)/.dependencies: $(VENV)/.dependencies pyproject.toml constraints-flower.txt
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	$(UV) pip install --quiet --python $(FLOWER)/bin/python --compile-bytecode --constraint constraints-flower.txt \
+	    -r pyproject.toml --extra flower "flwr[simulation]" pytest pytest-asyncio pytest-timeout hypothesis scikit-learn || \
+	  $(FLOWER)/bin/python -m pip install --quiet --constraint constraints-flower.txt \
+	    '.[flower]' "flwr[simulation]" pytest pytest-asyncio pytest-timeout hypothesis scikit-learn
 	touch $@
 
 # uv takes seconds; it does not read pip's settings, so where it cannot reach the registry pip does the same in minutes.

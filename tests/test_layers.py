@@ -45,6 +45,7 @@ LAYERS = (
     "parties.protections",
     "parties.learning",
     "parties.session",
+    "parties.flower",
     "parties.inference",
     "parties.adaptation",
     "parties.runs",

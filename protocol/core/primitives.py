@@ -72,6 +72,7 @@ class Label(bytes, Enum):
     CLASSES = b"tacit/1 names of classes"
     TOLD_BLOCKS = b"tacit/1 told blocks"
     SIGN_ROSTER = b"tacit/1 sign version of a roster"
+    SIGN_NODE = b"tacit/1 sign node of another framework"
 
 
 def framed(label: Label, *parts: bytes) -> bytes:

@@ -6,7 +6,8 @@ and in order, says truly who sent it, and lets nobody read or change it on the w
 certificates. Names are those of the roster.
 
 Call `expire` when `deadline` has passed: a client that is not heard of in time is left out of the sum, as is one that
-is dropped. A client is for one sum: make another for the next, with the same keys.
+is dropped. A client is for one sum: make another for the next, with the same keys; a sum of the same title, settings
+and clients is the same one, which no client may enter twice.
 """
 
 from __future__ import annotations
@@ -52,20 +53,24 @@ class SumSettings:
     """What is summed and how; equal for all parties.
 
     length: values of a vector. clip: the largest absolute value; larger ones are cut. value_bits: the resolution of a
-    value. mode: what the server may do, "active" lie, "semi-honest" follow the protocol and look. corrupt, dropout:
-    fractions of clients that may collude with it, and that may be lost. phase_seconds: how long an answer may take, and
-    vector_seconds the vector. title: what tells this sum from others of the same parties.
+    value times its weight. max_weight: the largest weight of a vector. mode: what the server may do, "active" lie,
+    "semi-honest" follow the protocol and look. corrupt, dropout: fractions of clients that may collude with it, and
+    that may be lost. phase_seconds: how long an answer may take, and vector_seconds the vector. title: what tells this
+    sum from others of the same parties. clients: who is in it, in the order of the roster; empty: all of its clients,
+    but who waits for a group.
     """
 
     length: int
     clip: float
     value_bits: int = 20
+    max_weight: int = 1
     mode: Literal["active", "semi-honest"] = "active"
     corrupt: float = 0.33
     dropout: float = 0.33
     phase_seconds: float = 60.0
     vector_seconds: float = 600.0
     title: str = ""
+    clients: tuple[str, ...] = ()
 
     def packing(self, clients: int) -> Packing:
         """How a vector becomes ring words. ValueError if the sum of so many could overflow."""
@@ -73,31 +78,39 @@ class SumSettings:
             clients=clients,
             clip=self.clip,
             value_bits=self.value_bits,
-            max_weight=1,
+            max_weight=self.max_weight,
             form=WeightForm.SCALAR,
             tensor_sizes=(self.length,),
             metrics=(),
         )
 
-    def agreement(self, roster: Roster) -> Agreement:
-        """What all parties of this sum hold alike. ValueError where there can be no such sum."""
-        clients = roster.clients
+    def cohort(self, roster: Roster) -> tuple[str, ...]:
+        """Who is asked. ValueError for who is no client of the roster, for too few, and for a part of a group."""
+        clients = self.clients or roster.gather(roster.clients, len(roster.clients))
+        if clients != tuple(name for name in roster.clients if name in clients):
+            raise ValueError(f"the clients {clients} are not some of {roster.clients}, each once and in this order")
         if len(clients) < _FEWEST:
             raise ValueError(f"a sum of {len(clients)} clients tells each the other's vector: take {_FEWEST} or more")
+        if roster.gather(clients, len(clients)) != clients:
+            raise ValueError("some clients of a group of the roster are in this sum without the others of it")
+        return clients
+
+    def configuration(self, clients: int) -> Configuration:
+        """What a policy judges of a sum of so many. ValueError where it could overflow."""
         if self.mode not in ("active", "semi-honest"):
             raise ValueError(f"mode = {self.mode!r}: choose 'active' or 'semi-honest'")
-        configuration = Configuration(
+        return Configuration(
             scheme="fedsgd",
             mode=self.mode,
             graph="auto",
             corrupt=self.corrupt,
             dropout=self.dropout,
             threshold=0,
-            clients=len(clients),
+            clients=clients,
             clip=self.clip,
             value_bits=self.value_bits,
-            max_weight=1,
-            ring_bits=self.packing(len(clients)).ring.bits,
+            max_weight=self.max_weight,
+            ring_bits=self.packing(clients).ring.bits,
             form=WeightForm.SCALAR,
             tensor_sizes=(self.length,),
             metrics=(),
@@ -106,6 +119,11 @@ class SumSettings:
             train_seconds=self.vector_seconds,
             phase_seconds=self.phase_seconds,
         )
+
+    def agreement(self, roster: Roster) -> Agreement:
+        """What all parties of this sum hold alike. ValueError where there can be no such sum."""
+        clients = self.cohort(roster)
+        configuration = self.configuration(len(clients))
         session = digest(Label.CONFIGURATION, roster.hash, configuration.hash())
         return agree(
             session=session,
@@ -123,7 +141,9 @@ class SumResult:
     """What the server has in the end."""
 
     values: npt.NDArray[np.float64] = field(repr=False)
-    """The sum over the contributors, float64 [length]."""
+    """The sum over the contributors, each times its weight, float64 [length]."""
+    weight: int
+    """The sum of their weights."""
     contributors: tuple[str, ...]
     dropped: Mapping[str, str]
     """Who is not in it, and why."""
@@ -132,8 +152,8 @@ class SumResult:
 
     @property
     def mean(self) -> npt.NDArray[np.float64]:
-        """The mean over the contributors, float64 [length]."""
-        return self.values / len(self.contributors)
+        """The weighted mean over the contributors, float64 [length]."""
+        return self.values / self.weight
 
 
 class SumClient:
@@ -146,6 +166,8 @@ class SumClient:
         agreement = settings.agreement(roster)
         if keys.member("client") not in roster.members:
             raise ValueError(f"the roster has no client {keys.name!r} with these keys")
+        if keys.name not in agreement.places:
+            raise ValueError(f"{keys.name!r} is not among the clients of this sum")
         self._packing = settings.packing(agreement.size)
         self._rounding = np.random.default_rng(int.from_bytes(entropy(KEY_BYTES), "little"))
         self._link = Link(keys.name, agreement.server, agreement.session, Traffic(), _KINDS)
@@ -163,9 +185,14 @@ class SumClient:
         """The first messages to the server: keys, for which no vector is needed yet."""
         return self._said(self._machine.start(now))
 
-    def contribute(self, vector: npt.ArrayLike, now: float) -> list[bytes]:
-        """Give it its vector, once, when it has started. ValueError unless it is [settings.length], and finite."""
-        words = self._packing.encode(np.asarray(vector, np.float64), 1, {}, self._rounding).words
+    def contribute(self, vector: npt.ArrayLike, now: float, *, weight: int = 1) -> list[bytes]:
+        """Give it its vector, once, when it has started. ValueError unless it is [settings.length] and finite, and its
+        weight in 1..settings.max_weight."""
+        values = np.asarray(vector, np.float64)
+        if weight < 1 or not np.isfinite(values).all():
+            raise ValueError(f"a vector is of finite values and has a weight of 1 or more; its weight is {weight}")
+        clipped = np.clip(values, -self._packing.clip, self._packing.clip)
+        words = self._packing.encode(clipped * weight, weight, {}, self._rounding).words
         return self._said(self._machine.contribute(words, now))
 
     def receive(self, message: bytes, now: float) -> list[bytes]:
@@ -219,8 +246,10 @@ class SumServer:
         for output in outputs:
             if isinstance(output, Summed):
                 contributors = len(output.survivors)
+                total = self._packing.decode(output.total, contributors=contributors)
                 self.outcome = SumResult(
-                    values=self._packing.decode(output.total, contributors=contributors).values,
+                    values=total.values,
+                    weight=int(total.weights),
                     contributors=output.survivors,
                     dropped={drop.member: drop.detail for drop in self._machine.drops if not drop.included},
                     error_bound=self._packing.error_bound(contributors),

@@ -1,0 +1,4 @@
+"""Flower's apps with our secure sum: a grid for their servers, a mod for their clients. Needs the extra `flower`."""
+
+from tacit.parties.flower.grid import SecureGrid as SecureGrid
+from tacit.parties.flower.mod import secure_sum_mod as secure_sum_mod

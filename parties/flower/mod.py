@@ -1,0 +1,172 @@
+"""The client's side: a mod, which stands between Flower's messages and the training function of an app.
+
+    app = ClientApp(mods=[secure_sum_mod("/var/lib/tacit")])
+
+A mod sees every message before the app, and every answer after it. Training messages belong to a secure sum, or are
+refused: what the app has trained leaves under masks, and neither its metrics nor its number of examples leave at all,
+but for the sum of the weights. A message of another type, such as "evaluate", passes unchanged.
+
+The folder has the client's key file, the roster, and the journal of the sums that it entered; no sum is entered twice,
+whatever the server asks. Its name may have fields of the node's configuration, as in "keys/{partition-id}": in a
+simulation every node needs a folder of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from tacit.parties.flower.resumed_sum import ResumedSum, ResumedSumError
+from tacit.parties.flower.records import (
+    BEGIN,
+    EXAMPLES,
+    FRAMES,
+    GO_ON,
+    RECORD,
+    STEP,
+    WHO,
+    arrays_of,
+    content_digest,
+    frames_of,
+    is_training,
+    node_signed,
+    ours,
+    taken,
+    update,
+)
+from tacit.parties.links.keys import load
+from tacit.parties.links.roster import check_own, read_roster
+from tacit.parties.session.journal import JournalFile
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.session.one_sum import SumSettings
+from tacit.protocol.session.rounds import JournalEntry
+from tacit.protocol.sum.configuration import Policy
+
+ROSTER_FILE = "roster.toml"
+
+
+def secure_sum_mod(folder: str | Path, *, policy: Policy | None = None) -> SecureSumMod:
+    """The mod of a client whose `NAME.key` and `roster.toml` are in this folder.
+
+    policy: what it accepts of the server, as of `[policy]` in a party file; by default as there.
+    """
+    return SecureSumMod(str(folder), Policy() if policy is None else policy)
+
+
+class SecureSumMod:
+    """A mod of Flower. It raises for what it refuses, and Flower tells the server of the error."""
+
+    def __init__(self, folder: str, policy: Policy) -> None:
+        self._folder = folder
+        self._policy = policy
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        """Answer a message; `call_next` trains."""
+        if not is_training(message.metadata.message_type):
+            return call_next(message, context)
+        record = ours(message.content)
+        if record is None:
+            raise RemoteProtocolError(
+                Code.POLICY, "the server asks for a trained model in the clear: give its grid to SecureGrid"
+            )
+        party = _Party(Path(self._folder.format_map(context.node_config)), self._policy)
+        journal = JournalFile(party.journal)
+        lines = journal.open(party.keys.name)
+        try:
+            entered = {line.session for line in lines if isinstance(line, JournalEntry)}
+            step = taken(record, STEP, str)
+            if step == WHO:
+                answer = party.introduce(record, context)
+            elif step == BEGIN:
+                answer = {FRAMES: party.begin(record, entered, journal)}
+            elif step == GO_ON:
+                answer = {FRAMES: party.go_on(record, message, context, call_next)}
+            else:
+                raise RemoteProtocolError(Code.UNEXPECTED, f"the server asks for the step {step!r}: update this client")
+        except BaseException:
+            # Whatever went wrong: no second try in this sum.
+            ResumedSum.forget(party.kept)
+            raise
+        finally:
+            journal.close()
+        return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
+
+
+class _Party:
+    """One client, as its folder says. KeyFileError, RosterFileError or ValueError for a folder that does not fit."""
+
+    def __init__(self, folder: Path, policy: Policy) -> None:
+        found = sorted(folder.glob("*.key"))
+        if len(found) != 1:
+            raise ValueError(
+                f"{folder} has {len(found)} key files: the folder of a client has its own, NAME.key, alone"
+            )
+        self.keys = load(found[0])
+        self.roster = read_roster(folder / ROSTER_FILE)
+        check_own(self.roster, self.keys, "client", where=str(folder / ROSTER_FILE))
+        self.journal = folder / f"{self.keys.name}.journal"
+        self.kept = folder / f"{self.keys.name}.sum"
+        self._policy = policy
+
+    def introduce(self, record: ConfigRecord, context: Context) -> dict[str, Any]:
+        """Say, signed, which member of the roster this node is."""
+        signed = node_signed(
+            name=self.keys.name,
+            roster=self.roster.hash,
+            run=context.run_id,
+            node=context.node_id,
+            nonce=taken(record, "nonce", bytes),
+        )
+        return {
+            "name": self.keys.name,
+            "signature": SigningKey(self.keys.signing_secret).sign(Label.SIGN_NODE, *signed),
+        }
+
+    def begin(self, record: ConfigRecord, entered: set[bytes], journal: JournalFile) -> list[bytes]:
+        """Enter a sum that the policy accepts, and say its first message."""
+        try:
+            settings = msgspec.msgpack.decode(taken(record, "settings", bytes), type=SumSettings)
+            clients = settings.cohort(self.roster)
+            configuration = settings.configuration(len(clients))
+            agreement = settings.agreement(self.roster)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RemoteProtocolError(Code.MALFORMED, f"the server proposes a sum that is none: {error}") from None
+        self._policy.check(configuration)
+        self._policy.check_groups(configuration, [len(group) for group in self.roster.groups])
+        self._policy.check_cohort(configuration, len(clients))
+        if agreement.session in entered:
+            raise RemoteProtocolError(Code.SESSION, f"this client was in the sum {settings.title!r} before")
+        journal.write(JournalEntry(session=agreement.session, round=agreement.round, stage=1))
+        return ResumedSum.begin(self.kept, settings, taken(record, "content", bytes), self.roster, self.keys).first
+
+    def go_on(self, record: ConfigRecord, message: Message, context: Context, call_next: Any) -> list[bytes]:
+        """Answer what the server says in the sum, and train if it sends something to train from."""
+        kept = ResumedSum.read(self.kept, taken(record, "title", str), self.roster, self.keys)
+        said = [answer for frame in frames_of(record) for answer in kept.hear(frame)]
+        del message.content[RECORD]
+        if kept.outcome is None and message.content:
+            if content_digest(message.content) != kept.content:
+                raise RemoteProtocolError(Code.MODEL, "the server sends something else to train from than it announced")
+            said += kept.contribute(*_trained(message, context, call_next))
+        kept.save()
+        return said
+
+
+def _trained(message: Message, context: Context, call_next: Any) -> tuple[Any, int]:
+    """The update float64 [D] that the app makes, and its weight."""
+    model = arrays_of(message.content)
+    # Before the app has the content: nothing keeps it from changing the arrays in place.
+    before = type(model)({name: type(array)(array.numpy().copy()) for name, array in model.items()})
+    answer = call_next(message, context)
+    if answer.has_error():
+        raise ResumedSumError(f"the app did not train: {answer.error.reason}")
+    weights = [record[EXAMPLES] for record in answer.content.metric_records.values() if EXAMPLES in record]
+    if len(weights) != 1 or not isinstance(weights[0], int) or weights[0] < 1:
+        raise ValueError(
+            f"the app answers with the metric {EXAMPLES!r} as {weights}: one integer above 0 is its weight"
+        )
+    return update(before, arrays_of(answer.content)), weights[0]

@@ -1,0 +1,113 @@
+"""What our two sides say in Flower's messages, and how a model of Flower's becomes a vector and back.
+
+Everything of ours stands in one ConfigRecord, beside whatever the app has in the same message: the step, and with it
+frames of the sum, which are bytes of the machines. The app's own content is identified by a hash, which is in the title
+of the sum and with it in every signature and mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.primitives import Label, digest, framed
+
+RECORD: Final = "tacit"
+"""The name of our record."""
+STEP: Final = "step"
+WHO, BEGIN, GO_ON = "who", "begin", "go on"
+"""Steps: say who you are; enter this sum; take these frames, and train if there is something to train from."""
+FRAMES: Final = "frames"
+EXAMPLES: Final = "num-examples"
+"""The metric that is the weight of a client, as in Flower's own strategies."""
+
+
+def is_training(message_type: str) -> bool:
+    """Whether a message of this type makes an app train."""
+    return message_type.split(".", maxsplit=1)[0] == "train"
+
+
+def node_signed(*, name: str, roster: bytes, run: int, node: int, nonce: bytes) -> tuple[bytes, ...]:
+    """What a client signs under SIGN_NODE: the roster's member of this name is this node in this run."""
+    return name.encode(), roster, run.to_bytes(8, "little"), node.to_bytes(8, "little"), nonce
+
+
+def content_digest(content: RecordDict) -> bytes:
+    """SHA-256 (32 bytes) of all records of a message, in the order of their names; ours is left out."""
+    parts = []
+    for name in sorted(content.keys() - {RECORD}):
+        record = content[name]
+        if isinstance(record, ArrayRecord):
+            items = [
+                framed(Label.MODEL, key.encode(), array.dtype.encode(), repr(tuple(array.shape)).encode(), array.data)
+                for key, array in record.items()
+            ]
+        else:
+            items = [msgspec.msgpack.encode((key, record[key])) for key in sorted(record)]
+        parts.append(digest(Label.MODEL, type(record).__name__.encode(), name.encode(), *items))
+    return digest(Label.MODEL, *parts)
+
+
+def arrays_of(content: RecordDict) -> ArrayRecord:
+    """The one ArrayRecord of a message: its model. ValueError where there are several, or none."""
+    found = list(content.array_records.values())
+    if len(found) != 1:
+        raise ValueError(f"a message to train from has {len(found)} ArrayRecords: the secure sum takes exactly one")
+    return found[0]
+
+
+def summed(model: ArrayRecord) -> dict[str, npt.NDArray[np.floating[Any]]]:
+    """The arrays of a model that are summed: those of floating numbers."""
+    arrays = {name: array.numpy() for name, array in model.items()}
+    return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+
+
+def update(model: ArrayRecord, trained: ArrayRecord) -> npt.NDArray[np.float64]:
+    """What training has added to the model, float64 [D]. ValueError where the two are not of the same arrays."""
+    before, after = summed(model), summed(trained)
+    shapes = [{name: array.shape for name, array in arrays.items()} for arrays in (before, after)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"the trained model has arrays {shapes[1]}, the one that was sent {shapes[0]}")
+    return np.concatenate([(after[name].astype(np.float64) - array).reshape(-1) for name, array in before.items()])
+
+
+def moved(model: ArrayRecord, mean: npt.NDArray[np.float64]) -> ArrayRecord:
+    """The model with the mean update [D] added; what is not of floating numbers stays as it is."""
+    arrays, start = dict(model), 0
+    for name, array in summed(model).items():
+        part = mean[start : start + array.size].reshape(array.shape)
+        arrays[name] = Array((array + part).astype(array.dtype))
+        start += array.size
+    return ArrayRecord(arrays)
+
+
+def ours(content: RecordDict) -> ConfigRecord | None:
+    """Our record of a message, if it has one."""
+    return content.config_records.get(RECORD)
+
+
+Value = TypeVar("Value")
+
+
+def taken(record: ConfigRecord, key: str, kind: type[Value]) -> Value:
+    """A value of a record. Refuses one that is missing, or of another kind."""
+    value = record.get(key)
+    if not isinstance(value, kind):
+        raise RemoteProtocolError(
+            Code.MALFORMED, f"a record has {key!r} as {type(value).__name__}, not {kind.__name__}"
+        )
+    return value
+
+
+def frames_of(record: ConfigRecord) -> list[bytes]:
+    """The messages of the sum in a record. Refuses what is none."""
+    frames = taken(record, FRAMES, list)
+    for frame in frames:
+        if not isinstance(frame, bytes):
+            raise RemoteProtocolError(Code.MALFORMED, f"a record has a {type(frame).__name__} among its frames")
+    return frames

@@ -1,0 +1,277 @@
+"""The secure sum in an app of Flower: it is the plain mean of who is in it, and nothing else leaves a client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from tacit.models.file_system import FILES
+from tacit.parties.flower import SecureGrid
+from tacit.parties.flower.records import BEGIN, EXAMPLES, FRAMES, GO_ON, RECORD, STEP, ours
+from tests.flower.digits_app import client_app, initial, run, secure_client_app, train
+from tests.flower.local_grid import LocalGrid
+from tests.flower.losing import FailsToTrain, Loses, Lost, phase_of
+
+NODES = 6
+LOSES = 2
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterable[None]:
+    """Sums of floating numbers come out alike."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Without(LocalGrid):
+    """A grid that does not know some of its nodes."""
+
+    def __init__(self, *arguments: Any, without: tuple[int, ...] = ()) -> None:
+        super().__init__(*arguments)
+        for node in without:
+            del self.contexts[node]
+
+
+def plain(*without: int) -> Any:
+    """What the app learns in the clear."""
+    return run(Without(client_app([]), NODES, without=without)).arrays
+
+
+def assert_close(found: ArrayRecord, expected: ArrayRecord) -> None:
+    """Both are the same mean: a step of quantisation for each client, over the sum of weights, and float32 apart."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert np.abs(found[name].numpy() - array.numpy()).max() < 2e-6, name
+
+
+def secure(grid: Grid, folders: Path) -> SecureGrid:
+    return SecureGrid(grid, folders / "roster.toml")
+
+
+def test_it_is_the_plain_mean_and_nothing_is_left(folders: Path) -> None:
+    grid = LocalGrid(secure_client_app(folders), NODES)
+    learned = run(secure(grid, folders)).arrays
+    assert_close(learned, plain())
+    assert any(np.abs(learned[name].numpy() - array.numpy()).max() > 1e-3 for name, array in initial().items())
+    for number in range(NODES):
+        name = f"client-{number}"
+        left = {path.name for path in (folders / str(number)).iterdir()}
+        assert left == {"roster.toml", f"{name}.key", f"{name}.card", f"{name}.journal"}
+    assert not any(context.state for context in grid.contexts.values())
+    assert all(reply.content.keys() == {RECORD} for reply in grid.replies)
+
+
+@pytest.mark.parametrize("lost", Lost)
+def test_a_client_is_lost(lost: Lost, folders: Path) -> None:
+    phases = ((lost,), folders / "counter")
+    app = secure_client_app(folders, [Loses(LOSES, *phases)], [FailsToTrain(LOSES, *phases)])
+    grid = LocalGrid(app, NODES)
+    learned = run(secure(grid, folders)).arrays
+    assert_close(learned, plain(*(() if lost.included else (101 + LOSES,))))
+    (error,) = (reply.error.reason for reply in grid.replies if reply.has_error())
+    assert f"lost: {lost.value[0]}" in error
+
+
+def test_what_became_of_everybody_is_replied(folders: Path) -> None:
+    app = secure_client_app(folders, [Loses(LOSES, (Lost.SHARE_KEYS,), folders / "counter")])
+    replies = secure(LocalGrid(app, NODES), folders).send_and_receive([training(101 + number) for number in range(6)])
+    first, *errors = replies
+    assert first.content["metrics"] == MetricRecord({EXAMPLES: 5 * 250})
+    assert [(error.metadata.src_node_id, error.error.reason) for error in errors] == [
+        (101 + LOSES, "LinkLostError: lost: share keys")
+    ]
+
+
+def test_too_few_are_no_sum_and_the_model_stays(folders: Path) -> None:
+    def only_three(message: Message, context: Any, call_next: Any) -> Message:
+        if context.node_config["partition-id"] > 2 and phase_of(message) is Lost.BEFORE_TRAINING:
+            raise RuntimeError("gone")
+        return call_next(message, context)
+
+    grid = secure(LocalGrid(secure_client_app(folders, [only_three]), NODES), folders)
+    assert run(grid).arrays == ArrayRecord()
+    replies = grid.send_and_receive([training(101 + number) for number in range(NODES)])
+    assert [reply.error.reason for reply in replies[3:]] == ["RuntimeError: gone"] * 3
+    why = "only 3 clients sent a vector and are still there; 5 are needed"
+    assert all(reply.error.reason.startswith(why) for reply in replies[:3])
+
+
+def test_a_cohort_is_a_part_of_the_roster(folders: Path) -> None:
+    grid = Without(secure_client_app(folders), NODES, without=(102, 105))
+    assert_close(run(secure(grid, folders)).arrays, plain(102, 105))
+
+
+def training(node: int, *records: tuple[str, Any], kind: str = "train") -> Message:
+    content = RecordDict({"arrays": initial(), "config": ConfigRecord({"lr": 0.02})})
+    return Message(RecordDict({**content, **dict(records)}), node, kind)
+
+
+@pytest.mark.parametrize("kind", ["train", "train.other"])
+def test_a_model_does_not_leave_in_the_clear(kind: str, folders: Path) -> None:
+    app = secure_client_app(folders)
+    app.train("other")(train)
+    reply = LocalGrid(app, NODES).answer(training(101, kind=kind))
+    assert "the server asks for a trained model in the clear" in reply.error.reason
+
+
+class Cheating(LocalGrid):
+    """A grid that keeps all messages, to say them again."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.said: list[Message] = []
+
+    def answer(self, message: Message) -> Message:
+        self.said.append(message)
+        return super().answer(message)
+
+    def said_to(self, node: int, phase: Lost) -> Message:
+        (found,) = (one for one in self.said if one.metadata.dst_node_id == node and phase_of(one) is phase)
+        return found
+
+
+def test_a_sum_is_entered_once(folders: Path) -> None:
+    grid = Cheating(secure_client_app(folders), NODES)
+    run(secure(grid, folders))
+    assert "this client was in the sum" in grid.answer(grid.said_to(101, Lost.ADVERTISE_KEYS)).error.reason
+    assert "is in no secure sum" in grid.answer(grid.said_to(101, Lost.UNMASK)).error.reason
+
+
+@pytest.mark.parametrize("phase", [Lost.SHARE_KEYS, Lost.BEFORE_TRAINING, Lost.CONSISTENCY_CHECK])
+def test_no_message_is_answered_twice(phase: Lost, folders: Path) -> None:
+    """Who is asked twice gives the sum up; what it answered at first counts."""
+    grid = Cheating(secure_client_app(folders), NODES)
+    answers = []
+
+    class Twice(LocalGrid):
+        def answer(self, message: Message) -> Message:
+            first = grid.answer(message)
+            if message.metadata.dst_node_id == 101 and phase_of(message) is phase:
+                answers.append(grid.answer(message))
+            return first
+
+    learned = run(secure(Twice(client_app([]), NODES), folders)).arrays
+    (second,) = answers
+    (aborts,) = ours(second.content)[FRAMES]
+    assert b"where message" in aborts
+    assert_close(learned, plain(*((101,) if phase is Lost.SHARE_KEYS else ())))
+
+
+def test_two_messages_at_once_are_not_both_worked_on(folders: Path) -> None:
+    grid = LocalGrid(secure_client_app(folders), NODES)
+    release = FILES.lock(folders / "0" / "client-0.journal")
+    record = ConfigRecord({STEP: GO_ON, "title": "any", FRAMES: []})
+    assert "is running already" in grid.answer(training(101, (RECORD, record))).error.reason
+    release()
+    assert "is in no secure sum" in grid.answer(training(101, (RECORD, record))).error.reason
+
+
+def test_between_messages_the_state_is_the_owners_alone(folders: Path) -> None:
+    grid = Cheating(secure_client_app(folders, [Loses(0, (Lost.BEFORE_TRAINING,), folders / "counter")]), NODES)
+    run(secure(grid, folders))
+    kept = folders / "0" / "client-0.sum"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    # Another draw is another machine, and is noticed before it says anything.
+    file = msgspec.msgpack.decode(kept.read_bytes())
+    file["drawn"] = [os.urandom(len(drawn)) for drawn in file["drawn"]]
+    kept.write_bytes(msgspec.msgpack.encode(file))
+    reply = LocalGrid(secure_client_app(folders), NODES).answer(grid.said_to(101, Lost.BEFORE_TRAINING))
+    assert "cannot be made again" in reply.error.reason
+    assert not kept.exists()
+
+
+def test_what_is_trained_from_is_what_was_announced(folders: Path) -> None:
+    grid = LocalGrid(secure_client_app(folders), NODES)
+
+    class Splits(LocalGrid):
+        """Sends one client another configuration."""
+
+        def answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id == 101 and "config" in message.content:
+                content = {**message.content, "config": ConfigRecord({"lr": 0.5})}
+                message = Message(RecordDict(content), 101, "train")
+            return grid.answer(message)
+
+    assert_close(run(secure(Splits(client_app([]), NODES), folders)).arrays, plain(101))
+
+
+def test_a_client_has_a_policy(folders: Path) -> None:
+    grid = LocalGrid(secure_client_app(folders), NODES)
+    secured = SecureGrid(grid, folders / "roster.toml", clip=1.5)
+    replies = secured.send_and_receive([training(101 + number) for number in range(NODES)])
+    assert all("the server proposes clip = 1.5" in reply.error.reason for reply in replies)
+
+
+def test_clients_get_the_same_to_train_from(folders: Path) -> None:
+    other = ("config", ConfigRecord({"lr": 0.5}))
+    with pytest.raises(ValueError, match="2 different messages to train from"):
+        secure(LocalGrid(client_app([]), NODES), folders).send_and_receive([training(101), training(102, other)])
+
+
+def test_one_name_is_one_node(folders: Path) -> None:
+    """Node 102 has the keys of client-0; who says it first, node 101, is that client as long as the run takes."""
+    os.rename(folders / "1", folders / "away")
+    os.symlink(folders / "0", folders / "1")
+    grid = secure(LocalGrid(secure_client_app(folders), NODES), folders)
+    for _ in range(2):
+        replies = grid.send_and_receive([training(101 + number) for number in range(NODES)])
+        assert replies[0].content["metrics"] == MetricRecord({EXAMPLES: 5 * 250})
+        assert [reply.error.reason for reply in replies[1:]] == [
+            "node 102 says that it is 'client-0', which is node 101 in this run"
+        ]
+
+
+def test_a_name_is_signed_for(folders: Path) -> None:
+    def as_another(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        record = ours(reply.content)
+        if record and record.get("name") == "client-1":
+            record["name"] = "client-5"
+        return reply
+
+    grid = secure(LocalGrid(secure_client_app(folders, [as_another]), NODES), folders)
+    replies = grid.send_and_receive([training(101 + number) for number in range(NODES)])
+    (error,) = (reply for reply in replies if reply.has_error())
+    assert (error.metadata.src_node_id, "signature" in error.error.reason) == (102, True)
+
+
+def test_apps_without_the_mod_are_named_and_are_no_sum(folders: Path) -> None:
+    app = client_app([])
+    app.train("echo")(lambda message, context: Message(RecordDict(), reply_to=message))
+    replies = secure(LocalGrid(app, NODES), folders).send_and_receive([training(101, kind="train.echo")])
+    assert "its app needs the mod secure_sum_mod" in replies[0].error.reason
+
+
+def test_frames_that_are_none_cost_their_sender_its_part(folders: Path) -> None:
+    def strange(message: Message, context: Any, call_next: Any) -> Message:
+        if context.node_config["partition-id"] == 3 and (ours(message.content) or {}).get(STEP) == BEGIN:
+            return Message(RecordDict({RECORD: ConfigRecord({FRAMES: [7]})}), reply_to=message)
+        return call_next(message, context)
+
+    grid = LocalGrid(secure_client_app(folders, [strange]), NODES)
+    assert_close(run(secure(grid, folders)).arrays, plain(104))
+
+
+def test_other_messages_pass(folders: Path) -> None:
+    grid = secure(LocalGrid(secure_client_app(folders), NODES), folders)
+    (reply,) = grid.send_and_receive([training(101, kind="evaluate")])
+    assert 0 <= reply.content["metrics"]["accuracy"] <= 1
+
+
+def test_neither_command_nor_dashboard_is_loaded() -> None:
+    program = "import tacit.parties.flower, sys; print(*(name for name in sys.modules if name.startswith('tacit.')))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {name.split(".")[1] for name in run.stdout.split()} - {"secagg", "protocol", "parties", "models"}
