@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from tacit.parties.flower.resumed_sum import ResumedSum, ResumedSumError
 from tacit.parties.flower.records import (
     BEGIN,
     EXAMPLES,
@@ -37,14 +36,17 @@ from tacit.parties.flower.records import (
     taken,
     update,
 )
+from tacit.parties.flower.resumed_sum import ResumedSum, ResumedSumError
 from tacit.parties.links.keys import load
 from tacit.parties.links.roster import check_own, read_roster
 from tacit.parties.session.journal import JournalFile
+from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.session.one_sum import SumSettings
 from tacit.protocol.session.rounds import JournalEntry
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.configuration import Configuration, Policy
 
 ROSTER_FILE = "roster.toml"
 
@@ -131,7 +133,9 @@ class _Party:
         try:
             settings = msgspec.msgpack.decode(taken(record, "settings", bytes), type=SumSettings)
             clients = settings.cohort(self.roster)
-            configuration = settings.configuration(len(clients))
+            # A policy compares, and what is no number compares with nothing: first the bounds of the protocol.
+            encoded = encode_structure(settings.configuration(len(clients)))
+            configuration = decode_structure(encoded, Configuration, limit=BODY_LIMIT)
             agreement = settings.agreement(self.roster)
         except (msgspec.MsgspecError, ValueError) as error:
             raise RemoteProtocolError(Code.MALFORMED, f"the server proposes a sum that is none: {error}") from None

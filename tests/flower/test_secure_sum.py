@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from tacit.models.file_system import FILES
 from tacit.parties.flower import SecureGrid
 from tacit.parties.flower.records import BEGIN, EXAMPLES, FRAMES, GO_ON, RECORD, STEP, ours
+from tacit.protocol.session.one_sum import SumSettings
 from tests.flower.digits_app import client_app, initial, run, secure_client_app, train
 from tests.flower.local_grid import LocalGrid
 from tests.flower.losing import FailsToTrain, Loses, Lost, phase_of
@@ -208,11 +209,37 @@ def test_what_is_trained_from_is_what_was_announced(folders: Path) -> None:
     assert_close(run(secure(Splits(client_app([]), NODES), folders)).arrays, plain(101))
 
 
-def test_a_client_has_a_policy(folders: Path) -> None:
+def begin(grid: LocalGrid, **changes: Any) -> str:
+    """Why client-0 does not enter a sum of settings with these changes; it would enter it without."""
+    terms: dict[str, Any] = {"length": 3, "clip": 1.0, "clients": tuple(f"client-{number}" for number in range(NODES))}
+    settings = msgspec.msgpack.encode(SumSettings(**(terms | changes)))
+    record = ConfigRecord({STEP: BEGIN, "settings": settings, "content": bytes(32)})
+    reply = grid.answer(Message(RecordDict({RECORD: record}), 101, "train"))
+    return reply.error.reason if reply.has_error() else ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"clip": 1.5}, "clip = 1.5"),
+        ({"clip": float("nan")}, "MALFORMED"),
+        ({"clip": -1.0}, "not -1.0"),
+        ({"corrupt": 0.01}, "corrupt = 0.01"),
+        ({"corrupt": float("nan")}, "MALFORMED"),
+        ({"dropout": float("inf")}, "MALFORMED"),
+        ({"mode": "semi-honest"}, "mode = semi-honest"),
+        ({"mode": "none"}, "'none'"),
+        ({"clients": ("client-0", "client-1")}, "2 clients"),
+        ({"clients": ("client-1", "client-0", "client-2")}, "in this order"),
+        ({"clients": ("client-1", "client-2", "client-3")}, "not among the clients"),
+        ({"clients": ("client-0", "client-1", "stranger")}, "each once"),
+        ({"length": 0}, "MALFORMED"),
+    ],
+)
+def test_a_client_enters_no_sum_below_its_policy(changes: dict[str, Any], why: str, folders: Path) -> None:
     grid = LocalGrid(secure_client_app(folders), NODES)
-    secured = SecureGrid(grid, folders / "roster.toml", clip=1.5)
-    replies = secured.send_and_receive([training(101 + number) for number in range(NODES)])
-    assert all("the server proposes clip = 1.5" in reply.error.reason for reply in replies)
+    assert why in begin(grid, **changes)
+    assert begin(grid) == ""
 
 
 def test_clients_get_the_same_to_train_from(folders: Path) -> None:

@@ -160,3 +160,60 @@ def test_a_client_without_a_server_gives_up() -> None:
     own.expire(own.deadline)
     assert isinstance(own.outcome, ClientAborted)
     assert own.outcome.code is Code.TIMEOUT
+
+
+def test_weights_are_summed_along_and_cost_no_range() -> None:
+    settings = SumSettings(length=2, clip=1.0, value_bits=24, max_weight=1000)
+    server, weights = SumServer(settings, ROSTER, now=0.0), dict(zip(NAMES, (1, 10, 1000, 500), strict=True))
+    clients = {name: client(name, settings) for name in NAMES}
+    said = [
+        (name, one)
+        for name, own in clients.items()
+        # The second value is beyond the clip, whatever its weight.
+        for one in [*own.start(0.0), *own.contribute([0.001 * weights[name], 7.0], 0.0, weight=weights[name])]
+    ]
+    for name, message in said:
+        for receiver, answer in server.receive(name, message, 0.0):
+            said += [(receiver, one) for one in clients[receiver].receive(answer, 0.0)]
+    assert isinstance(server.outcome, SumResult)
+    total = sum(weights.values())
+    assert server.outcome.weight == total
+    expected = [sum(0.001 * weight * weight for weight in weights.values()), total]
+    assert np.abs(server.outcome.values - expected).max() <= server.outcome.error_bound
+    assert np.allclose(server.outcome.mean, server.outcome.values / total)
+
+
+@pytest.mark.parametrize("weight", [0, -1, 6])
+def test_a_weight_out_of_range_is_refused(weight: int) -> None:
+    own = client("ann", SumSettings(length=1, clip=1.0, max_weight=5))
+    own.start(0.0)
+    with pytest.raises(ValueError, match="weight"):
+        own.contribute([0.5], 0.0, weight=weight)
+
+
+def test_a_sum_is_of_a_part_of_the_roster() -> None:
+    settings = SumSettings(length=5, clip=2.0, clients=NAMES[:3])
+    server, clients = SumServer(settings, ROSTER, now=0.0), {name: client(name, settings) for name in NAMES[:3]}
+    hold(server, clients, [1.0] * 5)
+    assert isinstance(server.outcome, SumResult)
+    assert server.outcome.contributors == NAMES[:3]
+    with pytest.raises(ValueError, match="'dan' is not among the clients of this sum"):
+        client("dan", settings)
+
+
+@pytest.mark.parametrize(
+    "clients", [("bob", "ann", "cid"), ("ann", "ann", "bob"), ("ann", "bob", "eve"), ("server", *NAMES)]
+)
+def test_who_is_in_a_sum_is_of_the_roster_once_and_in_order(clients: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="each once and in this order"):
+        SumServer(SumSettings(length=1, clip=1.0, clients=clients), ROSTER, now=0.0)
+
+
+def test_a_group_is_in_a_sum_as_a_whole_and_who_waits_is_in_none() -> None:
+    groups = dict(zip(NAMES, (1, 1, 1, 0), strict=True))
+    members = (KEYS[name].member("client", group) for name, group in groups.items())
+    roster = make_roster(KEYS["server"].member("server"), *members)
+    assert SumSettings(length=1, clip=1.0).cohort(roster) == NAMES[:3]
+    for clients in (NAMES, NAMES[1:]):
+        with pytest.raises(ValueError, match="some clients of a group"):
+            SumSettings(length=1, clip=1.0, clients=clients).cohort(roster)
