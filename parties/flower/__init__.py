@@ -1,4 +1,7 @@
 """Flower's apps with our secure sum: a grid for their servers, a mod for their clients. Needs the extra `flower`."""
 
-from tacit.parties.flower.grid import SecureGrid as SecureGrid
-from tacit.parties.flower.mod import secure_sum_mod as secure_sum_mod
+from tacit.parties.flower.grid import SecureGrid
+from tacit.parties.flower.mod import secure_sum_mod
+from tacit.protocol.sum.configuration import Policy
+
+__all__ = ["Policy", "SecureGrid", "secure_sum_mod"]
