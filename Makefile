@@ -121,6 +121,8 @@ resolve: setup ## find packages, as wheels, for every Python of PYTHONS="3.11 3.
 	for version in $(PYTHONS); do \
 	  $(UV) pip compile --quiet --upgrade --python-version $$version --only-binary :all: --no-header --no-annotate \
 	      --extra dev --extra crypten --extra lora --extra ckks --output-file .uv/$$version.txt pyproject.toml || exit 1; \
+	  $(UV) pip compile --quiet --upgrade --python-version $$version --only-binary :all: --no-header --no-annotate \
+	      --extra flower --output-file .uv/$$version-flower.txt pyproject.toml || exit 1; \
 	  echo "$$version: $$(wc -l < .uv/$$version.txt) packages, torch $$(sed -n 's/^torch==//p' .uv/$$version.txt)"; \
 	done
 

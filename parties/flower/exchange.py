@@ -68,14 +68,13 @@ class Exchange:
             self.lost.setdefault(node, "no reply in time")
         return answers
 
-    def hold(self, server: SumServer, nodes: Mapping[str, int], settings: SumSettings, content: bytes) -> None:
+    def hold(self, server: SumServer, nodes: Mapping[str, int], settings: SumSettings) -> None:
         """All exchanges of a sum, until the server has its outcome.
 
-        nodes: of the clients, by their names; content: the hash of what they train from. ValueError for a sum that was
-        opened and is none.
+        nodes: of the clients, by their names. ValueError for a sum that was opened and is none.
         """
         names = {node: name for name, node in nodes.items()}
-        begin = {STEP: BEGIN, "settings": msgspec.msgpack.encode(settings), "content": content}
+        begin = {STEP: BEGIN, "settings": msgspec.msgpack.encode(settings)}
         records: dict[int, dict[str, Any]] = dict.fromkeys(names, begin)
         number = 0
         while records:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
-from os import urandom
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from flwr.serverapp import Grid
 
 from tacit.parties.flower.exchange import Exchange
 from tacit.parties.flower.nodes import Nodes
-from tacit.parties.flower.records import EXAMPLES, arrays_of, content_digest, is_training, moved, summed
+from tacit.parties.flower.records import EXAMPLES, arrays_of, content_digest, is_training, moved, sum_title, summed
 from tacit.parties.links.roster import read_roster
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.one_sum import SumResult, SumServer, SumSettings
@@ -80,7 +79,7 @@ class SecureGrid(Grid):  # type: ignore[misc]
         contents = {content_digest(message.content) for message in training}
         if len(contents) != 1:
             raise ValueError(f"{len(contents)} different messages to train from: in a secure sum all get the same one")
-        content, model = contents.pop(), arrays_of(training[0].content)
+        model = arrays_of(training[0].content)
         exchange = Exchange(self._grid, training, timeout)
         run = self._grid.run.run_id
         named = self._nodes.learn(exchange, run)
@@ -88,7 +87,7 @@ class SecureGrid(Grid):  # type: ignore[misc]
         settings = replace(
             self._terms,
             length=sum(array.size for array in summed(model).values()),
-            title=f"flower run {run} content {content.hex()} sum {urandom(8).hex()}",
+            title=sum_title(run, contents.pop()),
             clients=self._roster.gather(ordered, len(ordered)),
         )
         nodes = {name: named[name] for name in settings.clients}
@@ -98,7 +97,7 @@ class SecureGrid(Grid):  # type: ignore[misc]
             # Without names in them the settings would be of all clients.
             if nodes:
                 server = SumServer(settings, self._roster, now=0.0)
-                exchange.hold(server, nodes, settings, content)
+                exchange.hold(server, nodes, settings)
                 outcome = server.outcome
         except ValueError as error:
             detail = str(error)

@@ -27,6 +27,7 @@ from tacit.parties.flower.records import (
     RECORD,
     STEP,
     WHO,
+    announced,
     arrays_of,
     content_digest,
     frames_of,
@@ -145,7 +146,7 @@ class _Party:
         if agreement.session in entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in the sum {settings.title!r} before")
         journal.write(JournalEntry(session=agreement.session, round=agreement.round, stage=1))
-        return ResumedSum.begin(self.kept, settings, taken(record, "content", bytes), self.roster, self.keys).first
+        return ResumedSum.begin(self.kept, settings, self.roster, self.keys).first
 
     def go_on(self, record: ConfigRecord, message: Message, context: Context, call_next: Any) -> list[bytes]:
         """Answer what the server says in the sum, and train if it sends something to train from."""
@@ -153,7 +154,7 @@ class _Party:
         said = [answer for frame in frames_of(record) for answer in kept.hear(frame)]
         del message.content[RECORD]
         if kept.outcome is None and message.content:
-            if content_digest(message.content) != kept.content:
+            if content_digest(message.content).hex() != announced(kept.title):
                 raise RemoteProtocolError(Code.MODEL, "the server sends something else to train from than it announced")
             said += kept.contribute(*_trained(message, context, call_next))
         kept.save()

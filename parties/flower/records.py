@@ -7,6 +7,7 @@ of the sum and with it in every signature and mask.
 
 from __future__ import annotations
 
+from os import urandom
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,6 +36,16 @@ def is_training(message_type: str) -> bool:
 def node_signed(*, name: str, roster: bytes, run: int, node: int, nonce: bytes) -> tuple[bytes, ...]:
     """What a client signs under SIGN_NODE: the roster's member of this name is this node in this run."""
     return name.encode(), roster, run.to_bytes(8, "little"), node.to_bytes(8, "little"), nonce
+
+
+def sum_title(run: int, content: bytes) -> str:
+    """The title of a new sum: it ends with the hash of what is to be trained from, so that nobody is told another."""
+    return f"flower run {run} sum {urandom(8).hex()} of {content.hex()}"
+
+
+def announced(title: str) -> str:
+    """The hash in a title, in hexadecimal digits."""
+    return title.rpartition(" ")[2]
 
 
 def content_digest(content: RecordDict) -> bytes:

@@ -43,7 +43,6 @@ class _Happened(msgspec.Struct, frozen=True, array_like=True):
 
 class _File(msgspec.Struct):
     settings: SumSettings
-    content: bytes
     drawn: list[bytes]
     happened: list[_Happened]
     said: bytes
@@ -64,10 +63,7 @@ class _Draws:
 
 
 class ResumedSum:
-    """One client in one sum. The caller has the client's journal, and with it the lock, while it uses this.
-
-    content: the hash of what the app is to be given to train from. `outcome`: as of SumClient.
-    """
+    """One client in one sum. The caller has the client's journal, and with it the lock, while it uses this."""
 
     def __init__(self, path: Path, kept: _File, roster: Roster, keys: PartyKeys) -> None:
         self._path = path
@@ -80,9 +76,9 @@ class ResumedSum:
             self._feed(happened)
 
     @classmethod
-    def begin(cls, path: Path, settings: SumSettings, content: bytes, roster: Roster, keys: PartyKeys) -> ResumedSum:
+    def begin(cls, path: Path, settings: SumSettings, roster: Roster, keys: PartyKeys) -> ResumedSum:
         """Enter a sum; what was left of another one is forgotten. ValueError as of SumClient."""
-        kept = cls(path, _File(settings, content, [], [], b""), roster, keys)
+        kept = cls(path, _File(settings, [], [], b""), roster, keys)
         kept.save()
         return kept
 
@@ -108,9 +104,9 @@ class ResumedSum:
         return kept
 
     @property
-    def content(self) -> bytes:
-        """The hash of what the app trains from in this sum."""
-        return self._kept.content
+    def title(self) -> str:
+        """Of the sum."""
+        return self._kept.settings.title
 
     @property
     def outcome(self) -> Contributed | ClientAborted | None:

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 
 from tacit.models.file_system import FILES
 from tacit.parties.flower import SecureGrid
-from tacit.parties.flower.records import BEGIN, EXAMPLES, FRAMES, GO_ON, RECORD, STEP, ours
+from tacit.parties.flower.records import BEGIN, EXAMPLES, FRAMES, GO_ON, RECORD, STEP, content_digest, ours
 from tacit.protocol.session.one_sum import SumSettings
 from tests.flower.digits_app import client_app, initial, run, secure_client_app, train
 from tests.flower.local_grid import LocalGrid
@@ -209,11 +209,36 @@ def test_what_is_trained_from_is_what_was_announced(folders: Path) -> None:
     assert_close(run(secure(Splits(client_app([]), NODES), folders)).arrays, plain(101))
 
 
+def test_who_was_announced_something_else_is_in_no_sum_with_the_others(folders: Path) -> None:
+    """The hash of what is trained from is in the title, and the title in every signature and mask."""
+    grid, other = LocalGrid(secure_client_app(folders), NODES), ConfigRecord({"lr": 0.5})
+    contents = [{"arrays": initial(), "config": one} for one in (ConfigRecord({"lr": 0.02, "server-round": 1}), other)]
+    hashes = [content_digest(RecordDict(content)).hex() for content in contents]
+
+    class Splits(LocalGrid):
+        """Says to one client another configuration, and from the start its hash."""
+
+        def answer(self, message: Message) -> Message:
+            record = ours(message.content)
+            if message.metadata.dst_node_id == 101 and record:
+                changed = ConfigRecord(dict(record))
+                for key in {"settings", "title"} & record.keys():
+                    value = record[key]
+                    before, after = (one if key == "title" else one.encode() for one in hashes)
+                    changed[key] = value.replace(before, after)
+                    assert changed[key] != value
+                config = {"config": other} if "config" in message.content else {}
+                message = Message(RecordDict({**message.content, RECORD: changed, **config}), 101, "train")
+            return grid.answer(message)
+
+    assert_close(run(secure(Splits(client_app([]), NODES), folders)).arrays, plain(101))
+
+
 def begin(grid: LocalGrid, **changes: Any) -> str:
     """Why client-0 does not enter a sum of settings with these changes; it would enter it without."""
     terms: dict[str, Any] = {"length": 3, "clip": 1.0, "clients": tuple(f"client-{number}" for number in range(NODES))}
     settings = msgspec.msgpack.encode(SumSettings(**(terms | changes)))
-    record = ConfigRecord({STEP: BEGIN, "settings": settings, "content": bytes(32)})
+    record = ConfigRecord({STEP: BEGIN, "settings": settings})
     reply = grid.answer(Message(RecordDict({RECORD: record}), 101, "train"))
     return reply.error.reason if reply.has_error() else ""
 
@@ -282,10 +307,11 @@ def test_apps_without_the_mod_are_named_and_are_no_sum(folders: Path) -> None:
     assert "its app needs the mod secure_sum_mod" in replies[0].error.reason
 
 
-def test_frames_that_are_none_cost_their_sender_its_part(folders: Path) -> None:
+@pytest.mark.parametrize("frame", [7, b"junk"])
+def test_frames_that_are_none_cost_their_sender_its_part(frame: int | bytes, folders: Path) -> None:
     def strange(message: Message, context: Any, call_next: Any) -> Message:
         if context.node_config["partition-id"] == 3 and (ours(message.content) or {}).get(STEP) == BEGIN:
-            return Message(RecordDict({RECORD: ConfigRecord({FRAMES: [7]})}), reply_to=message)
+            return Message(RecordDict({RECORD: ConfigRecord({FRAMES: [frame]})}), reply_to=message)
         return call_next(message, context)
 
     grid = LocalGrid(secure_client_app(folders, [strange]), NODES)
