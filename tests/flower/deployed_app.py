@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     grid = SecureGrid(grid, place / "roster.toml", clip=10.0)
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
     model = ArrayRecord([np.zeros(1000, np.float32)])
-    result = strategy.start(grid=grid, initial_arrays=model, num_rounds=1, timeout=45)
+    result = strategy.start(grid=grid, initial_arrays=model, num_rounds=1, timeout=90)
     written = place / "written"
     np.save(written, result.arrays.to_numpy_ndarrays()[0])
     written.with_suffix(".npy").rename(place / "result.npy")
