@@ -1,5 +1,10 @@
 """Flower's apps with our secure sum: a grid for their servers, a mod for their clients. Needs the extra `flower`."""
 
+from importlib.util import find_spec
+
+if find_spec("flwr") is None:
+    raise ModuleNotFoundError("tacit.parties.flower needs flwr: pip install 'tacit[flower]'", name="flwr")
+
 from tacit.parties.flower.grid import SecureGrid
 from tacit.parties.flower.mod import secure_sum_mod
 from tacit.protocol.sum.configuration import Policy

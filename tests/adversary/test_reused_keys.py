@@ -43,6 +43,7 @@ class RepeatedKeys(Streams):
         return lambda length: (former if next(drawn) < KEYS_DRAWN else fresh)(length)
 
 
+@pytest.mark.threat("server/subtraction")
 @pytest.mark.parametrize("repeated", [True, False], ids=["keys of a session", "fresh keys"])
 @pytest.mark.parametrize("lost_first", [False, True], ids=["lost later", "lost before"])
 def test_a_mask_key_that_is_opened_gives_the_vectors_of_all_rounds_that_it_serves(

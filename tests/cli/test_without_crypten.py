@@ -4,6 +4,8 @@ Here CrypTen is hidden by what Python itself does with a module that is not ther
 is not.
 """
 
+import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,8 @@ for module in pkgutil.walk_packages(tacit.__path__, "tacit."):
         import_module(module.name)
     except CryptenMissingError:
         print(module.name)
+    except ModuleNotFoundError as error:
+        assert error.name == "flwr" and module.name.startswith("tacit.parties.flower"), error
 """
 
 
@@ -62,3 +66,11 @@ def test_no_other_module_needs_crypten() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == NEED_IT
+
+
+def test_what_is_for_apps_of_flower_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tacit.parties.flower")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"tacit\.parties\.flower needs flwr: pip install 'tacit\[flower\]'"):
+        importlib.import_module("tacit.parties.flower")
