@@ -24,7 +24,6 @@ from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case
 from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES
 from tacit.simulate.federation.processes import Exit, ProcessError, Processes
 from tacit.simulate.federation.run import party_names
-from tacit.simulate.federation.server_role import LOOPBACK
 from tacit.simulate.federation.supervision import SERVER
 from tacit.simulate.world.federation import small_configuration
 
@@ -53,7 +52,7 @@ async def attempts(
     live = roster.clients[-1]
     keyring = Keyring(roster, {name: own for name, own in keys.items() if name != live}, folder)
     configuration = small_configuration(FEWEST_CLIENTS, mode=PLAYED, graph="complete")
-    server = AgainstClient(keyring, live, configuration, LOOPBACK, wait=_WAIT, tell=lambda text: None)
+    server = AgainstClient(keyring, live, configuration, "tcp://127.0.0.1:*", wait=_WAIT, tell=lambda text: None)
 
     async def play() -> list[ServerAttempt]:
         played = []

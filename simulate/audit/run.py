@@ -161,7 +161,12 @@ def _attack_all(
     tell: Tell,
 ) -> None:
     for attack in () if observations else order.attacks:
-        found.rows.append(_unseen(attack, arm, parties, found.failed))
+        # If these are the first, it cannot prove itself.
+        failed = found.failed.setdefault(
+            attack.name, "on the unprotected case no round came so far that it could be tried"
+        )
+        why = failed or "no round came so far that this adversary saw anything of others"
+        found.rows.append(_unseen(attack, arm, parties, why))
         found.pictures.append(Pictures(true=[], recovered=[]))
     for (what, cohort), several in _kinds(observations).items():
         tell(f"{arm.name}: labels and single coordinates of {what} ({cohort})")
@@ -190,7 +195,7 @@ def _attack_all(
                 found.blind = found.blind or floor
 
 
-def _unseen(attack: Attack, arm: AuditArm, parties: Sequence[str], failed: dict[str, str]) -> AttackRow:
+def _unseen(attack: Attack, arm: AuditArm, parties: Sequence[str], why: str) -> AttackRow:
     """Of an adversary that had nothing to attack: all rounds ended too early."""
     return AttackRow(
         attack=attack.name,
@@ -200,8 +205,7 @@ def _unseen(attack: Attack, arm: AuditArm, parties: Sequence[str], failed: dict[
         what=NOTHING_SEEN,
         cohort=0,
         verdict=NOT_ATTACKED,
-        why=failed.setdefault(attack.name, "on the unprotected case no round came so far that it could be tried")
-        or "no round came so far that this adversary saw anything of others",
+        why=why,
         seconds=0.0,
         figures=None,
         scores=(),

@@ -1,7 +1,7 @@
 """Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
 
 An actor is a process like the others (child.py) but for who forks it. It connects to the supervisor, which listens for
-it, by a secret of this run; what is said there, and what becomes of it, is as with a connection to a child.
+it (door.py); what is said there, and what becomes of it, is as with a connection to a child.
 The server, and clients that a fault names, stay children of the supervisor.
 
 When an actor has died its clients are started again in another one. By their journals they stay out of the round that
@@ -19,16 +19,12 @@ import importlib
 import logging
 import os
 import pickle
-import secrets
-import socket
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -36,12 +32,11 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from tacit.simulate.federation import child
+from tacit.simulate.federation.door import Door
 from tacit.simulate.federation.processes import PRELOAD, Exit, Message, ProcessError, Processes, locate
 
 STORE_BYTES: Final = 100 * 2**20
 """Of Ray's object store, which holds nothing but what an actor is to do."""
-LOOPBACK: Final = "127.0.0.1"
-LONGEST_NAME: Final = 256
 MOST_REPLACEMENTS: Final = 3
 """How often one process of clients is replaced in a run."""
 
@@ -110,17 +105,12 @@ class Actors(Processes):
         super().__init__(directory, grace_seconds=grace_seconds)
         self._address = address
         self._alone = alone
-        self._secret = secrets.token_bytes(32)
         self._prepared: dict[str, Any] = {}
         """Actors that are there, and have nothing to do yet."""
         self._actors: dict[str, _Actor] = {}
         self._replaced: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
-        self._listener: Listener | None = None
-        self.host = LOOPBACK
-        """This machine, as actors reach it."""
-        self.cores = 0
-        """That Ray has."""
+        self._door: Door | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -130,9 +120,7 @@ class Actors(Processes):
             if isinstance(error, Exception):
                 raise ProcessError(f"Ray cannot be used: {' '.join(str(error).split())}") from error
             raise
-        self._listener = Listener((self.host, 0), backlog=128, authkey=self._secret)
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._admit, args=(self._listener, loop), daemon=True).start()
+        self._door = Door(self.host, self._welcome)
         return self
 
     async def __aexit__(
@@ -144,7 +132,7 @@ class Actors(Processes):
             await self._leave()
 
     async def prepare(self, names: Iterable[str]) -> None:
-        """Have actors for these, but for children, and wait until they can begin. ProcessError if one cannot."""
+        """As of Processes, but for children: actors are there and have loaded what is slow to import."""
         wanted = [name for name in names if name not in self._alone]
         self._prepared = {name: await self._call(_make) for name in wanted}
         loading = [asyncio.wrap_future(handle.load.remote().future()) for handle in self._prepared.values()]
@@ -189,10 +177,10 @@ class Actors(Processes):
     def _launch(self, name: str, order: tuple[tuple[str, str], bytes]) -> tuple[_Actor, Future[int]]:
         import ray
 
-        assert self._listener is not None
+        assert self._door is not None
         handle = self._prepared.pop(name, None) or _make()
         log = self._directory.resolve() / f"{name}.log"
-        running = handle.run.remote(self._listener.address, self._secret, name, log, *order).future()
+        running = handle.run.remote(self._door.address, self._door.secret, name, log, *order).future()
         return _Actor(lambda: ray.kill(handle)), running
 
     async def _call(self, function: Callable[[], Result]) -> Result:
@@ -204,22 +192,10 @@ class Actors(Processes):
 
             ray.shutdown()
 
-        if self._listener is not None:
-            listener, self._listener = self._listener, None
-            with contextlib.suppress(OSError), socket.create_connection(listener.address):
-                pass  # So that its thread sees that nobody is admitted any more.
-            listener.close()
+        if self._door is not None:
+            self._door.close()
         await self._call(leave)
         self._thread.shutdown(wait=False)
-
-    def _admit(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
-        while self._listener is listener:
-            try:
-                connection = listener.accept()
-                name = connection.recv_bytes(LONGEST_NAME).decode()
-                loop.call_soon_threadsafe(self._welcome, name, connection)
-            except (OSError, EOFError, AuthenticationError, RuntimeError):
-                continue
 
     def _welcome(self, name: str, connection: Connection) -> None:
         if (actor := self._actors.get(name)) is None:

@@ -20,7 +20,7 @@ import pickle
 import re
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
@@ -117,6 +117,13 @@ class Processes:
         """Those of the running that are children of this process."""
         self._news: asyncio.Queue[tuple[str, Message | Exit]] = asyncio.Queue()
         self._all_ended = asyncio.Event()
+        self.host = "127.0.0.1"
+        """This machine, as its processes reach it."""
+        self.cores = 0
+        """Over which processes are spread, where that is not left to this machine; else 0."""
+
+    async def prepare(self, names: Iterable[str]) -> None:
+        """Have what processes of these names begin in, and wait for it. ProcessError if it cannot be had."""
 
     async def start(self, name: str, target: Callable[..., Coroutine[Any, Any, object]], **arguments: object) -> None:
         """Starts a process that awaits `target(control, **arguments)`; returns when the process exists.

@@ -130,14 +130,11 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     # In the folder that goes with this process, however it ends; or where other machines find it.
     with TemporaryDirectory(dir=plan.run.path.resolve() if plan.ray else get_temp_dir()) as images:
         async with _engine(plan) as processes:
-            cores = processes.cores if isinstance(processes, Actors) else 0
-            hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named, ray_cores=cores)
+            hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named, ray_cores=processes.cores)
             if hosts.reason:
                 show(SERVER, "hosted", hosts.told(plan.experiment))
-            if isinstance(processes, Actors):
-                await processes.prepare(hosts.processes)
-            host = processes.host if isinstance(processes, Actors) else plan.host
-            patient = replace(plan, experiment=hosts.patient(plan.experiment), host=host)
+            await processes.prepare(hosts.processes)
+            patient = replace(plan, experiment=hosts.patient(plan.experiment), host=processes.host)
             roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
             try:
                 with relaying(Shaping(), plan.wire) as relay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -21,9 +21,6 @@ from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
 from tacit.simulate.federation.weights import shares, weighed
-
-LOOPBACK: Final = "tcp://127.0.0.1:*"
-"""Where a server listens that nobody reaches but this machine."""
 
 
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Who knows the secret of a run is let in, whoever else stands at the door."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+
+import pytest
+
+from tacit.simulate.federation import door as module
+from tacit.simulate.federation.door import Door
+
+HERE = "127.0.0.1"
+PATIENCE = 30
+
+
+@pytest.mark.asyncio
+async def test_strangers_hold_up_nobody_and_are_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 1)
+    came: asyncio.Queue[tuple[str, Connection]] = asyncio.Queue()
+    door = Door(HERE, lambda name, connection: came.put_nowait((name, connection)))
+    strangers = [socket.create_connection(door.address) for _ in range(3)]
+    strangers[1].sendall(bytes(range(256)))
+    strangers[2].sendall(b"\0\0\0\x20half of it")
+    with pytest.raises(AuthenticationError):
+        await asyncio.to_thread(Client, door.address, authkey=b"guessed")
+    knows = await asyncio.to_thread(Client, door.address, authkey=door.secret)
+    knows.send_bytes(b"worker-1")
+    async with asyncio.timeout(PATIENCE):
+        name, connection = await came.get()
+        assert name == "worker-1"
+        # Those that said nothing in time, or nothing that can be read, are sent away.
+        for stranger in strangers:
+            await asyncio.to_thread(gone, stranger)
+    # And who was let in may be silent for longer than that.
+    connection.send_bytes(b"said")
+    assert knows.recv_bytes() == b"said"
+    assert came.empty()
+    door.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.to_thread(socket.create_connection, door.address)
+    knows.close()
+    connection.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", [b"\xff", bytes(257)])
+async def test_a_name_that_is_none_is_sent_away(name: bytes) -> None:
+    came: asyncio.Queue[str] = asyncio.Queue()
+    door = Door(HERE, lambda name, connection: came.put_nowait(name))
+    knows = await asyncio.to_thread(Client, door.address, authkey=door.secret)
+    knows.send_bytes(name)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises((EOFError, ConnectionError)):
+            await asyncio.to_thread(knows.recv_bytes)
+    assert came.empty()
+    knows.close()
+    door.close()
+
+
+def gone(stranger: socket.socket) -> None:
+    """Wait until the other end has closed."""
+    with stranger:
+        while True:
+            try:
+                if not stranger.recv(1 << 10):
+                    return
+            except ConnectionError:
+                return
