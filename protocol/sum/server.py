@@ -188,10 +188,12 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         agreement, present = self.agreement, self._present()
         if shortage := self._too_few_inputs():
             return shortage
-        accused = {}
-        for owner in present:
-            if holders := tuple(holder for holder in present if owner in self._complaints[holder]):
-                accused[owner] = holders
+        blamed = set().union(*(self._complaints[holder] for holder in present))
+        accused = {
+            owner: tuple(holder for holder in present if owner in self._complaints[holder])
+            for owner in present
+            if owner in blamed
+        }
         if not accused:
             return self._tell_survivors(now)
 

@@ -154,7 +154,7 @@ def test_below_the_threshold_the_round_is_aborted_and_the_next_one_held_by_who_i
 
 def test_two_of_five_that_die_while_a_sum_is_opened_cost_that_round_and_no_more(simulate: Simulate) -> None:
     drops = [f"--drop={client}@UNMASK:2" for client in ("client-2", "client-4")]
-    run = simulate(*drops, clients=5, rounds=3, deadlines="grace = 0.5\nphase = 2.0")
+    run = simulate(*drops, clients=5, rounds=3, deadlines="grace = 0.5\nphase = 60.0")
     assert run.result.exit_code == 3
     assert run.result.stderr.startswith("tacit: 2 of 3 rounds were completed; round 2 was aborted: only 3 shares of ")
     assert [held["status"] for held in run.summary["rounds"]] == ["completed", "aborted", "completed"]

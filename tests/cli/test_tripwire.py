@@ -44,7 +44,8 @@ def test_a_simulation_of_a_crafted_model(
     done = tacit("simulate", experiment, "--out", tmp_path / "run")
     assert done.exit_code == status, done.output
     said = " ".join(done.output.split())
-    assert bool(re.search(f"client-1.*: {REFUSED}", said)) == bool(status)
+    # Two refuse at least: which, is a matter of who was there first when the round was given up.
+    assert bool(re.search(rf"client-\d: .*{REFUSED}", said)) == bool(status)
 
 
 def test_hosts_refuse_a_crafted_model_unless_their_own_file_says_otherwise(tmp_path: Path) -> None:
