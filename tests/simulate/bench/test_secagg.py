@@ -1,5 +1,6 @@
 """`tacit bench secagg` computes real sums and says what they cost."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
+from tacit.parties.hosting.resources import available_memory
 from tacit.secagg.work import WorkKind
 from tests.cli.outputs import check_output
 
@@ -77,3 +79,21 @@ def test_what_cannot_be_held_is_refused(arguments: tuple[str, ...], status: int,
     assert done.exit_code == status
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "neighbours", "gigabytes"),
+    [(("--dimension", "200000000"), "422", 8006), (("--dimension", "10", "--mode", "active"), "9,999", 145)],
+    ids=["vectors", "neighbours"],
+)
+def test_what_has_no_room_is_refused_before_it_starts(
+    arguments: tuple[str, ...], neighbours: str, gigabytes: float
+) -> None:
+    if (available_memory() or 0) > 1e9 * gigabytes:
+        pytest.skip("this machine has room for it")
+    done = CliRunner().invoke(app, ["bench", "secagg", "--clients", "10000", *arguments])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"tacit: 10,000 clients with {neighbours} neighbours and vectors of ")
+    (about,) = re.findall(r"take about ([\d,]+)\.\d GB, and there are ", done.stderr)
+    assert int(about.replace(",", "")) == pytest.approx(gigabytes, abs=1)
+    assert "(--tolerate-dropout)" in done.stderr
