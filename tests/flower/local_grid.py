@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -42,6 +41,8 @@ class LocalGrid(Grid):
         self.bytes_sent = self.bytes_received = 0
         self.client_seconds = self.wire_seconds = 0.0
         self.replies: list[Message] = []
+        self._pushed: dict[str, Message] = {}
+        self._run = Run.create_empty(RUN)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         replies = [self.answer(message) for message in messages]
@@ -70,20 +71,22 @@ class LocalGrid(Grid):
         return Message(content, metadata=reply.metadata)
 
     def set_run(self, run: Run) -> None:
-        raise NotImplementedError
+        self._run = run
 
     @property
     def run(self) -> Run:
-        return Run.create_empty(RUN)
+        return self._run
 
-    def create_message(self, *arguments: Any, **named: Any) -> Message:
-        raise NotImplementedError
+    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str) -> Message:
+        return Message(content, dst_node_id, message_type, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        new = {f"message {len(self._pushed) + number}": message for number, message in enumerate(messages)}
+        self._pushed |= new
+        return list(new)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        return self.send_and_receive([self._pushed[name] for name in message_ids])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 
 from tacit.models.file_system import FILES
 from tacit.parties.flower import SecureGrid
@@ -328,3 +329,17 @@ def test_neither_command_nor_dashboard_is_loaded() -> None:
     program = "import tacit.parties.flower, sys; print(*(name for name in sys.modules if name.startswith('tacit.')))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {name.split(".")[1] for name in run.stdout.split()} - {"secagg", "protocol", "parties", "models"}
+
+
+def test_the_rest_of_the_grid_is_as_it_was_and_offers_no_way_around(folders: Path) -> None:
+    below = LocalGrid(secure_client_app(folders), NODES)
+    grid = secure(below, folders)
+    assert grid.get_node_ids() == below.get_node_ids()
+    assert list(grid.get_nodes()) == list(below.get_nodes())
+    other = Run.create_empty(8)
+    grid.set_run(other)
+    assert grid.run is below.run is other
+    pushed = [grid.create_message(training(101).content, kind, 101, group_id="1") for kind in ("evaluate", "train")]
+    judged, refused = grid.pull_messages(grid.push_messages(pushed))
+    assert judged.content == below.answer(pushed[0]).content
+    assert "the server asks for a trained model in the clear" in refused.error.reason
