@@ -177,7 +177,7 @@ def _show(console: Console, found: Any) -> None:
         from tacit.simulate.audit.figures import CHANNEL, ends
 
         channel = [one for one in found.limits if one.factor == CHANNEL]
-        sent = [(one.setting, f"{one.figures.decibels} dB" if one.figures else "") for one in channel]
+        sent = [(one.setting, f"{one.figures.decibels} dB") for one in channel]
         console.print(output.table(("closed form on what one client sends of one image", "PSNR"), sent))
         output.say(console, f"the closed form recovers images up to {ends(found.limits)}")
     if found.attempts:

@@ -152,7 +152,5 @@ def _observation(row: ObservationRow) -> str:
 
 def _limit(one: ClosedFormLimit) -> str:
     name, figures = one.setting if one.factor == CHANNEL else f"{one.factor}: {one.setting}", one.figures
-    if figures is None:
-        return f"| {name} | | | | | nothing is left of the gradient |\n"
     shares = " | ".join(f"{100 * share:.0f} %" for share in (figures.identified, figures.chance))
     return f"| {name} | {figures.decibels} | {figures.floor:.1f} | {shares} | {figures.verdict} |\n"

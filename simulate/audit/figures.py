@@ -136,8 +136,8 @@ class ClosedFormLimit(msgspec.Struct, frozen=True, kw_only=True):
     factor: str
     """Which of the constants above is varied; of all else there is one: image, step, client."""
     setting: str
-    figures: Judged | None
-    """None where nothing of the gradient was left."""
+    figures: Judged
+    """An image of which nothing was left in a gradient counts as guessed blindly."""
 
 
 class ServerAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,7 +225,7 @@ def ends(limits: tuple[ClosedFormLimit, ...]) -> str:
     """The last setting of batch, local steps and cohort up to which images are recovered; 0 where the first is not."""
     last, over = dict[str, str](), set[str]()
     for one in limits:
-        if one.figures is None or not one.figures.recovered:
+        if not one.figures.recovered:
             over.add(one.factor)
         last[one.factor] = last.get(one.factor, "0") if one.factor in over else one.setting
     return ", ".join(f"{factor} {setting}" for factor, setting in last.items() if factor != CHANNEL)

@@ -57,11 +57,10 @@ def limits_of(subject: AuditedRun) -> tuple[ClosedFormLimit, ...]:
             try:
                 (image,) = subject.pixels(client.read(send, x[:count], y[:count]))
             except (ValueError, FloatingPointError):
-                continue
+                image = blind  # Nothing is left of the gradient, so that one can only guess.
             for given, kept in ((image, scores), (blind, floor)):
                 kept.append(score("", number, given, nearest(given, truths)[1], others))
-        figures = judge(scores, floor, sought=count) if scores else None
-        found.append(ClosedFormLimit(factor=factor, setting=setting, figures=figures))
+        found.append(ClosedFormLimit(factor=factor, setting=setting, figures=judge(scores, floor, sought=count)))
     return tuple(found)
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tacit.models.configuration import ModelConfiguration
+from tacit.simulate.audit import limits as module
 from tacit.simulate.audit.arms import default_experiment, unprotected
 from tacit.simulate.audit.figures import BATCH, CHANNEL, COHORT, STEPS, ClosedFormLimit, ends
 from tacit.simulate.audit.limits import VICTIMS, limits_of
@@ -48,7 +49,6 @@ def found(limits: tuple[ClosedFormLimit, ...]) -> Found:
 )
 def test_a_channel_gives_away_as_much_as_it_is_precise(found: Found, sent: str, least: float) -> None:
     figures = found[CHANNEL, sent].figures
-    assert figures is not None
     assert figures.images == VICTIMS
     assert figures.recovered
     assert figures.psnr > least
@@ -56,7 +56,6 @@ def test_a_channel_gives_away_as_much_as_it_is_precise(found: Found, sent: str, 
 
 def test_a_step_of_an_adaptive_optimizer_is_no_gradient(found: Found) -> None:
     figures = found[CHANNEL, "one step of AdamW by 0.001, float32"].figures
-    assert figures is not None
     assert not figures.found
     assert figures.psnr < figures.floor  # 5.4 and 13.2
 
@@ -67,28 +66,36 @@ def test_a_map_ends_at_one_image_and_no_number_of_steps_on_it(
     assert ends(limits) == "batch 1, local steps 5, cohort 1"
     for place in [(BATCH, "2"), (BATCH, "4"), (BATCH, "8"), (COHORT, "2"), (COHORT, "5")]:
         figures = found[place].figures
-        assert figures is not None
         assert not figures.recovered
         assert figures.psnr < figures.floor
     for steps in ("1", "2", "5"):
         figures = found[STEPS, steps].figures
-        assert figures is not None
         assert figures.psnr > 51  # 56.4, 58.0, 58.7
 
 
 def test_a_sum_over_clients_is_a_batch(found: Found) -> None:
     one, other = found[BATCH, "2"].figures, found[COHORT, "2"].figures
-    assert one is not None
-    assert other is not None
     assert one.psnr == pytest.approx(other.psnr, abs=0.1)
 
 
 def test_a_map_ends_before_the_first_setting_that_is_not_recovered(found: Found) -> None:
     good, bad = found[BATCH, "1"].figures, found[BATCH, "8"].figures
-    for figures, last in (((good, bad, good), "1"), ((bad, good, good), "0"), ((good, None, good), "1")):
+    for figures, last in (((good, bad, good), "1"), ((bad, good, good), "0")):
         several = zip(("1", "2", "4"), figures, strict=True)
         given = tuple(ClosedFormLimit(factor=BATCH, setting=setting, figures=one) for setting, one in several)
         assert ends(given) == f"batch {last}"
+
+
+def test_who_finds_nothing_left_of_a_gradient_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 1e12 are so far above every value of a gradient that all are rounded to nothing."""
+    monkeypatch.setattr(module, "CHANNELS", ((1e12, 2),))
+    monkeypatch.setattr(module, "VICTIMS", 3)
+    rounded = {one.setting: one.figures for one in limits_of(audited()) if "2 bits" in one.setting}
+    assert set(rounded) == {"gradient, clip 1e+12, 2 bits", "one step of SGD by 0.001, clip 1e+12, 2 bits"}
+    for figures in rounded.values():
+        assert figures.images == 3
+        assert figures.psnr == figures.floor
+        assert not figures.found
 
 
 def test_a_model_that_it_cannot_be_used_on_is_named() -> None:
