@@ -40,6 +40,8 @@ class AdaptationHouse:
         self._running: list[Process] = []
         self._student = student
         self.rounds = rounds
+        self.grace = 1.0
+        """Of a lost link to the sums, in seconds."""
         self.ports = {name: free_port() for name in ("dealer", "owner", "sums")}
         for name, role in ROLES.items():
             (path / name).mkdir()
@@ -78,7 +80,7 @@ class AdaptationHouse:
 
     def dealer(self, **keys: Any) -> Path:
         own = {"sums": self.at("sums"), "words": self.words, "rounds": self.rounds, **keys}
-        deadlines = {"join": 3600, "grace": 1.0}
+        deadlines = {"join": 3600, "grace": self.grace}
         return self.write("dealer", {"adaptation": own, "adaptation.deadlines": deadlines}, bind=self.at("dealer"))
 
     @property

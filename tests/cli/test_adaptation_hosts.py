@@ -73,8 +73,8 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
 
 @pytest.mark.parametrize("killed", ["dealer", "owner", "alice"])
 def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed: str) -> None:
-    """kill -9 within the second round, and the same command again."""
-    house.rounds = 3
+    """kill -9 within the second round, and the same command again, within a grace that no slow start exceeds."""
+    house.rounds, house.grace = 3, 3600.0
     house.model_owner()
     house.dealer()
     for name in DATA_OWNERS:
