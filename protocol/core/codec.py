@@ -82,7 +82,8 @@ class Packet:
 
 def encode_structure(value: msgspec.Struct) -> bytes:
     """The canonical encoding: a msgpack map in the order of the fields, integers and lengths in their shortest form."""
-    _refuse_non_finite(value)
+    if _holds_floats(type(value)):
+        _refuse_non_finite(value)
     return msgspec.msgpack.encode(value)
 
 
@@ -136,6 +137,24 @@ def _longest(kind: inspect.Type) -> float:
         case inspect.StructType(fields=fields):
             return 5 + sum(5 + len(field.encode_name.encode()) + _longest(field.type) for field in fields)
     return math.inf
+
+
+@cache
+def _holds_floats(kind: type[Any]) -> bool:
+    """Whether floats may be in the structure. Most messages are none of those, and need not be walked through."""
+    return _floats_in(inspect.type_info(kind))
+
+
+def _floats_in(kind: inspect.Type) -> bool:
+    match kind:
+        case inspect.StructType(fields=fields):
+            return any(_floats_in(field.type) for field in fields)
+        case inspect.VarTupleType(item_type=item):
+            return _floats_in(item)
+        case inspect.UnionType(types=types):
+            return any(map(_floats_in, types))
+    none = inspect.NoneType | inspect.BoolType | inspect.IntType | inspect.EnumType
+    return not isinstance(kind, none | inspect.BytesType | inspect.StrType | inspect.LiteralType)
 
 
 def _refuse_non_finite(value: Any) -> None:

@@ -118,7 +118,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
         packets = split_records(message.packets, PACKET_BYTES, holders)
         signatures = agreement.split_signatures(message.signatures, holders)
-        for holder, packet in packets.items():
+        for holder, packet in packets.items() if agreement.active else ():
             parts = packet_signed(agreement, self._adverts_digest, owner=member, holder=holder, packet=packet)
             agreement.check_signature(member, signatures[holder], Label.SIGN_SHARES, *parts)
 
