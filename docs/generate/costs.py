@@ -2,8 +2,8 @@
 
 `python -m docs.generate.costs DIRECTORY` measures (minutes) and writes the page, its figure, and the raw figures.
 The formula counts only what grows: with k neighbours, a client makes 2k key agreements and expands k + 1 masks of D
-words; the server expands one mask per survivor and one per neighbour of every dropped client. Its two constants, the
-time of a key agreement and of a keystream byte, are measured on the same machine.
+words; the server expands one mask per survivor and one per neighbour of every dropped client. Its constants, the time
+of a key agreement and of a byte of a mask, are measured on the same machine.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ import os
 import platform
 import sys
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from subprocess import run
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from matplotlib.figure import Figure
 
 from docs.generate import adaptation_costs, declared_costs, protection_costs
 from tacit.protocol.core.primitives import AgreementKey
+from tacit.protocol.sum.unmasking import MASKS_AT_ONCE
 from tacit.secagg.graph import regular_parameters
-from tacit.secagg.keystream import Usage, keystream
+from tacit.secagg.keystream import Mask, Usage, apply_masks
+from tacit.secagg.ring import Ring
 from tacit.simulate.bench.secagg import SumBenchmark, measure
 
 DIMENSION: Final = 100_000
@@ -33,6 +38,7 @@ DIMENSIONS: Final = (10_000, 100_000, 1_000_000)
 CLIENTS_FOR_DIMENSIONS: Final = 30
 FRACTION: Final = 0.05
 MILLION: Final = 1_000_000
+SIXTEEN: Final = 16
 
 
 def measure_all(progress: Any) -> list[dict[str, Any]]:
@@ -76,30 +82,60 @@ def measured_by(*command: str) -> dict[str, Any]:
     return figures
 
 
-def constants() -> tuple[float, float]:
-    """Seconds of a key agreement, and of a byte of keystream."""
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Seconds that the formula is made of."""
+
+    agreement: float
+    """Of a key agreement."""
+    mask_byte: float
+    """Of a byte of a mask, drawn and added, on one core."""
+    mask_byte_on_all: float
+    """The same on all cores at once."""
+
+
+def constants() -> Constants:
+    """Measured here."""
     keys = [AgreementKey(os.urandom(32)) for _ in range(200)]
     began = time.perf_counter()
     for key in keys[1:]:
         keys[0].agree(key.public)
     agreement = (time.perf_counter() - began) / (len(keys) - 1)
-    length = 1 << 26
-    began = time.perf_counter()
-    keystream(os.urandom(32), Usage.PAIRWISE_MASK, length)
-    return agreement, (time.perf_counter() - began) / length
+    cores = os.sched_getaffinity(0)
+    on_all = _seconds_of_mask_byte()
+    os.sched_setaffinity(0, {min(cores)})
+    on_one = _seconds_of_mask_byte()
+    os.sched_setaffinity(0, cores)
+    return Constants(agreement=agreement, mask_byte=on_one, mask_byte_on_all=on_all)
 
 
-def formula(row: dict[str, Any], agreement: float, byte: float) -> tuple[float, float]:
-    """Milliseconds of a client and of the server that the formula gives for a row."""
-    word = 4
-    client = 2 * row["neighbours"] * agreement + row["masks_per_client"] * row["dimension"] * word * byte
+def _seconds_of_mask_byte() -> float:
+    ring = Ring(32)
+    words = np.zeros(DIMENSION, ring.word)
+    masks = [Mask(os.urandom(32), Usage.SELF_MASK, 1) for _ in range(MASKS_AT_ONCE)]
+    spent = []
+    for _ in range(9):
+        began = time.perf_counter()
+        apply_masks(words, masks, ring)
+        spent.append(time.perf_counter() - began)
+    return median(spent) / (len(masks) * words.nbytes)
+
+
+def formula(row: dict[str, Any], constants: Constants) -> tuple[float, float]:
+    """Milliseconds of a client and of the server that the formula gives for a row, on one core."""
+    client = 2 * row["neighbours"] * constants.agreement + _mask_bytes(row, "masks_per_client") * constants.mask_byte
     dropped = row["clients"] - row["survivors"]
-    server = dropped * row["neighbours"] * agreement
-    server += row["masks_expanded_by_server"] * row["dimension"] * word * byte
+    server = dropped * row["neighbours"] * constants.agreement
+    server += _mask_bytes(row, "masks_expanded_by_server") * constants.mask_byte
     return 1e3 * client, 1e3 * server
 
 
-def draw(rows: list[dict[str, Any]], agreement: float, byte: float) -> Figure:
+def _mask_bytes(row: dict[str, Any], masks: str) -> int:
+    word_bytes = 4
+    return int(row[masks]) * int(row["dimension"]) * word_bytes
+
+
+def draw(rows: list[dict[str, Any]], constants: Constants) -> Figure:
     """Two log-log plots: against N, and against D."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.subplots(1, 2)
@@ -112,7 +148,7 @@ def draw(rows: list[dict[str, Any]], agreement: float, byte: float) -> Figure:
         (axes[1], by_dimension, "dimension", f"entries D (N = {CLIENTS_FOR_DIMENSIONS})"),
     ):
         places = [row[key] for row in chosen]
-        expected = [formula(row, agreement, byte) for row in chosen]
+        expected = [formula(row, constants) for row in chosen]
         for party, marker, colour, computed in (
             ("client", "o", "#0072B2", [client for client, _ in expected]),
             ("server", "s", "#D55E00", [server for _, server in expected]),
@@ -130,14 +166,13 @@ def draw(rows: list[dict[str, Any]], agreement: float, byte: float) -> Figure:
 def write_page(
     directory: Path,
     rows: list[dict[str, Any]],
-    agreement: float,
-    byte: float,
+    constants: Constants,
     summary: dict[str, Any],
     protections: dict[str, Any],
     adaptation: dict[str, Any],
 ) -> None:
     """The page, its figure and its figures."""
-    draw(rows, agreement, byte).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
+    draw(rows, constants).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
     (directory / "costs.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     lines = [
         "# What a secure sum costs",
@@ -153,7 +188,7 @@ def write_page(
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        client, server = formula(row, agreement, byte)
+        client, server = formula(row, constants)
         lines.append(
             f"| {row['clients']:,} | {row['dimension']:,} | {row['neighbours']} | {row['client_total_ms']:.1f} | "
             f"{client:.1f} | {row['server_total_ms']:.0f} | {server:.0f} | {row['bytes_up_per_client']:,} | "
@@ -163,9 +198,11 @@ def write_page(
         "",
         "The formula counts what grows, on one core: a client with k neighbours makes 2k key agreements and expands",
         "k + 1 masks of D words; the server expands one for every survivor, and one for every surviving neighbour of",
-        f"a dropped client. A key agreement takes {1e6 * agreement:.0f} us here, a keystream byte {1e9 * byte:.3f} ns.",
-        "What is above the formula is hashing, sealing, encoding, and Python; what is below it, the second core.",
-        *_million(agreement, byte),
+        f"a dropped client. A key agreement takes {1e6 * constants.agreement:.0f} us here, a byte of a mask, drawn",
+        f"and added, {1e9 * constants.mask_byte:.2f} ns. What is above the formula is hashing, sealing, encoding, and",
+        "Python; what is below it, the second core.",
+        *_sixteen_cores(rows, constants),
+        *_million(constants),
         *_run(summary),
         *declared_costs.section(),
         *protection_costs.section(protections),
@@ -174,12 +211,39 @@ def write_page(
     (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _million(agreement: float, byte: float) -> list[str]:
+def _sixteen_cores(rows: list[dict[str, Any]], constants: Constants) -> list[str]:
+    """What a server of sixteen cores would do: masks are divided among all cores, and nothing else is."""
+    cores, gain = os.cpu_count() or 1, constants.mask_byte / constants.mask_byte_on_all
+    lines = [
+        "",
+        "## A server of sixteen cores",
+        "",
+        f"All cores take masks off a sum; the rest of a server's work is done by one. On the {cores} cores of this",
+        f"machine the masks of vectors of {DIMENSION:,} entries went {gain:.2f} times as fast as on one. Were sixteen",
+        "to share them evenly, which nothing here shows, the server's milliseconds would be, at best:",
+        "",
+        f"| N | D | {cores} cores, measured | of it masks | 16 cores, formula |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        masks = 1e3 * _mask_bytes(row, "masks_expanded_by_server")
+        here, total = masks * constants.mask_byte_on_all, row["server_total_ms"]
+        sixteen = total - here + masks * constants.mask_byte / SIXTEEN
+        lines.append(f"| {row['clients']:,} | {row['dimension']:,} | {total:.0f} | {here:.0f} | {sixteen:.0f} |")
+    return [
+        *lines,
+        "",
+        "In active mode that one core also checks what clients sign (see [below](#signed-packets)). More cores serve",
+        "[cohorts](many-clients.md#cohorts) then, which share nothing: each core one at a time.",
+    ]
+
+
+def _million(constants: Constants) -> list[str]:
     """What a million clients would cost."""
     neighbours = regular_parameters(MILLION, corrupt=FRACTION, dropout=FRACTION, active=False).neighbours
     dropped = FRACTION * MILLION
     masks = MILLION - dropped + dropped * neighbours * (1 - FRACTION)
-    hours = (masks * DIMENSION * 4 * byte + dropped * neighbours * agreement) / 3600
+    hours = (masks * DIMENSION * 4 * constants.mask_byte + dropped * neighbours * constants.agreement) / 3600
     gigabytes = MILLION * DIMENSION * 5 / 1e9
     return [
         "",
@@ -214,7 +278,7 @@ if __name__ == "__main__":
     write_page(
         Path(sys.argv[1]),
         measured,
-        *constants(),
+        constants(),
         measure_run(),
         measured_by("protection"),
         measured_by("adapt", "--against", "crypten"),
