@@ -20,7 +20,7 @@ import msgspec
 
 from tacit.protocol import Member, PartyKeys, Roster, SumClient, SumServer, SumSettings, make_roster, new_keys
 
-SETTINGS = SumSettings(length=3, clip=10.0, title="an example", phase_seconds=20.0, vector_seconds=20.0)
+SETTINGS = SumSettings(length=3, clip=10.0, title="an example", phase_seconds=120.0, vector_seconds=120.0)
 
 
 async def send(writer: asyncio.StreamWriter, message: bytes) -> None:

@@ -58,6 +58,8 @@ patch_size = 4
 width = 8
 depth = 1
 heads = 2
+[deadlines]
+join = 3600
 """
 
 

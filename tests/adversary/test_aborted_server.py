@@ -42,7 +42,7 @@ def serve(keys: PartyKeys, roster: Roster, told: Connection) -> None:
 def flood(keys: PartyKeys, server: bytes, address: str) -> None:
     """Sends until nothing is taken any more, and resets the connection."""
     member = zmq.Context().socket(zmq.DEALER)
-    member.set(zmq.SNDTIMEO, 500)
+    member.set(zmq.SNDTIMEO, 5000)
     member.set(zmq.CURVE_SERVERKEY, server)
     member.set(zmq.CURVE_PUBLICKEY, keys.curve_public)
     member.set(zmq.CURVE_SECRETKEY, keys.curve_secret)

@@ -130,7 +130,7 @@ def check_rounds(federation: Any, updates: dict[tuple[int, str], Update], surviv
 
 async def honest_goes_on(federation: Any) -> None:
     """Wait until the server waits for no honest client, hence serves them all."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             told = dropwhile(lambda event: event[0] != "round", federation.told["server"])
             if any(event == "waiting" and not {*fields["on"]} & {*HONEST} for event, fields in told):
@@ -181,7 +181,7 @@ async def dangling(address: str, start: bytes) -> tuple[asyncio.StreamReader, as
 
 async def ended(reader: asyncio.StreamReader) -> None:
     """Wait until the server closes the connection."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionResetError):
             while await reader.read(1000):
                 pass

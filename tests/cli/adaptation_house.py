@@ -80,7 +80,7 @@ class AdaptationHouse:
 
     def dealer(self, **keys: Any) -> Path:
         own = {"sums": self.at("sums"), "words": self.words, "rounds": self.rounds, **keys}
-        deadlines = {"join": 3600, "grace": self.grace}
+        deadlines = {"join": 3600, "phase": 600, "grace": self.grace}
         return self.write("dealer", {"adaptation": own, "adaptation.deadlines": deadlines}, bind=self.at("dealer"))
 
     @property

@@ -54,6 +54,7 @@ rank = 4
 batch = 8
 backbone_epochs = 2
 [deadlines]
+join = 3600
 grace = 0.5
 """
 STEP_ERROR = 2.0**-7
@@ -285,13 +286,13 @@ def test_a_data_owner_that_dies_costs_its_own_part(
             os.kill(process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(adapt._Screen, "show", killing)
-    experiment = tmp_path / "two batches.toml"
-    experiment.write_text(small.read_text().replace("batch = 8", "batch = 4\nbatches = 2"))
+    experiment = tmp_path / "several batches.toml"
+    experiment.write_text(small.read_text().replace("batch = 8", "batch = 4\nbatches = 6"))
     run = held(tacit, experiment, tmp_path / "run", "--seed", 7)
     assert run.result.exit_code == 0, run.result.stderr
     others = [name for name in run.summary["owners"] if name != victim]
     assert [row["survivors"] for row in run.summary["rounds"]] == [others, others]
-    assert run.summary["owners"][victim]["batches"] == 1
+    assert 1 <= run.summary["owners"][victim]["batches"] < 6
     assert "SIGKILL" in run.summary["owners"][victim]["ended"]
     assert f"{victim} is lost" in run.result.stdout
     assert {run.folder.of_owner(name).read_bytes() for name in others} == {run.folder.adapters(2).read_bytes()}

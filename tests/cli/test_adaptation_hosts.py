@@ -3,19 +3,23 @@
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import Result
 
+from tacit.parties.hosting.preflight import reach
 from tacit.parties.runs.reveals import GIVES_AWAY
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, AdaptationHouse, complaint, labelled
+from tests.cli.hosts import Process
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
+ROUNDS = 6
+"""So many that whoever is to be killed before the last one is."""
 Invoke = Callable[..., Result]
 
 
@@ -63,6 +67,8 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     for name in (*DATA_OWNERS, "dealer"):
         told = house.status(name)
         assert (told["running"], told["round"], told["rounds"], told["learning"]) == (False, 2, 2, True)
+    for name in DATA_OWNERS:
+        running["owner"].until(f"session with {name} over: the session is closed")
     told = house.status("owner")
     assert (told["running"], told["phase"], told["round"], told["serves"]) == (True, "listening", 2, [])
     again = house.start("alice", "--json", "again.json")
@@ -73,15 +79,15 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
 
 @pytest.mark.parametrize("killed", ["dealer", "owner", "alice"])
 def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed: str) -> None:
-    """kill -9 within the second round, and the same command again, within a grace that no slow start exceeds."""
-    house.rounds, house.grace = 3, 3600.0
+    """kill -9 after the first round, and the same command again, within a grace that no slow start exceeds."""
+    house.rounds, house.grace = ROUNDS, 3600.0
     house.model_owner()
     house.dealer()
     for name in DATA_OWNERS:
         house.data_owner(name)
     running = {name: house.start(name, *options(name)) for name in ("dealer", "owner", *DATA_OWNERS)}
     for name in DATA_OWNERS:
-        running[name].until("round   1 of 3 ")
+        running[name].until(f"round   1 of {ROUNDS} ")
     kept = house.adapters("alice")
     running[killed].signal(signal.SIGKILL)
     assert running[killed].end() == -signal.SIGKILL
@@ -89,17 +95,19 @@ def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed:
     for name in DATA_OWNERS:
         assert running[name].end() in (0, 3), running[name].everything
         figures = check_output(house.path / name / "learned.json", "learned")
-        assert figures["round"] == 3
+        assert figures["round"] == ROUNDS
         rows = {row["round"]: row["lost"] for row in figures["rounds"]}
-        assert rows.keys() <= {1, 2, 3}
-        assert (rows[1], rows[3]) == (None, None)
+        assert rows.keys() <= set(range(1, ROUNDS + 1))
+        assert (rows[1], rows[ROUNDS]) == (None, None)
+        assert sum(lost is not None for lost in rows.values()) <= 1
     assert running["dealer"].end() == 0, running["dealer"].everything
     assert len({house.adapters(name) for name in DATA_OWNERS} | {kept}) == 2
+    # It is killed in the second round, or on a busy machine in a later one.
     if killed == "dealer":
-        assert "goes on after round 1" in running["dealer"].said
-        assert rows[2] is None
+        assert any(re.fullmatch("goes on after round [1-4]", line) for line in running["dealer"].said)
     if killed == "alice":
-        assert "6 images to learn from; round 1 is learned" in running["alice"].said
+        pattern = "6 images to learn from; round [1-4] is learned"
+        assert any(re.fullmatch(pattern, line) for line in running["alice"].said)
 
 
 def test_data_owners_count_by_their_images_and_the_model_owner_adds_noise(house: AdaptationHouse) -> None:
@@ -164,10 +172,14 @@ def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHou
     for name in (*DATA_OWNERS, "dealer"):
         shutil.rmtree(house.path / name / "state")
     running = house.start_all()
+    refused_by_one(running, "the model owner opens 2 rounds, and all of them are open: ask it for more")
+
+
+def refused_by_one(running: Mapping[str, Process], pattern: str) -> None:
+    """Who finds out leaves; where others have left before, the dealer has too few and says so."""
     for name in DATA_OWNERS:
-        complaint(
-            running[name], 1, f"{name}: the model owner opens 2 rounds, and all of them are open: ask it for more"
-        )
+        complaint(running[name], 1, f"{pattern}|only [0-9] clients are there; a round takes at least 3")
+    assert any(re.search(pattern, line) for name in DATA_OWNERS for line in running[name].complained)
 
 
 def several_classes(house: AdaptationHouse) -> None:
@@ -261,11 +273,7 @@ def test_what_a_data_owner_finds_out_from_the_model_owner(house: AdaptationHouse
 )
 def test_a_dealer_that_sums_something_else(house: AdaptationHouse, keys: dict[str, int], pattern: str) -> None:
     house.dealer(**keys)
-    running = house.start_all()
-    # Who finds it out leaves; where others have left before, the dealer has too few and says so.
-    for name in DATA_OWNERS:
-        complaint(running[name], 1, f"{pattern}|only [0-9] clients are there; a round takes at least 3")
-    assert any(re.search(pattern, line) for name in DATA_OWNERS for line in running[name].complained)
+    refused_by_one(house.start_all(), pattern)
 
 
 SERVING: dict[str, tuple[str, Callable[[AdaptationHouse], object], str]] = {
@@ -309,7 +317,9 @@ def test_a_model_owner_keeps_to_its_learning(house: AdaptationHouse) -> None:
     complaint(house.start("owner"), 2, "learning.msgpack is of another model or learning than the file of this party")
 
 
-def test_who_adapts_is_tested_before_the_day(house: AdaptationHouse, tacit: Invoke) -> None:
+def test_who_adapts_is_tested_before_the_day(
+    house: AdaptationHouse, tacit: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of the three alone, and a data owner with the others there."""
 
     def states(name: str, status: int) -> dict[str, str]:
@@ -325,6 +335,8 @@ def test_who_adapts_is_tested_before_the_day(house: AdaptationHouse, tacit: Invo
     assert (found["images"], found["owner-tcp"]) == ("ok", "absent")
     for name in ("dealer", "owner"):
         house.start(name).until("listens at")
+    # Who is there may be slow.
+    monkeypatch.setattr(reach, "SECONDS", 60.0)
     house.data_owner("alice", sums=house.at("dealer"))
     assert states("alice", 1)["sums-version"] == "wrong"
     house.data_owner("alice")

@@ -68,8 +68,9 @@ def test_a_browser_follows_the_run(
 
     def browse() -> None:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
             page = browser.new_page(viewport={"width": 360, "height": 640})
+            page.set_default_timeout(120_000)
             page.on("request", lambda request: requests.append(request.url))
             page.on("console", lambda message: complaints.append(message.text))
             page.goto(f"http://127.0.0.1:{port}/")

@@ -3,6 +3,7 @@
 import html
 import json
 import multiprocessing
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,29 +240,30 @@ def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_
 @pytest.mark.usefixtures("frozen_are_ended_soon")
 def test_a_frozen_client_is_dropped_and_ended_after_the_run(simulate: Simulate, exits: list[tuple[str, Exit]]) -> None:
     """It may still be training, for all that the others know: its heartbeats are missing long before that deadline."""
-    run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1, deadlines="grace = 0.5\nphase = 20.0")
+    run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1)
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     (held,) = run.summary["rounds"]
     (gone,) = held["dropped"]
     assert (gone["party"], gone["phase"], gone["included_in_sum"]) == ("client-3", "MASKED_INPUT", False)
     assert (gone["code"], gone["detail"]) == ("LEFT", "its link was lost for 0.5 s")
     assert held["survivors"] == ["client-1", "client-2", "client-4"]
-    assert exits[-1] == ("client-3", Exit(None, "SIGKILL"))
+    assert ("client-3", Exit(None, "SIGKILL")) in exits
 
 
 @pytest.mark.usefixtures("frozen_are_ended_soon")
 def test_a_frozen_server_is_given_up_by_its_clients_and_ended(
     simulate: Simulate, exits: list[tuple[str, Exit]]
 ) -> None:
-    deadlines = "grace = 0.5\nphase = 5.0\njoin = 10.0\ntrain = 0.5"
+    deadlines = "grace = 0.5\nphase = 10.0\njoin = 20.0\ntrain = 0.5"
     run = simulate("--stall", "server@TRAIN", rounds=1, deadlines=deadlines)
     assert run.result.exit_code == 4
     assert run.result.stderr == (
         "tacit: server: it said nothing for 2 s after a client had given it up, and was ended; finished rounds are "
         f"kept: tacit simulate --resume {run.directory}\n"
     )
-    assert "client-1: no word from server while it was to await the next round" in run.result.stdout
-    assert exits[-1] == ("server", Exit(None, "SIGKILL"))
+    # Whoever is the first to give it up; the others may be ended before they do.
+    assert re.search("client-[1-4]: no word from server while it was to await the next round", run.result.stdout)
+    assert ("server", Exit(None, "SIGKILL")) in exits
 
 
 def test_a_client_that_is_started_again_is_back_in_the_next_round_every_time(
@@ -329,7 +331,7 @@ def test_four_of_thirteen_clients_that_stall_their_uploads_cost_the_other_nine_n
     """Vectors of three chunks, four of which are fetched at a time."""
     cheats, honest = ([f"client-{number}" for number in numbers] for numbers in (range(1, 5), range(5, 14)))
     more = "[aggregation]\nring_bits = 64"
-    deadlines = "grace = 60.0\nphase = 20.0"
+    deadlines = "grace = 60.0\nphase = 40.0"
     options = [f"--cheat={name}@upload" for name in cheats]
     run = simulate(*options, clients=13, rounds=2, deadlines=deadlines, more=more, width=192)
     assert (run.result.exit_code, run.result.stderr) == (0, "")

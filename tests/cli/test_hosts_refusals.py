@@ -177,7 +177,7 @@ def test_a_server_that_is_not_tacit(hosts: Hosts, tacit: Invoke, foreign: str) -
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-        result = tacit("client", hosts.client("client-1", connect=address, more="patience = 3"))
+        result = tacit("client", hosts.client("client-1", connect=address, more="patience = 8"))
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
     hosts.client("client-1")
@@ -247,7 +247,7 @@ def foreign_roster(hosts: Hosts, name: str) -> Process:
     cards = [str(hosts.path / "foreign" / "server.card"), str(hosts.path / f"{name}.card")]
     hosts.command("foreign", "roster", "make", "--out", "roster.toml", *cards)
     (hosts.path / name / "roster.toml").write_bytes((hosts.path / "foreign" / "roster.toml").read_bytes())
-    hosts.client(name, more="patience = 3")
+    hosts.client(name, more="patience = 60")
     return hosts.run(name, "client", "party.toml")
 
 

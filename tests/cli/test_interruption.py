@@ -66,7 +66,7 @@ def test_in_the_first_moments(tmp_path: Path, module: str, number: signal.Signal
     [
         (["distill", "--out", "results"], "timm.layers.create_act"),
         (["infer", "nowhere", "--images", "nowhere"], "numpy"),
-        (["report", "nowhere"], "numpy"),
+        (["report", "nowhere"], "tacit.cli.report"),
         (["data", "inspect"], "torch.functional"),
         (["bench", "secagg", "--clients", 1000], "tacit.secagg.packing"),
     ],

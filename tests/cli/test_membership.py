@@ -39,11 +39,12 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
 
     office.give("server", 2)
     server.until(r"version 2 of the roster \(added client-4\)")
-    office.give("client-4", 2)
-    clients["client-4"] = takes_part(hosts, "client-4")
-    # In the session that goes by that version, so that client-1 is told that it is removed.
+    # All three are in the session that goes by that version, so that client-1 is told that it is removed.
     done = sum("completed" in line for line in server.said)
     server.until(f"round +{done + 1} of {ROUNDS}  completed")
+    office.give("client-4", 2)
+    clients["client-4"] = takes_part(hosts, "client-4")
+    clients["client-4"].until("accepted")
 
     office.give("server", 3)
     assert clients["client-1"].end() == 1
@@ -95,10 +96,10 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
 def test_what_cannot_be_taken_up_is_told_and_the_rounds_go_on(hosts: Hosts) -> None:
     """The server's roster file is replaced by one that the operator did not sign."""
     first = Office(hosts).versions[1].decode()
-    hosts.experiment(rounds=12, epochs=30)
+    hosts.experiment(rounds=20, epochs=30)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = [takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")]
-    server.until("round   1 of 12  completed")
+    server.until("round   1 of 20  completed")
     (hosts.path / "server" / "roster.toml").write_text(first.replace("version = 1", "version = 2"))
     server.until("stays with its roster: .*its signature is not that of its operator, so it was changed")
     assert server.end() == 0, server.everything

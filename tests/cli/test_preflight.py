@@ -60,7 +60,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """For who waits in vain."""
-    monkeypatch.setattr(reach, "SECONDS", 5.0)
+    monkeypatch.setattr(reach, "SECONDS", 15.0)
 
 
 def looked(result: Result) -> dict[str, tuple[str, str]]:
@@ -387,7 +387,7 @@ def other_service() -> Iterator[str]:
     ("where", "check", "state", "pattern"),
     [
         (nobody, "tcp", "absent", r"nothing listens at tcp://127\.0\.0\.1:9 \(Connection refused\): start the server"),
-        (full, "tcp", "absent", "no answer from .* in 5 s: a firewall drops packets, or the host is off"),
+        (full, "tcp", "absent", "no answer from .* in 15 s: a firewall drops packets, or the host is off"),
         (silent, "curve", "wrong", "says nothing: it is no tacit server, or one that is stopped or overloaded"),
         (web_server, "curve", "wrong", r"is no tacit server \(it says 'HTTP/1\.1 400 Bad Request'\): correct the addr"),
         (other_service, "curve", "wrong", "is another service of ZeroMQ, without CURVE: correct the address"),
@@ -431,7 +431,7 @@ def test_another_version(hosts: Hosts, server: Process, tacit: Invoke, monkeypat
         pattern = "protocol version 2, here 4 of a federation: install the same release on both sides"
         expect(tacit("preflight", path), "version", "wrong", pattern)
     server.until("refused: member client-4, code VERSION")
-    monkeypatch.setattr(reach, "SECONDS", 2.0)
+    monkeypatch.setattr(reach, "SECONDS", 15.0)
     expect(tacit("preflight", path), "version", "untested", "it is busy, or bars this party; its log says why")
 
 

@@ -50,6 +50,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "SECONDS", 3.0)
 
 
+@pytest.fixture
+def in_vain_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For who waits in vain for one of two: the other one may be slow."""
+    monkeypatch.setattr(reach, "SECONDS", 15.0)
+
+
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, student: Path, images: Path) -> Iterator[House]:
     made = House(tmp_path_factory.mktemp("house"), tacit, student, images)
@@ -293,9 +299,10 @@ def test_what_those_lack_who_serve(house: House, tacit: Invoke, lacking: str) ->
     assert re.search(pattern, said), said
 
 
-@pytest.mark.usefixtures("hasty", "serving")
-@pytest.mark.parametrize("name", ["owner", "alice"])
-def test_memory(house: House, tacit: Invoke, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.usefixtures("serving")
+@pytest.mark.parametrize(("name", "seconds"), [("owner", 3.0), ("alice", 60.0)])
+def test_memory(house: House, tacit: Invoke, monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
+    monkeypatch.setattr(reach, "SECONDS", seconds)
     monkeypatch.setattr(work, "available_memory", lambda: 1000)
     state, said = looked(tacit("preflight", free(house, "owner") if name == "owner" else house.alice()))["memory"]
     assert state == "wrong"
@@ -308,7 +315,7 @@ def test_memory(house: House, tacit: Invoke, monkeypatch: pytest.MonkeyPatch, na
 WAYS = {"dealer": "the dealer's own", "model_owner": "the model owner's own"}
 
 
-@pytest.mark.usefixtures("hasty", "serving")
+@pytest.mark.usefixtures("in_vain_for_one", "serving")
 @pytest.mark.parametrize("key", WAYS)
 def test_who_has_another_key(house: House, tacit: Invoke, key: str) -> None:
     """The addresses of both are mistaken for each other: neither has the key of the other."""
@@ -318,7 +325,7 @@ def test_who_has_another_key(house: House, tacit: Invoke, key: str) -> None:
     expect(result, f"{prefix}-curve", "wrong", pattern)
 
 
-@pytest.mark.usefixtures("hasty", "serving")
+@pytest.mark.usefixtures("in_vain_for_one", "serving")
 @pytest.mark.parametrize(
     ("key", "prefix", "what"), [("dealer", "dealer", "dealer"), ("model_owner", "owner", "model owner")]
 )

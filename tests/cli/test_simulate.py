@@ -203,7 +203,9 @@ def test_a_killed_client_is_dropped_and_the_round_is_completed(
             kill("client-3")
 
     watch(look)
-    run = Run(tacit("simulate", small, "--verify", "--out", tmp_path / "run"), tmp_path / "run")
+    # It holds the round up until the kill has come.
+    options = ("--stall", "client-3@MASKED_INPUT", "--verify", "--out", tmp_path / "run")
+    run = Run(tacit("simulate", small, *options), tmp_path / "run")
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     assert "client-3: its process ended unexpectedly: killed by SIGKILL" in run.result.stdout
     assert "left: member client-3, detail its link was lost for 0.5 s" in run.result.stdout
@@ -218,12 +220,15 @@ def test_a_killed_client_is_dropped_and_the_round_is_completed(
 def test_a_killed_server_ends_the_run(
     tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
 ) -> None:
+    killed: list[str] = []
+
     def look(party: str, event: str, fields: dict[str, Any]) -> None:
-        if (party, event) == ("server", "round"):
+        if (party, event) == ("server", "round") and not killed:
+            killed.append(party)
             kill("server")
 
     watch(look)
-    result = tacit("simulate", small, "--out", tmp_path / "run")
+    result = tacit("simulate", small, "--rounds", 1000, "--out", tmp_path / "run")
     assert result.exit_code == 4
     assert result.stderr == (
         "tacit: server: its process ended unexpectedly: killed by SIGKILL; finished rounds are kept: "

@@ -86,6 +86,7 @@ def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
     experiment = write_experiment(
         tmp_path / "small.toml",
         clients=8,
+        rounds=40,
         more="[aggregation]\nmode = 'semi-honest'\n[policy]\nmodes = ['semi-honest']\n",
     )
 
@@ -100,7 +101,10 @@ def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
     assert (result.exit_code, result.stderr) == (0, "")
     line = "client-3: its process ended unexpectedly: killed by SIGKILL (worker-3, with 2 clients: client-3, client-6)"
     assert result.stdout.count(line) == 1
-    assert [len(entry["survivors"]) for entry in summary(directory)["rounds"]] == [8, 6]
+    survivors = [len(entry["survivors"]) for entry in summary(directory)["rounds"]]
+    # The kill comes after round 1; in which round it arrives is a matter of how busy the machine is.
+    assert (survivors[0], survivors[-1]) == (8, 6)
+    assert survivors == sorted(survivors, reverse=True)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

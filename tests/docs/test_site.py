@@ -105,9 +105,10 @@ def test_in_a_browser(address: str, chromium: str, scheme: str) -> None:
         return page
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
         for width in WIDTHS:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+            context.set_default_timeout(120_000)
             page = opened(context.new_page(), "choosing/")
             # A diagram that is drawn is a box in the place of its text.
             page.wait_for_function("!document.querySelector('pre.mermaid') && document.querySelector('div.mermaid')")

@@ -28,5 +28,6 @@ def test_a_client_whose_address_changes_in_a_round_is_in_its_sum(tmp_path: Path)
         moved = events.wait("phase", next="ADVERTISE_KEYS")
         hosts.network.move("client-1")
         resumed = events.wait("resumed", member="client-1")
-        assert resumed["time"] - moved["time"] < NOTICED_SECONDS
+        # A phase takes so long at most.
+        assert resumed["time"] - moved["time"] < 2 * NOTICED_SECONDS
         hosts.finish(server, clients)

@@ -63,7 +63,7 @@ def test_a_partition_of_ten_seconds_in_a_pass_costs_no_answer(tmp_path: Path, st
         assert len(house.events("owner", "agreed")) == 1
         # Both partitions held a pass up, or the material for one.
         seconds = [event["time"] for event in house.events("alice", "answered")]
-        assert sum(later - sooner > AWAY_SECONDS for sooner, later in pairwise(seconds)) == 2
+        assert sum(later - sooner > AWAY_SECONDS for sooner, later in pairwise(seconds)) >= 2
         print(json.dumps({name: value for name, value in answers(house).items() if "seconds" in name}))
 
 

@@ -313,7 +313,7 @@ async def test_a_survivor_that_never_says_who_survived_costs_the_round_and_no_mo
 ) -> None:
     async with adapting(tmp_path, private, learning) as found:
         await found.dealer(mode="semi-honest")
-        await found.model_owner(patience=1.0)
+        await found.model_owner(patience=10.0)
         for name, own in owned.items():
             found.learns(name, own)
         carol = found.learners["carol"]

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.errors import MpcError
@@ -76,10 +77,15 @@ def dial(keys: dict[str, PartyKeys], roster: Roster, opened: ExitStack) -> Calla
 @pytest.fixture
 def open_pair(owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]) -> OpenPair:
     def open_pair(*, patience: float = 30.0) -> tuple[PeerLink, PeerLink]:
-        listener = owner_listens("alice", patience=patience)
+        listener = owner_listens("alice")
         with ThreadPoolExecutor(1) as pool:
-            alice = pool.submit(dial, "alice", listener.address, patience=patience)
-            return listener.accept()["alice"], alice.result()
+            alice = pool.submit(dial, "alice", listener.address)
+            links = listener.accept()["alice"], alice.result()
+        # Only now: on a busy machine it takes longer to open them.
+        for link in links:
+            link._end._limits = replace(link._end._limits, send_seconds=patience)
+            link._end._messages.setsockopt(zmq.SNDTIMEO, int(patience * 1000))
+        return links
 
     return open_pair
 

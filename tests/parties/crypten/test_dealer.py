@@ -295,8 +295,8 @@ def test_a_dealer_that_is_late_is_named(play: Any) -> None:
             if supply.rank == 0:
                 given_up.set()
 
-    results = play(TWO, program(act), dealer=deal, patience=1.5)
-    assert "'dealer', corrections of requests 0 to 0: nothing came for 1.5 s" in str(results["model"])
+    results = play(TWO, program(act), dealer=deal, patience=5.0)
+    assert "'dealer', corrections of requests 0 to 0: nothing came for 5 s" in str(results["model"])
 
 
 def test_a_party_that_is_late_is_named(play: Any, serve: Callable[..., int]) -> None:
@@ -314,8 +314,8 @@ def test_a_party_that_is_late_is_named(play: Any, serve: Callable[..., int]) -> 
         else:
             assert given_up.wait(20)
 
-    results = play(TWO, program(act), dealer=deal, patience=1.5)
-    assert "'data', announce requests: nothing came for 1.5 s" in str(results["dealer"])
+    results = play(TWO, program(act), dealer=deal, patience=5.0)
+    assert "'data', announce requests: nothing came for 5 s" in str(results["dealer"])
 
 
 def other_than_planned(supply: Supply) -> None:

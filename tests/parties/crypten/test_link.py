@@ -332,11 +332,11 @@ def test_a_party_may_come_again_while_others_are_awaited(
 def test_those_who_do_not_come_are_named_and_who_was_turned_away(
     keys: dict[str, PartyKeys], owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]
 ) -> None:
-    listener = owner_listens("alice", patience=1.0)
+    listener = owner_listens("alice", patience=5.0)
     with ThreadPoolExecutor(1) as pool:
         # In the roster, but no party of this computation.
         bob = pool.submit(dial, "bob", listener.address)
-        with pytest.raises(MpcError, match=r"'alice', accept: no link to tcp.* within 1 s.*turned away: 127.0.0.1: "):
+        with pytest.raises(MpcError, match=r"'alice', accept: no link to tcp.* within 5 s.*turned away: 127.0.0.1: "):
             listener.accept()
         with pytest.raises(MpcError, match=r"'owner', connect: the server at tcp.* does not know this key"):
             bob.result()

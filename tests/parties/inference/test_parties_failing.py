@@ -40,6 +40,8 @@ with pytest.MonkeyPatch.context() as patch:
 pytestmark = pytest.mark.asyncio
 SECRET = "the 42nd weight is 0.125"
 TOO_MANY_FRAMES = [b"frame"] * 4
+SOON = 3.0
+"""Seconds of patience where it ends: to open a link takes as many at most, which half a second was too little for."""
 
 
 @pytest.fixture(autouse=True)
@@ -138,36 +140,48 @@ async def cheating(home: House, name: str, says: Sequence[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "text"),
-    [((), "TIMEOUT", "no word from dealer for 1 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
+    ("says", "patience", "code", "text"),
+    [
+        ((), SOON, "TIMEOUT", f"no word from dealer for {2 * SOON:g} s"),
+        (TOO_MANY_FRAMES, 60.0, "MALFORMED", "2 or 3 frames"),
+    ],
     ids=["nothing", "what nobody can read"],
 )
 async def test_a_dealer_that_does_not_deal_is_named_by_both(
-    one_block: Transformer, private: PrivateModel, tmp_path: Path, says: Sequence[bytes], code: str, text: str
+    one_block: Transformer,
+    private: PrivateModel,
+    tmp_path: Path,
+    says: Sequence[bytes],
+    patience: float,
+    code: str,
+    text: str,
 ) -> None:
     async with house(tmp_path) as home:
         await cheating(home, DEALER, says)
-        await home.model_owner(private, patience=0.5)
+        await home.model_owner(private, patience=patience)
         with pytest.raises(InferenceError, match=text) as ended:
-            await home.asks("alice", one_block.images[:1], patience=0.5)
+            await home.asks("alice", one_block.images[:1], patience=patience)
         assert (ended.value.code, ended.value.culprit) == (Code[code], DEALER)
         over = await home.waits(MODEL_OWNER, "session-over", peer="alice", code=code, culprit=DEALER)
     assert text in over["detail"]
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "text"),
-    [((), "TIMEOUT", "no word from model-owner for 1.5 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
+    ("says", "patience", "code", "text"),
+    [
+        ((), SOON, "TIMEOUT", f"no word from model-owner for {3 * SOON:g} s"),
+        (TOO_MANY_FRAMES, 60.0, "MALFORMED", "2 or 3 frames"),
+    ],
     ids=["nothing", "what nobody can read"],
 )
 async def test_a_model_owner_that_does_not_answer_is_named(
-    one_block: Transformer, tmp_path: Path, says: Sequence[bytes], code: str, text: str
+    one_block: Transformer, tmp_path: Path, says: Sequence[bytes], patience: float, code: str, text: str
 ) -> None:
     async with house(tmp_path) as home:
         await home.dealer()
         await cheating(home, MODEL_OWNER, says)
         with pytest.raises(InferenceError, match=text) as ended:
-            await home.asks("alice", one_block.images[:1], patience=0.5)
+            await home.asks("alice", one_block.images[:1], patience=patience)
         assert (ended.value.code, ended.value.culprit) == (Code[code], MODEL_OWNER)
 
 
@@ -185,10 +199,10 @@ async def test_a_dealer_that_is_late_with_material_is_named_by_both(
     monkeypatch.setattr(Dealing, "correction", late)
     async with house(tmp_path) as home:
         await home.dealer()
-        await home.model_owner(private, patience=0.5)
+        await home.model_owner(private, patience=SOON)
         try:
-            with pytest.raises(InferenceError, match=r"dealer: no word from dealer for 1 s") as ended:
-                await home.asks("alice", one_block.images[:1], patience=0.5)
+            with pytest.raises(InferenceError, match=f"dealer: no word from dealer for {2 * SOON:g} s") as ended:
+                await home.asks("alice", one_block.images[:1], patience=SOON)
         finally:
             over.set()
         assert (ended.value.code, ended.value.culprit) == (Code.TIMEOUT, DEALER)

@@ -124,7 +124,7 @@ async def test_what_listens_says_nothing(keys: Keys, roster: Roster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(UnreachableError, match=f"something at {address} accepts connections but does not answer"):
-            await ClientEndpoint.connect(address, keys=keys["alice"], server=roster.server, connect_deadline=1.0)
+            await ClientEndpoint.connect(address, keys=keys["alice"], server=roster.server, connect_deadline=5.0)
 
 
 @pytest.mark.asyncio
@@ -136,7 +136,7 @@ async def test_what_listens_hangs_up(keys: Keys, roster: Roster) -> None:
     async with listener:
         address = f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
         with pytest.raises(WrongServerError, match=f"not a tacit server at {address}"):
-            await ClientEndpoint.connect(address, keys=keys["alice"], server=roster.server, connect_deadline=1.0)
+            await ClientEndpoint.connect(address, keys=keys["alice"], server=roster.server, connect_deadline=5.0)
 
 
 @pytest.mark.asyncio
@@ -144,7 +144,7 @@ async def test_wrong_server_key(keys: Keys, roster: Roster) -> None:
     impostor = keys["stranger"].member("server")
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
         with pytest.raises(WrongServerError, match=f"wrong server key or not a tacit server at {server.address}"):
-            await ClientEndpoint.connect(server.address, keys=keys["alice"], server=impostor, connect_deadline=1.0)
+            await ClientEndpoint.connect(server.address, keys=keys["alice"], server=impostor, connect_deadline=5.0)
 
 
 @pytest.mark.asyncio

@@ -102,7 +102,7 @@ async def play(federation: Any, **moments: Any) -> Cable:
 @pytest.fixture
 def wide(federation: Any, tmp_path: Path) -> Any:
     """A federation whose model and vectors are several chunks each, and whose links have time to come back."""
-    return type(federation)(tmp_path, width=192, grace=20.0)
+    return type(federation)(tmp_path, width=192, grace=120.0)
 
 
 TOTAL = 4_500_000

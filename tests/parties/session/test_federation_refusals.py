@@ -65,7 +65,7 @@ async def test_a_wrong_server_key_is_named_with_the_address(federation: Any) -> 
     other = generate("server").member("server")
     roster = Roster((other, *federation.roster.members[1:]))
     with pytest.raises(WrongServerError, match=f"wrong server key or not a tacit server at {federation.address}"):
-        await federation.join("client-1", roster=roster, patience=1.0)
+        await federation.join("client-1", roster=roster, patience=5.0)
     await federation.vanish(server)
     (refused,) = federation.fields("server", "stranger")
     assert refused["public_key"] is None
@@ -125,7 +125,7 @@ async def test_clients_of_a_server_that_is_gone_end_after_the_grace(federation: 
 @pytest.mark.asyncio
 async def test_a_client_whose_key_was_removed_while_it_was_off_says_so_after_the_grace(federation: Any) -> None:
     """The server is there again, with a roster without it: what it missed cannot be told, and is the likely reason."""
-    federation.grace = 3.0
+    federation.grace = 10.0
     server = await federation.serve(rounds=1)
     client = federation.join("client-1")
     await federation.event("client-1", "accepted")
@@ -135,7 +135,7 @@ async def test_a_client_whose_key_was_removed_while_it_was_off_says_so_after_the
         (ended,) = await federation.all_of(client)
     assert ended.code is Code.LEFT
     assert ended.detail == (
-        "the link to server is lost and did not come back in 3 s: the server at "
+        "the link to server is lost and did not come back in 10 s: the server at "
         f"{federation.address} does not know this key (status 400): its roster never had it, or has it no longer; "
         "ask its operator for the newest roster, and if need be to add 'client-1' with this key to it"
     )

@@ -159,7 +159,7 @@ def test_it_fits_a_telephone_by_day_and_night(tmp_path: Path, chromium: str, sch
     script = well(tmp_path / "run")
     path = write_report(script.folder, script.experiment, script.summary())
     with playwright.sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
         said: list[str] = []
         for width in (390, 1280):
             shown = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]

@@ -19,10 +19,11 @@ def test_every_command_does_what_it_is_timed_for(tmp_path: Path) -> None:
     figures = check_output(file, "bench-start")
     seconds, profile = figures["seconds"], figures["profile"]
     assert 0 < seconds["training"] < seconds["hosts_first_round"]
-    assert 0 < seconds["help"] < seconds["simulate_first_round"]
-    assert {"wrong_input", "imports", "infer"} < seconds.keys()
-    assert next(iter(profile)) == "torch"
-    assert 0 < profile["timm"] < profile["torch"]
+    assert {"help", "wrong_input", "simulate_first_round", "imports", "infer"} < seconds.keys()
+    assert min(seconds.values()) > 0
+    *named, _ = profile.values()
+    assert named == sorted(named, reverse=True)
+    assert min(profile["torch"], profile["timm"]) > 0
     assert "tacit server and 3 x tacit client" in done.output
 
 

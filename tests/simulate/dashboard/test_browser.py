@@ -19,7 +19,7 @@ def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # No name leads anywhere: whatever is not of this host fails, and is seen.
         options = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=options)
+        browser = playwright.chromium.launch(executable_path=chromium, args=options, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -45,6 +45,7 @@ def visit(browser: Browser) -> Iterator[Any]:
     def visit(link: str, size: str = "desktop", scheme: Any = "light") -> Watched:
         width, height = SIZES[size]
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(PATIENCE)
         context.set_default_timeout(PATIENCE)
         opened.append(context)
         watched = Watched(context.new_page())

@@ -181,7 +181,7 @@ def test_connections_are_few_and_those_that_ask_for_nothing_are_closed(
     show: Any, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 5.0)
     reader = show(script())
     held = [reader.connect() for _ in range(8)]
     try:

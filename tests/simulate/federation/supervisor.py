@@ -33,7 +33,8 @@ def die_handing_over(written: int) -> None:
 
 
 async def supervise(directory: Path, preload: str, ending: str, targets: list[str]) -> None:
-    processes = Processes(directory, preload=preload, grace_seconds=0.2)
+    # Enough for those who can end in order; who cannot is given up after that, and the test waits for it.
+    processes = Processes(directory, preload=preload, grace_seconds=5.0)
     if ending.startswith("die"):
         die_handing_over(int(ending.split()[1]))
     async with AsyncExitStack() as stack:

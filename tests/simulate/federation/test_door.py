@@ -18,7 +18,7 @@ PATIENCE = 30
 
 @pytest.mark.asyncio
 async def test_strangers_hold_up_nobody_and_are_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 5)
     came: asyncio.Queue[tuple[str, Connection]] = asyncio.Queue()
     door = Door(HERE, lambda name, connection: came.put_nowait((name, connection)))
     strangers = [socket.create_connection(door.address) for _ in range(3)]

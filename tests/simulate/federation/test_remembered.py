@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
+from tacit.simulate.federation import supervision
 from tacit.simulate.federation.faults import read_faults
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import kept, new_plan, party_names, resumed_plan, simulate
@@ -34,6 +36,14 @@ scheme = "SCHEME"
 """
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 SCHEMES = {"fedrsm": "", "fedsplit": "", "fedcg": FEDCG}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _time_to_leave() -> Iterator[None]:
+    """A client that is stopped before it has heard that the run is over does not remove what it remembers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervision, "LEAVE_SECONDS", 120.0)
+        yield
 
 
 def experiment(scheme: str) -> Experiment:
@@ -101,7 +111,9 @@ def test_a_client_that_was_killed_remembers(whole: tuple[str, Path], tmp_path: P
     """It dies in every round when its vector is in the sum, and is back in the next."""
     scheme, uninterrupted = whole
     dying = read_faults(restart=["client-2@UNMASK:1", "client-2@UNMASK:2"], parties=party_names(4))
-    hold(new_plan(experiment(scheme), tmp_path / "run", report=False, faults=dying))
+    # A grace in which it is back, however slowly it starts.
+    slow = parse(TOML.replace("SCHEME", scheme).replace("grace = 3.0", "grace = 3600.0") + SCHEMES[scheme], "test")
+    hold(new_plan(slow, tmp_path / "run", report=False, faults=dying))
     assert [said["round"] for said in events(tmp_path / "run", "client-2", "remembered")] == [1, 2]
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 

@@ -75,9 +75,10 @@ def test_by_night_it_is_dark_and_its_figures_too(script: Any, chromium: str, tmp
     brightness = """selector => getComputedStyle(document.querySelector(selector))
       [selector == "body" ? "backgroundColor" : "fill"].match(/\\d+/g).map(Number).reduce((a, b) => a + b) / 3"""
     with playwright.sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
         for scheme in ("light", "dark"):
             page = browser.new_page(color_scheme=scheme)
+            page.set_default_timeout(120_000)
             page.goto(path.as_uri())
             ground, ink = (page.evaluate(brightness, selector) for selector in ("body", "svg text"))
             assert abs(ground - ink) > 180

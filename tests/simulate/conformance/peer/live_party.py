@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, Final
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.links.endpoint import EndpointError
 from tacit.protocol.core.errors import LocalProtocolError
+from tests.cli.hosts import free_port
 
 SECONDS: Final = 30.0
 """Only how long a broken test hangs."""
@@ -20,9 +20,7 @@ SECONDS: Final = 30.0
 
 def free_address() -> str:
     """Where nobody listens yet."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ with pytest.MonkeyPatch.context() as patch:
     from inference_bench import InferenceBench
     from live_party import SECONDS
 
-WAIT = 3.0
+WAIT = 10.0
 """Seconds of the kit's patience with a party that does not say what it must; one was too few on busy cores."""
 SILENT = f"nothing more comes for {WAIT:g} s"
 ANEW = "begins another session without a word about this one"
