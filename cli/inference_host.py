@@ -36,7 +36,7 @@ def dealer(
     """Deal the random words of private inference, until it is stopped.
 
     It sees neither weights nor images; killed and started again, it deals fresh ones. What it deals ahead serves
-    without it, and is kept by the owners alone. With [adaptation] in its file it also sums what data owners have
+    without it, and is kept by the owners alone. With \\[adaptation] in its file it also sums what data owners have
     learned, until the rounds are over; killed and started again, it goes on after the last sum.
 
     Exit status: 0 the rounds are over; 1 it failed; 2 wrong input; 3 the rounds ended early; 130 Ctrl-C or SIGTERM.
@@ -68,8 +68,8 @@ def dealer(
 def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     """Let data owners ask a model about images that only they see, until it is stopped. Nobody else sees the model.
 
-    Killed and started again, it goes on: data owners ask once more for the pass that was lost. With [adaptation] in its
-    file data owners learn beside the model instead, or ask with what they have learned; it learns nothing of that.
+    Killed and started again, it goes on: data owners ask once more for the pass that was lost. With \\[adaptation] in
+    its file data owners learn beside the model instead, or ask with what they have learned; it learns nothing of that.
 
     Exit status: 1 it failed, or the dealer refused; 2 wrong input; 4 the dealer was not reached; 130 Ctrl-C or SIGTERM.
     """
@@ -100,7 +100,7 @@ def data_owner(
     """Ask a model owner's model about this host's own images, which stay here. Nobody else learns the answers.
 
     Killed and started again with the same command, it goes on after the last answer, and asks nothing where all is
-    answered. What is answered is in the folder of the party. With [adaptation] in its file it learns beside the model
+    answered. What is answered is in the folder of the party. With \\[adaptation] in its file it learns beside the model
     instead, with other data owners; the common adapters are in its folder after every round, and it asks with them when
     the purpose there is "prediction".
 

@@ -1,7 +1,12 @@
-"""Wrong options are complained of as wrong values are: one line that begins with `tacit:`, with the remedy."""
+"""What typer does with all commands, done otherwise: help, and complaints.
+
+Help is set in the width that there is. Wrong options are complained of as wrong values are: one line that begins with
+`tacit:`, with the remedy.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Sequence
@@ -21,6 +26,10 @@ _PARSERS_WORDS: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+
 
 class Commands(TyperGroup):
     """The command with all its commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _join_lines(self)
 
     def main(
         self,
@@ -51,3 +60,11 @@ class Commands(TyperGroup):
         except typer.Abort:
             status = 1
         sys.exit(status)
+
+
+def _join_lines(command: Any) -> None:
+    """Make a line of every paragraph of the help of a command, and of those below it; typer does of the first alone."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for one in getattr(command, "commands", {}).values():
+        _join_lines(one)

@@ -37,7 +37,7 @@ flowchart TD
     model -- yes --> done[Done]
     model -- no --> encryption["Also model encryption, whose key each client has"]
     plain --> thin{{Is something to be hidden all the same?}}
-    thin -- binary weights --> binary["R = 0.2: {weak}. R = 0.5: {half}"]
+    thin -- binary weights --> binary["zero_probability = 0.2: {weak}. 0.5: {half}"]
     thin -- model encryption --> known["The server knows the first model: {known}. A member helps it: {insider}"]
 ```
 

@@ -26,8 +26,13 @@ def outputs_page() -> str:
         whole = types.pop(output.type_name)
         lines += [f"## {name}", "", f"{whole['description']} Written by: {output.written_by}.", "", *_keys(whole), ""]
         for part, about in sorted(types.items()):
-            lines += [f"`{part}`: {about['description'].splitlines()[0]}", "", *_keys(about), ""]
+            lines += [f"`{part}`: {_paragraph(about['description'])}", "", *_keys(about), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _paragraph(text: str) -> str:
+    """The first one of a docstring, on a line."""
+    return " ".join(text.split("\n\n")[0].split())
 
 
 def _keys(about: dict[str, Any]) -> list[str]:

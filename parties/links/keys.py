@@ -86,7 +86,8 @@ def load(path: Path) -> PartyKeys:
                 )
             content = file.read()
     except FileNotFoundError as error:
-        raise KeyFileError(f"{path}: no such file") from error
+        remedy = "make keys with `tacit keys new`, or restore it from a backup"
+        raise KeyFileError(f"{path}: no such file; {remedy}") from error
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
     # `from None`: the cause could quote the file, and with it a secret.

@@ -1,13 +1,46 @@
-"""What is said of wrong options: in the words of the command, whatever parses them."""
+"""Help, and what is said of wrong options: in the words of the command, whatever parses them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
+import typer
 from click.testing import Result
 
+from tacit.cli.main import app
+
 Invoke = Callable[..., Result]
+
+
+def every(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """This command and all below it, by their names."""
+    yield names, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from every(one, *names, name)
+
+
+COMMANDS = dict(every(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_help_is_set_in_the_width_that_there_is_and_lacks_no_word(
+    tacit: Invoke, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """Lines are as full as they can be, and a word in brackets is not taken for a colour."""
+    width = 80
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, text = tacit(*names, "--help").stdout.split("Usage: ", 1)
+    said = [line.strip() for line in text.split("╭")[0].splitlines()]
+    for line, following in pairwise(said[1:]):
+        if line and following:
+            assert len(line) + 1 + len(following.split()[0]) > width - 2, line
+    source = inspect.cleandoc(getattr(COMMANDS[names].callback, "__doc__", "") or "").replace("\\[", "[")
+    if names and source:
+        assert " ".join(source.split()) in " ".join(" ".join(said).split())
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_modes_that_are_private(tmp_path: Path, mode: int) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match=r"a\.key: no such file$"):
+    with pytest.raises(KeyFileError, match=r"a\.key: no such file; make keys with `tacit keys new`, or restore"):
         load(tmp_path / "a.key")
     with pytest.raises(KeyFileError, match=r"a\.card: cannot be read: No such file"):
         load_card(tmp_path / "a.card")
