@@ -174,6 +174,8 @@ class GroupKeyKeeper(
         if self.state is not KeeperState.AGREEING:
             return sender not in self.waiting_for
         message: Any = packet.parse()
+        if sender not in self.at(_Agreeing).agreement.places:
+            return True
         if message.epoch > self._epoch:
             raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key has not begun")
         # Said before this member knew that the attempt had ended.

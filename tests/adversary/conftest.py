@@ -54,7 +54,8 @@ def conftest_of(folder: str) -> ModuleType:
 
 # Members with keys, and a whole small federation, on real sockets.
 _parties = conftest_of("parties")
-keys, roster, until, federation = _parties.keys, _parties.roster, _parties.until, _parties.federation
+keys, roster, until = _parties.keys, _parties.roster, _parties.until
+federation, protected = _parties.federation, _parties.protected
 
 # What every secure sum must satisfy, whoever cheats.
 _protocol = conftest_of("protocol")

@@ -1,0 +1,65 @@
+"""Members that talk into an agreement on a key that they are not part of, over real sockets: they are not listened to."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tacit.parties.protections.encryption import Encryption
+from tacit.protocol.core.codec import decode
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.messages import Message
+from tacit.protocol.group_key.messages import KeyAccepted, KeyCommit, KeyComplaint
+from tacit.protocol.session.messages import MESSAGES, Hello
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from test_client_floods import raw
+
+SAID: dict[str, Message] = {
+    "a commitment": KeyCommit(epoch=0, channel_key=bytes(32), commitment=bytes(32), signature=bytes(64)),
+    "a complaint": KeyComplaint(epoch=0, accused=0, channel_private=bytes(32)),
+    "the end": KeyAccepted(epoch=0),
+    "another epoch": KeyAccepted(epoch=7),
+}
+
+
+@pytest.mark.threat("client/group-key-outsider")
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.asyncio
+async def test_who_comes_too_late_for_an_agreement(protected: Callable[..., Any], said: str) -> None:
+    """Three agree, of whom client-3 says nothing, so that it goes on; client-4 comes meanwhile, and is more than they."""
+    federation = protected(encryption=Encryption())
+    federation.configuration = structs.replace(federation.configuration, clients=3)
+    server = await federation.serve(rounds=1)
+    public, hello = federation.keys["server"].curve_public, Hello(roster=federation.roster.hash)
+
+    async def greet(name: str, socket: Any) -> Link:
+        """Its link in the session, which it is welcomed to."""
+        first = Link(name, "server", NO_SESSION, Traffic(), MESSAGES)
+        await socket.send_multipart(first.frames(hello, round=0))
+        async with asyncio.timeout(federation.seconds):
+            while len(frames := await socket.recv_multipart()) < 2:
+                pass
+        return Link(name, "server", decode(frames, MESSAGES).envelope.session, Traffic(), MESSAGES)
+
+    for name in ("client-1", "client-2"):
+        federation.join(name)
+    async with (
+        raw(federation.keys["client-3"], public, federation.address) as silent,
+        raw(federation.keys["client-4"], public, federation.address) as outsider,
+    ):
+        await greet("client-3", silent)
+        await federation.event("server", "agreeing")
+        link = await greet("client-4", outsider)
+        await outsider.send_multipart(link.frames(SAID[said], round=0))
+        # What nobody can read is the next that the server says something of.
+        await outsider.send_multipart([b"noise"] * 2)
+        await federation.event("server", "refused")
+        assert [fields["code"] for fields in federation.fields("server", "refused")] == ["MALFORMED"]
+        assert not server.done()
+        assert len(federation.fields("server", "agreeing")) == 1
+    await federation.vanish(server)
