@@ -214,7 +214,7 @@ def status(
             rows[name] = f"{happened.event}{detail} ({_ago(now - happened.time)} ago)"
     for name, value in rows.items():
         if name and value:
-            typer.echo(f"{name:<12}{value}")
+            typer.echo(f"{name:<12}{output.plain(str(value))}")
     raise typer.Exit(0 if running else output.FAILED)
 
 

@@ -35,7 +35,12 @@ def screen() -> Console:
 
 def say(console: Console, line: str, style: str = "") -> None:
     """One line as it is: paths may hold brackets, and whoever reads a pipe wants one line where there is one."""
-    console.print(line, style=style, markup=False, soft_wrap=True)
+    console.print(plain(line), style=style, markup=False, soft_wrap=True)
+
+
+def plain(line: str) -> str:
+    """What a terminal can only show: some of it are words of other parties, which may have its control sequences."""
+    return "".join(character if character.isprintable() else " " for character in line)
 
 
 class FittedTable(Table):

@@ -98,7 +98,9 @@ async def events(endpoint: Endpoint, surroundings: Surroundings) -> AsyncGenerat
             lost.append(event)
             due = due or asyncio.get_running_loop().time() + LAST_WORDS_SECONDS
             continue
-        if event is None or isinstance(event, LinkUp):
+        # Where there is always another message nothing is ever waited for, and the time-out of that never comes.
+        overdue = due is not None and asyncio.get_running_loop().time() >= due
+        if event is None or overdue or isinstance(event, LinkUp):
             for each in lost:
                 yield each
             lost, due = [], None

@@ -1,4 +1,4 @@
-"""Members that talk into an agreement on a key that they are not part of, over real sockets: they are not listened to."""
+"""Members that talk into an agreement on a key that they are not part of, over real sockets: nobody listens."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ SAID: dict[str, Message] = {
 @pytest.mark.parametrize("said", SAID)
 @pytest.mark.asyncio
 async def test_who_comes_too_late_for_an_agreement(protected: Callable[..., Any], said: str) -> None:
-    """Three agree, of whom client-3 says nothing, so that it goes on; client-4 comes meanwhile, and is more than they."""
+    """Three agree, of whom client-3 says nothing, so that it goes on; client-4 comes meanwhile."""
     federation = protected(encryption=Encryption())
     federation.configuration = structs.replace(federation.configuration, clients=3)
     server = await federation.serve(rounds=1)

@@ -16,7 +16,7 @@ import torch
 
 from tacit.parties.correlated import material
 from tacit.parties.correlated.dealing import Dealing
-from tacit.parties.inference import passes
+from tacit.parties.inference import owner, passes
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.operations import DATA, Party, Program, Words
@@ -34,7 +34,7 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from conftest import Transformer
-    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, ROSTER, House, house
+    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, PATIENCE, ROSTER, House, house
     from test_parties import BLOCK_ERROR, error_of
 
 pytestmark = pytest.mark.asyncio
@@ -391,4 +391,20 @@ async def test_peers_that_never_stop_leave_everything_else_its_turn() -> None:
     assert turns >= 9
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    await heard.aclose()
+
+
+class Flooded(Scripted):
+    """Reports what is written, and then the same message without end."""
+
+    async def receive(self) -> Event:
+        return self._script.popleft() if self._script else Received("bob", (memoryview(b"again"),))
+
+
+async def test_a_lost_link_is_told_however_much_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "LAST_WORDS_SECONDS", 0.01)
+    heard = events(Flooded(LinkLost("alice")), Surroundings())
+    async with asyncio.timeout(PATIENCE):
+        while await anext(heard) != LinkLost("alice"):
+            pass
     await heard.aclose()

@@ -1,0 +1,50 @@
+"""Words of other parties on a screen: they do nothing to the terminal, and are no lines of their own."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tacit.cli import host, output
+from tacit.cli.screen import Screen
+from tacit.parties.runs.experiment import Experiment
+
+DETAIL = "\x1b[2J\x1b]0;owned\x07gone\nround   9 of 9  completed\r\u202edenosiop\x9b31m"
+"""Text, which the codec takes."""
+SHOWN = " [2J ]0;owned gone round   9 of 9  completed  denosiop 31m"
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), highlight=False, width=200)
+
+
+def said(console: Console) -> str:
+    text: Any = console.file
+    return str(text.getvalue())
+
+
+@pytest.mark.threat("client/words-on-screen")
+@pytest.mark.parametrize("event", ["left", "dropped", "refused", "complaint"])
+def test_of_a_client_at_the_server(console: Console, tmp_path: Path, event: str) -> None:
+    Screen(console, Experiment(), tmp_path).show(
+        "server", event, {"member": "client-1", "code": "LOCAL", "detail": DETAIL}
+    )
+    assert said(console) == f"  {event}: member client-1, code LOCAL, detail {SHOWN}\n"
+
+
+@pytest.mark.threat("client/words-on-screen")
+def test_of_a_client_at_other_clients(console: Console) -> None:
+    host._show_client(console, "round-over", {"round": 1, "code": "THRESHOLD", "detail": DETAIL})
+    assert said(console) == f"round   1  over: {SHOWN}\n"
+
+
+@pytest.mark.threat("client/words-on-screen")
+@pytest.mark.parametrize("complain", [output.warn, lambda text: output.failure(text, 1)])
+def test_in_what_a_command_complains_of(capsys: pytest.CaptureFixture[str], complain: Any) -> None:
+    complain(DETAIL)
+    assert capsys.readouterr().err == f"tacit: {SHOWN}\n"
