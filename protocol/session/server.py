@@ -244,7 +244,7 @@ class TrainingServer(
         over = round < self.round or self.sum is None
         # Of the first stage, by somebody who is not in the second.
         outside = self.sum is not None and self.at(CurrentRound).counted and sender not in self.sum.agreement.cohort
-        return None if stale or (outside and of_round) or (gave_up and over) else packet
+        return None if stale or (outside and (of_round or gave_up)) or (gave_up and over) else packet
 
     def _finished(self) -> ServerPart:
         if self.sum is None:

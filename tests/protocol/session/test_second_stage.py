@@ -10,7 +10,7 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Chunk, Fetch, Message
+from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Blob, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver, agree
@@ -180,6 +180,22 @@ def test_what_a_late_client_says_in_the_first_stage_bars_nobody() -> None:
     first, second = one.outcome(RoundDone)
     assert "client-2" not in first.survivors
     assert second.survivors == ALL
+
+
+def test_a_late_client_that_gives_up_the_first_stage_is_in_the_next_round() -> None:
+    """It is out of this one anyway, and stays in the session."""
+    one = federation(rounds=2)
+    one.idle = {"client-2"}
+
+    def late() -> None:
+        one.idle.clear()
+        one.put(one.forge("client-2", SERVER, Abort(code=Code.LOCAL, detail="", culprit=""), round=1))
+
+    on_message(one, SERVER, Chunk, nth=7, act=late)
+    one.run()
+    assert "client-2" not in one.outcome(RoundDone)[0].survivors
+    _, second = (report for report in one.outcome(Report, SERVER) if report.event == "round")
+    assert second.fields["cohort"] == list(ALL)
 
 
 def second_stage(one: MemoryFederation) -> bool:
