@@ -58,6 +58,10 @@ class TeachingSettings(ModelOwnerSettings):
     """On every sum that it tells; None: none."""
 
 
+class SumNews:
+    """To sessions that wait for a verdict: somebody has said who survived, or a round is lost."""
+
+
 class TeachingParty(ModelOwnerParty):
     """Serves until it is cancelled. ValueError as of ModelOwnerParty, of Openings and of SumNoise."""
 
@@ -75,8 +79,8 @@ class TeachingParty(ModelOwnerParty):
         added = None if noise is None else SumNoise(noise, learning, owners=opening.owners)
         self._openings = Openings(opening, settings.openings, noise=added)
         self._standings: defaultdict[str, Standing] = defaultdict(Standing)
-        self._news = asyncio.Event()
-        """Somebody has said who survived, or a round is lost; another event takes its place then."""
+        self._waiting: set[Conversation] = set()
+        """Those in which a verdict is waited for."""
         super().__init__(settings, model, diary)
 
     def _terms(self) -> AdaptationTerms:
@@ -177,20 +181,22 @@ class TeachingParty(ModelOwnerParty):
 
     async def _verdict(self, conversation: Conversation, number: int) -> str:
         """Wait until it is known whether the sum of a round may be told: empty, or why not. Whoever is silent for too
-        long costs the round."""
+        long costs the round. InferenceError when the session ends before."""
         self._tell_news()
-        sums, end = self._openings.sums, conversation.now() + self._teaching.patience
-        while (verdict := sums.verdict(number)) is None:
-            news = self._news
-            try:
-                async with asyncio.timeout(end - conversation.now()):
-                    await news.wait()
-            except TimeoutError:
-                verdict = sums.give_up(number)
+        sums, began = self._openings.sums, conversation.now()
+        self._waiting.add(conversation)
+        try:
+            async with asyncio.timeout(self._teaching.patience):
+                while (verdict := sums.verdict(number)) is None:
+                    await conversation.expect(SumNews)
+        except TimeoutError:
+            if (verdict := sums.verdict(number)) is None:
+                verdict = sums.give_up(number, began)
                 self._tell_news()
-                break
+        finally:
+            self._waiting.remove(conversation)
         return verdict
 
     def _tell_news(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        for conversation in self._waiting:
+            conversation.put(SumNews())

@@ -130,7 +130,7 @@ class LearningModelOwner(
             return self._sum_lost(number, reason)
 
         def commit() -> list[Output]:
-            self._sums.say(self.peer, number, survivors)
+            self._sums.say(self.peer, number, survivors, now)
             return [SumAsked(number)]
 
         return Step(InferenceState.SUMMING, (), commit, data=number)

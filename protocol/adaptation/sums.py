@@ -5,9 +5,9 @@ secure sum counts among the survivors says who they are, as it has confirmed it 
 the same, the round is final: the sum of the model owner's shares of just these owners may be told, to whoever asks, as
 long as no later round is final; shares of other rounds are void, since they were learned from older parameters.
 
-Two different lists and too few survivors cost the round; so does a survivor that says nothing in time. What is said by
-who has no share in a round does not count, and loses it for nobody else. Links are independent: an owner may say who
-survived before the share of another has come.
+Two different lists and too few survivors cost the round; so does a survivor that says nothing in time, which runs from
+the first word of another. What is said by who has no share in a round does not count, and loses it for nobody else.
+Links are independent: an owner may say who survived before the share of another has come.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class RoundSums:
     """The round of which the model owner has a share of an owner's parameters."""
     said: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Its survivors, as this owner has said it."""
+    since: dict[str, float] = field(default_factory=dict)
+    """When it has said that first."""
     lost: dict[int, str] = field(default_factory=dict)
     """Why there is no sum of a round, for those rounds after the current one that are lost."""
 
@@ -87,7 +89,7 @@ class RoundSums:
     def keep(self, owner: str, number: int) -> None:
         """The model owner has a share of what this owner has learned in the round. It is void if another round has
         become final meanwhile, or this one is lost."""
-        for store in (self.kept, self.said):
+        for store in (self.kept, self.said, self.since):
             store.pop(owner, None)
         if self.begun.pop(owner, None) == number and number not in self.lost:
             self.kept[owner] = number
@@ -108,7 +110,7 @@ class RoundSums:
             return f"{owner} has left no share of what it learned in round {number}"
         return None
 
-    def say(self, owner: str, number: int, survivors: tuple[str, ...]) -> None:
+    def say(self, owner: str, number: int, survivors: tuple[str, ...], now: float) -> None:
         """An owner asks for a sum, and says who the survivors are: that may make the round final, or lose it."""
         self.owners.add(owner)
         if not survivors or number <= self.current or self.none_for(owner, number, survivors) is not None:
@@ -117,18 +119,24 @@ class RoundSums:
             self._lose(number, why)
             return
         self.said[owner] = survivors
+        self.since.setdefault(owner, now)
         said = self._said_of(number)
         if all(said.get(name) == survivors for name in survivors):
             self.opened, self.current, self.survivors = self.opened + 1, number, survivors
-            for store in (self.begun, self.kept, self.said, self.lost):
+            for store in (self.begun, self.kept, self.said, self.since, self.lost):
                 store.clear()
 
-    def give_up(self, number: int) -> str:
-        """Somebody has waited for the verdict for long enough; why there is no sum. Survivors who are silent cost the
-        round; where nobody has said who survived, it goes on for all others."""
-        if silent := self.silent(number):
+    def give_up(self, number: int, since: float) -> str:
+        """Somebody has waited for the verdict since then, and for long enough; why there is no sum. Survivors who are
+        silent cost the round if another has said then already who survived; otherwise it goes on for all others."""
+        silent = self.silent(number)
+        if silent and min(self.since[name] for name in self._said_of(number)) <= since:
             self._lose(number, f"no word on who survived from {', '.join(silent)}")
-        return self.verdict(number) or f"nobody who has learned in round {number} has said who survived"
+        if verdict := self.verdict(number):
+            return verdict
+        if silent:
+            return f"time is left to survivors of round {number} who have not said who survived"
+        return f"nobody who has learned in round {number} has said who survived"
 
     def verdict(self, number: int) -> str | None:
         """Empty if the sum of the round may be told; why not, if it never may; None as long as it is not known."""
@@ -172,8 +180,8 @@ class RoundSums:
         if len(self.lost) > MOST_LOST:
             del self.lost[next(iter(self.lost))]
         for owner in [name for name, round in self.kept.items() if round == number]:
-            del self.kept[owner]
-            self.said.pop(owner, None)
+            for store in (self.kept, self.said, self.since):
+                store.pop(owner, None)
 
     def _check_owner(self, owner: str) -> None:
         if owner not in self.owners and len(self.owners) >= self.policy.owners:

@@ -246,7 +246,7 @@ class AdaptationStage(Stage):
     ) -> Done:
         """The model owner has the sum that was asked for; null: the patience of who waits for it is over, or it is
         known that there is none."""
-        reason = "" if data is not None else self._sums.give_up(number)
+        reason = "" if data is not None else self._sums.give_up(number, now)
         return self.did(party, lambda own: own.provide(number, data, now, reason), self._machine(party, data_owner))
 
     def close(self, *, party: str, now: float = 0.0) -> Done:

@@ -92,28 +92,29 @@ class LearningOwner(Owner):
                 )
         elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.SUMMING:
             if self.name not in world.idle and world.sums.verdict(machine.data) is not None:
-                self.provide(machine, machine.data)
+                self.provide(machine, machine.data, world.now)
         else:
             super().go_on()
 
-    def provide(self, machine: LearningModelOwner, number: int) -> None:
-        """Tell the sum, or why there is none."""
+    def provide(self, machine: LearningModelOwner, number: int, since: float) -> None:
+        """Tell the sum that was waited for since then, or why there is none."""
         world = self.world
-        reason = world.sums.give_up(number)
+        reason = world.sums.give_up(number, since)
         data = world.sum_of(number) if world.sums.verdict(number) == "" else None
         self.tell("owners", machine.provide(number, data, world.now, reason))
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int, since: float) -> None:
         """What becomes of who waits for a sum for long."""
         machine = self.machine
         assert isinstance(machine, LearningModelOwner)
         if machine.state is InferenceState.SUMMING and machine.data == number:
-            self.provide(machine, number)
+            self.provide(machine, number, since)
             self.world.look_again()
 
     def _act(self, side: Side, output: Output) -> None:
         if isinstance(output, SumAsked):
-            self.world.at(self.world.now + OPENING_PATIENCE, lambda: self.wait(output.number))
+            asked = self.world.now
+            self.world.at(asked + OPENING_PATIENCE, lambda: self.wait(output.number, asked))
             self.world.look_again()
         super()._act(side, output)
 

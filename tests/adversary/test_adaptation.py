@@ -1,6 +1,7 @@
 """Parties of double-blind adaptation that cheat; tests/protocol/adaptation has every refusal, and every order of what
 owners say of a round."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,6 +74,26 @@ def test_who_has_not_learned_in_a_round_cannot_lose_it(names: tuple[str, ...]) -
 
     for name in HONEST:
         run.say_instead("begin-round", name, late)
+    run.run()
+    assert told(run, LIAR) == [(1, False)]
+    assert told(run, FIRST) == told(run, SECOND) == [(1, True)]
+
+
+@pytest.mark.threat("data-owner/outside-a-round")
+def test_who_asked_long_before_a_round_cannot_lose_it_between_two_words() -> None:
+    """Its patience ends when the first survivor has said who survived, and the other one has not yet."""
+    plans: dict[str, Any] = dict.fromkeys(HONEST, round_plan(1, HONEST)) | {LIAR: (("ask_sum", (1, ())),)}
+    run = MemoryAdaptation(plans)
+
+    def after(seconds: float) -> Callable[[Parcel], list[Parcel]]:
+        def late(parcel: Parcel) -> list[Parcel]:
+            run.at(seconds, lambda: run.put(parcel))
+            return []
+
+        return late
+
+    run.say_instead("ask-sum", FIRST, after(OPENING_PATIENCE - 1))
+    run.say_instead("ask-sum", SECOND, after(OPENING_PATIENCE + 1))
     run.run()
     assert told(run, LIAR) == [(1, False)]
     assert told(run, FIRST) == told(run, SECOND) == [(1, True)]

@@ -120,7 +120,7 @@ class AdaptationWorld(InferenceWorld):
         number, sums = machine.data, machine._sums
         if sums.verdict(number) == "":
             return machine.provide(number, sum_of(machine.session, number), 0.0)
-        return machine.provide(number, None, 0.0, sums.give_up(number))
+        return machine.provide(number, None, 0.0, sums.give_up(number, 0.0))
 
     def _broken(self, machine: Owner, outputs: list[Output] | tuple[()], judged: int | None) -> Iterator[str]:
         yield from super()._broken(machine, outputs, judged)

@@ -56,7 +56,7 @@ class TeacherAndDealer(OwnerAndDealer, MemoryAdaptation):
                 self.sums.keep(name, number)
         for name in survivors:
             if name != self.outside:
-                self.sums.say(name, number, survivors)
+                self.sums.say(name, number, survivors, self.now)
 
 
 class AgainstLearner(AgainstDataOwner):

@@ -61,7 +61,7 @@ def held(openings: Openings, number: int, words: int) -> bytes:
         openings.sums.keep(name, number)
         openings.keep(name, torch.zeros(words, dtype=torch.int64))
     for name in OWNERS:
-        openings.sums.say(name, number, OWNERS)
+        openings.sums.say(name, number, OWNERS, 0.0)
     assert openings.sums.verdict(number) == ""
     return openings.opened(number)
 

@@ -23,7 +23,7 @@ def held(openings: Openings, number: int, shares: dict[str, torch.Tensor]) -> by
         openings.sums.keep(name, number)
         openings.keep(name, words)
     for name in shares:
-        openings.sums.say(name, number, OWNERS)
+        openings.sums.say(name, number, OWNERS, 0.0)
     assert openings.sums.verdict(number) == ""
     return openings.opened(number)
 
@@ -44,7 +44,7 @@ def test_numbers_of_images_that_were_stated_outlive_the_model_owner(tmp_path: Pa
         openings.sums.keep(name, 1)
         openings.keep(name, torch.tensor([1]), 16)
     for name in OWNERS:
-        openings.sums.say(name, 1, OWNERS)
+        openings.sums.say(name, 1, OWNERS, 0.0)
     openings.opened(1)
     again = Openings(POLICY, tmp_path / "openings")
     assert again.sums.counts == {"alice": 5, "bob": 9}

@@ -4,6 +4,7 @@ late or says something else costs what is said of it."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.adaptation.told_stages import ToldBatch
 from tacit.parties.adaptation.ways import StepsInTheClear, StepsOnShares
+from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended
 from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes
@@ -32,7 +34,7 @@ from tacit.protocol.adaptation.told import Reveal
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from adapting_house import DEALER, MODEL_OWNER, OWNERS, POLICY, SUMS, AdaptingHouse, Owned, adapting
+    from adapting_house import DEALER, MODEL_OWNER, OWNERS, POLICY, ROSTER, SUMS, AdaptingHouse, Owned, adapting
     from conftest import MARGIN, Transformer, one_block, private  # noqa: F401
     from test_public import PARALLEL, PROBE, made
     from whole import block_outputs
@@ -329,6 +331,32 @@ async def test_a_survivor_that_never_says_who_survived_costs_the_round_and_no_mo
         await found.house.stop("carol")
         await found.over("alice", "bob", DEALER)
         assert [(told.round, told.owners) for told in found.told["alice"]] == [(2, 2)]
+
+
+async def test_who_waits_for_a_verdict_waits_no_longer_than_its_session(
+    tmp_path: Path, private: PrivateModel, learning: PublicLearning
+) -> None:
+    """It would keep what was prepared for the session, and its patience would go on."""
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        party = await found.model_owner()
+
+        async def send(frames: object) -> None:
+            """To a link."""
+
+        courier = Courier(send, lambda detail: None)
+        conversation = Conversation(
+            party._machine("carol"), ROSTER, dealer=DEALER, to_peer=courier, to_dealer=courier,
+            patience=60.0, entropy=os.urandom,
+        )  # fmt: skip
+        waiting = asyncio.ensure_future(party._verdict(conversation, 1))
+        await asyncio.sleep(0)
+        conversation.peer_lost("it has said hello again")
+        done, _ = await asyncio.wait([waiting], timeout=10.0)
+        await ended(waiting)
+        await courier.close()
+        assert [type(each.exception()) for each in done] == [InferenceError]
+        assert party._openings.sums.verdict(1) is None
 
 
 async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_policy_has(

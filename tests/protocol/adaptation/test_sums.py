@@ -58,7 +58,7 @@ def lists_of(owner: str) -> Iterator[tuple[str, ...]]:
 MOVES: list[Move] = [
     *(("learn", owner, number, ()) for owner in OWNERS for number in ROUNDS),
     *(("say", owner, number, names) for owner in OWNERS for number in ROUNDS for names in (*lists_of(owner), ())),
-    *(("give up", "", number, ()) for number in ROUNDS),
+    *((what, "", number, ()) for what in ("give up", "give up early") for number in ROUNDS),
 ]
 
 
@@ -82,14 +82,18 @@ def moved(sums: RoundSums, book: Book, move: Move) -> None:
         sums.keep(owner, number)
         book.learned[owner] = number
         book.said.pop(owner, None)
+    elif what == "give up early":
+        # All that was said, at 0.0, was said since.
+        assert sums.give_up(number, -1.0) or sums.verdict(number) == ""
+        assert sums == before
     elif what == "give up":
         said = {name for name, (about, _) in book.said.items() if about == number}
-        assert sums.give_up(number) or sums.verdict(number) == ""
+        assert sums.give_up(number, 0.0) or sums.verdict(number) == ""
         if not said & {name for name, learned in book.learned.items() if learned == number}:
             assert sums == before
     else:
         none = sums.none_for(owner, number, names)
-        sums.say(owner, number, names)
+        sums.say(owner, number, names, 0.0)
         if names and number > before.current and book.learned.get(owner) == number:
             book.said[owner] = number, names
         else:
@@ -154,11 +158,11 @@ def test_a_round_is_final_when_the_last_survivor_has_said_the_same(order: tuple[
     sums = learned()
     for place, owner in enumerate(order):
         assert (sums.verdict(1), sums.silent(1)) == (None, sorted(order[place:]) if place else [])
-        sums.say(owner, 1, ALL)
+        sums.say(owner, 1, ALL, 0.0)
     assert (sums.verdict(1), sums.survivors, sums.silent(1)) == ("", ALL, [])
     for owner in ALL:
         assert sums.none_for(owner, 1, ALL) is sums.none_for(owner, 1, ()) is None
-        sums.say(owner, 1, ALL)
+        sums.say(owner, 1, ALL, 0.0)
     assert sums.opened == 1
 
 
@@ -166,12 +170,12 @@ def test_an_owner_without_a_share_loses_no_round() -> None:
     sums = learned(owners=("a", "b"))
     for names in (("a", "c"), ALL, ("b", "c")):
         assert sums.none_for("c", 1, names) == "c has left no share of what it learned in round 1"
-        sums.say("c", 1, names)
-    sums.say("c", 1, ())
-    assert sums.give_up(1) == "nobody who has learned in round 1 has said who survived"
+        sums.say("c", 1, names, 0.0)
+    sums.say("c", 1, (), 0.0)
+    assert sums.give_up(1, 0.0) == "nobody who has learned in round 1 has said who survived"
     assert sums.verdict(1) is None
     for owner in ("a", "b"):
-        sums.say(owner, 1, ("a", "b"))
+        sums.say(owner, 1, ("a", "b"), 0.0)
     assert (sums.verdict(1), sums.survivors) == ("", ("a", "b"))
 
 
@@ -179,10 +183,10 @@ def test_who_survived_may_be_known_before_the_last_share_has_come() -> None:
     sums = learned(owners=("a", "b"))
     sums.begin("c", 1)
     for owner in ("a", "b"):
-        sums.say(owner, 1, ALL)
+        sums.say(owner, 1, ALL, 0.0)
     assert (sums.verdict(1), sums.silent(1)) == (None, ["c"])
     sums.keep("c", 1)
-    sums.say("c", 1, ALL)
+    sums.say("c", 1, ALL, 0.0)
     assert sums.verdict(1) == ""
 
 
@@ -190,7 +194,7 @@ def test_a_list_that_comes_late_is_told_nothing() -> None:
     """Also of an owner that was in the round: the sum is that of those who have confirmed each other."""
     sums = learned()
     for owner in ("a", "b"):
-        sums.say(owner, 1, ("a", "b"))
+        sums.say(owner, 1, ("a", "b"), 0.0)
     for owner, names in (("c", ("b", "c")), ("c", ALL), ("a", ("a", "c"))):
         assert "names other survivors of round 1" in (sums.none_for(owner, 1, names) or "")
     assert sums.none_for("c", 1, ()) is None
@@ -201,50 +205,66 @@ def test_what_was_learned_from_older_parameters_is_void() -> None:
     sums = learned()
     sums.begin("c", 2)
     for owner in ("a", "b"):
-        sums.say(owner, 1, ("a", "b"))
+        sums.say(owner, 1, ("a", "b"), 0.0)
     sums.keep("c", 2)
     for owner in ("a", "b"):
         sums.begin(owner, 2)
         sums.keep(owner, 2)
     assert sums.none_for("c", 2, ALL) == "c has left no share of what it learned in round 2"
     for owner in ALL:
-        sums.say(owner, 2, ALL)
+        sums.say(owner, 2, ALL, 0.0)
     assert (sums.verdict(2), sums.silent(2)) == (None, ["c"])
-    assert sums.give_up(2) == "no word on who survived from c"
+    assert sums.give_up(2, 0.0) == "no word on who survived from c"
 
 
 def test_an_owner_has_a_share_in_one_round() -> None:
     sums = learned()
-    sums.say("a", 1, ALL)
+    sums.say("a", 1, ALL, 0.0)
     sums.begin("a", 2)
     sums.keep("a", 2)
     for owner in ("b", "c"):
-        sums.say(owner, 1, ALL)
+        sums.say(owner, 1, ALL, 0.0)
     assert (sums.verdict(1), sums.silent(1)) == (None, ["a"])
     assert sums.none_for("a", 1, ALL) == "a has left no share of what it learned in round 1"
 
 
+def test_time_is_left_to_survivors_from_the_first_word_on() -> None:
+    """Whoever else has waited for how long."""
+    sums = learned()
+    early = "time is left to survivors of round 1 who have not said who survived"
+    sums.say("a", 1, ALL, 50.0)
+    assert (sums.give_up(1, 49.0), sums.verdict(1)) == (early, None)
+    # That it is said again makes it no younger.
+    sums.say("a", 1, ALL, 60.0)
+    sums.say("b", 1, ALL, 55.0)
+    # What is void does not count.
+    sums.begin("a", 1)
+    sums.keep("a", 1)
+    assert (sums.give_up(1, 54.0), sums.verdict(1)) == (early, None)
+    assert sums.give_up(1, 55.0) == "no word on who survived from a, c"
+
+
 def test_who_ends_a_round_again_says_again_who_survived() -> None:
     sums = learned()
-    sums.say("a", 1, ALL)
+    sums.say("a", 1, ALL, 0.0)
     sums.begin("a", 1)
     sums.keep("a", 1)
     for owner in ("b", "c"):
-        sums.say(owner, 1, ALL)
+        sums.say(owner, 1, ALL, 0.0)
     assert (sums.verdict(1), sums.silent(1)) == (None, ["a"])
-    sums.say("a", 1, ALL)
+    sums.say("a", 1, ALL, 0.0)
     assert sums.verdict(1) == ""
 
 
 def test_what_is_lost_stays_lost_and_the_next_round_is_not() -> None:
     sums = learned()
-    sums.say("a", 1, ALL)
+    sums.say("a", 1, ALL, 0.0)
     reason = "no word on who survived from b, c"
-    assert sums.give_up(1) == sums.verdict(1) == reason
+    assert sums.give_up(1, 0.0) == sums.verdict(1) == reason
     for owner in ALL:
         assert sums.none_for(owner, 1, ALL) == reason
-        sums.say(owner, 1, ALL)
-    assert sums.verdict(1) == sums.give_up(1) == reason
+        sums.say(owner, 1, ALL, 0.0)
+    assert sums.verdict(1) == sums.give_up(1, 0.0) == reason
     sums.begin("a", 1)
     sums.keep("a", 1)
     assert sums.kept == {}
@@ -253,9 +273,9 @@ def test_what_is_lost_stays_lost_and_the_next_round_is_not() -> None:
         sums.begin(owner, 2)
         sums.keep(owner, 2)
     for owner in ALL:
-        sums.say(owner, 2, ALL)
+        sums.say(owner, 2, ALL, 0.0)
     assert (sums.verdict(2), sums.verdict(1)) == ("", "a later round, 2, has been opened")
-    assert sums.lost == sums.kept == sums.said == sums.begun == {}
+    assert sums.lost == sums.kept == sums.said == sums.since == sums.begun == {}
 
 
 def test_a_liar_that_loses_round_after_round_fills_no_memory() -> None:
@@ -263,12 +283,12 @@ def test_a_liar_that_loses_round_after_round_fills_no_memory() -> None:
     for number in range(2, 2 * MOST_LOST):
         sums.begin("c", number)
         sums.keep("c", number)
-        sums.say("c", number, ("c",))
+        sums.say("c", number, ("c",), 0.0)
         assert sums.verdict(number) is not None
     assert len(sums.lost) == MOST_LOST
     assert sums.verdict(2) is None
     for owner in ("a", "b"):
-        sums.say(owner, 1, ("a", "b"))
+        sums.say(owner, 1, ("a", "b"), 0.0)
     assert (sums.verdict(1), sums.lost) == ("", {})
 
 
@@ -282,21 +302,21 @@ def test_a_liar_that_loses_round_after_round_fills_no_memory() -> None:
 def test_why_a_round_is_lost(said: list[tuple[str, tuple[str, ...]]], reason: str) -> None:
     sums = learned()
     for owner, names in said:
-        sums.say(owner, 1, names)
+        sums.say(owner, 1, names, 0.0)
     assert reason in (sums.verdict(1) or "")
     assert sums.opened == 0
 
 
 def test_colluders_do_not_count_towards_the_cohort() -> None:
     sums = learned(colluders=2)
-    sums.say("a", 1, ALL)
+    sums.say("a", 1, ALL, 0.0)
     assert "3 data owners survived, of whom 2 may collude" in (sums.verdict(1) or "")
 
 
 def test_no_more_sums_than_the_policy_has() -> None:
     sums = learned(rounds=1)
     for owner in ALL:
-        sums.say(owner, 1, ALL)
+        sums.say(owner, 1, ALL, 0.0)
     with pytest.raises(RemoteProtocolError, match="opens 1 rounds, and all of them are open") as refused:
         sums.check_begin("a", 2, 1)
     assert refused.value.code is Code.POLICY
@@ -305,7 +325,7 @@ def test_no_more_sums_than_the_policy_has() -> None:
     started_again.keep("a", 2)
     started_again.begin("b", 2)
     started_again.keep("b", 2)
-    started_again.say("a", 2, ("a", "b"))
+    started_again.say("a", 2, ("a", "b"), 0.0)
     assert "all of them are open" in (started_again.verdict(2) or "")
     assert started_again.none_for("b", 1, ALL) is started_again.none_for("b", 1, ()) is None
 
@@ -327,7 +347,7 @@ def test_owners_beyond_the_policy_neither_learn_nor_are_told() -> None:
         assert refused.value.code is Code.POLICY
     few = learned(owners=("a", "b"))
     few.check_ask("d", ())
-    few.say("d", 1, ())
+    few.say("d", 1, (), 0.0)
     with pytest.raises(RemoteProtocolError, match="as many do"):
         few.check_begin("c", 1, 0)
 
