@@ -141,6 +141,7 @@ class TeachingParty(ModelOwnerParty):
                     conversation.hear(machine.provide(asked.number, data, now(), reason))
                     self.diary.write("sum", peer=peer, round=asked.number, told=data is not None, detail=reason)
                 elif isinstance(asked, RoundAsked):
+                    self._openings.save()
                     standing.begin(asked.number, nothing(learning.sizes))
                     standing.resume(standing.latest(asked.done))
                     conversation.hear(machine.begin_round(standing.done, now()))

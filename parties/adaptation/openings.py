@@ -1,9 +1,10 @@
 """What a model owner keeps of the rounds of learning: its shares of what data owners have learned, and the last sum.
 
 The sum of a round is on the disk before it is told to anybody, with how many were told before: so a model owner that is
-started again tells no other sum of that round, and no more sums than its policy has. Noise is drawn once for a round,
-and is a part of what is kept. Shares of a round that is not
-summed yet are in memory alone; with them the round is lost, and no more.
+started again tells no other sum of that round, and no more sums than its policy has. Who learns, or is told a sum, is
+there before it is answered, so that no more do over restarts than the policy has. Noise is drawn once for a round, and
+is a part of what is kept. Shares of a round that is not summed yet are in memory alone; with them the round is lost, no
+more.
 """
 
 from __future__ import annotations
@@ -58,8 +59,6 @@ class Openings:
                     f"{path} does not say which sums were told ({error}): restore it; without it more rounds than the "
                     "policy allows would be opened"
                 ) from None
-        self.spent = kept.spent
-        """What the sums told have cost so far, as protections/budget.py counts."""
         if (
             noise is not None
             and (most := noise.rounds(policy.rounds, opened=kept.opened, spent=kept.spent)) < policy.rounds
@@ -74,7 +73,8 @@ class Openings:
             counts=dict(kept.counts),
         )
         """When a sum may be told."""
-        self._number, self._told = kept.current, kept.words
+        self._kept = kept
+        """What the file has."""
         self._shares: dict[str, tuple[torch.Tensor, int]] = {}
         """By data owner, with its weight: of the last round that it has ended, which RoundSums knows."""
 
@@ -83,25 +83,41 @@ class Openings:
         of an earlier one: whoever ends round after round takes no more memory than others."""
         self._shares[owner] = words, weight
 
+    @property
+    def spent(self) -> float:
+        """What the sums told have cost so far, as protections/budget.py counts."""
+        return self._kept.spent
+
+    def save(self) -> None:
+        """Have on the disk who learns, or asks for a sum, before one of them is answered. OSError if it cannot be."""
+        self._write(self._kept)
+
     def opened(self, number: int) -> bytes:
-        """The sum of the round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept."""
-        sums = self.sums
-        if number != self._number:
+        """The sum of the round that is final, on the disk with all who were told it, this asker too: 8 bytes a word.
+        OSError if it cannot be kept."""
+        sums, kept = self.sums, self._kept
+        if number == kept.current:
+            self.save()
+        else:
             shares, weights = zip(*(self._shares[name] for name in sums.survivors), strict=True)
             total = torch.stack(shares).sum(0)
             if self._noise is not None:
                 total += self._noise.words(sum(weights), len(weights))
-            kept = _Kept(
+            summed = _Kept(
                 opened=sums.opened,
                 current=number,
                 survivors=sums.survivors,
-                owners=frozenset(sums.owners),
-                counts=dict(sums.counts),
-                spent=self.spent + (math.inf if self._noise is None else self._noise.cost),
+                spent=kept.spent + (math.inf if self._noise is None else self._noise.cost),
                 words=total.numpy().astype("<i8").tobytes(),
             )
+            self._write(summed)
+            self._shares.clear()
+        return self._kept.words
+
+    def _write(self, kept: _Kept) -> None:
+        """This, with all owners that there are now, in the place of what the file has, if that differs."""
+        kept = msgspec.structs.replace(kept, owners=frozenset(self.sums.owners), counts=dict(self.sums.counts))
+        if kept != self._kept:
             if self._path is not None:
                 replace_file(self._path, msgspec.msgpack.encode(kept))
-            self._number, self._told, self.spent = number, kept.words, kept.spent
-            self._shares.clear()
-        return self._told
+            self._kept = kept

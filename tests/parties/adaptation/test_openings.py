@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,33 @@ def test_numbers_of_images_that_were_stated_outlive_the_model_owner(tmp_path: Pa
     assert again.sums.counts == {"alice": 5, "bob": 9}
     with pytest.raises(RemoteProtocolError, match="it says that it has 6 images, and has said 5 before"):
         again.sums.check_begin("alice", 2, 1, 6)
+
+
+def test_who_was_told_a_sum_or_has_begun_to_learn_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Otherwise more owners than the policy lets learn would be told, a few between any two restarts."""
+    policy, path = replace(POLICY, owners=3), tmp_path / "openings"
+    openings = Openings(policy, path)
+    openings.sums.begin("alice", 1, 5)
+    openings.save()
+    sums = Openings(policy, path).sums
+    assert (sums.owners, sums.counts, sums.opened) == ({"alice"}, {"alice": 5}, 0)
+    told = held(openings, 1, {"alice": torch.tensor([1]), "bob": torch.tensor([2])})
+    openings.sums.say("carol", 1, (), 0.0)
+    assert openings.opened(1) == told
+    again = Openings(policy, path)
+    assert again.opened(1) == told
+    with pytest.raises(RemoteProtocolError, match="lets 3 data owners learn, and as many do"):
+        again.sums.check_ask("dave", ())
+
+
+def test_nothing_is_written_where_nothing_has_changed(tmp_path: Path) -> None:
+    """Beginnings of rounds, and sums that are told once more, are many."""
+    openings = Openings(POLICY, tmp_path / "openings")
+    held(openings, 1, {"alice": torch.tensor([1]), "bob": torch.tensor([2])})
+    (tmp_path / "openings").unlink()
+    openings.save()
+    openings.opened(1)
+    assert not (tmp_path / "openings").exists()
 
 
 def test_who_begins_round_after_round_has_one_share_kept() -> None:

@@ -369,6 +369,8 @@ async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_polic
     async with adapting(tmp_path, private, learning) as found:
         policy = replace(POLICY, rounds=2)
         await begun(found, owned, opening=policy, openings=openings)
+        await found.house.waits("bob", "batch", round=1)
+        assert "bob" in Openings(policy, openings).sums.owners
         await found.house.waits("alice", "learned", round=1)
         address = found.house.addresses[MODEL_OWNER]
         await found.house.stop(MODEL_OWNER)
