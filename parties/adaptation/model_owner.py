@@ -59,7 +59,7 @@ class TeachingSettings(ModelOwnerSettings):
 
 
 class SumNews:
-    """To sessions that wait for a verdict: somebody has said who survived, or a round is lost."""
+    """To sessions that wait for a verdict: a share is kept, somebody has said who survived, or a round is lost."""
 
 
 class TeachingParty(ModelOwnerParty):
@@ -133,7 +133,9 @@ class TeachingParty(ModelOwnerParty):
                 if isinstance(asked, RoundKept):
                     weight = weight_of(self._openings.sums.counts[peer], own.least_count)
                     words = standing.learnt.words(weight, MODEL)
-                    self._openings.keep(peer, refreshed(words, zeros(asked.secret, words), MODEL), weight)
+                    share = refreshed(words, zeros(asked.secret, words), MODEL)
+                    self._openings.keep(peer, asked.number, share, weight)
+                    self._tell_news()
                     self.diary.write("kept", peer=peer, round=asked.number, weight=weight)
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
@@ -184,15 +186,15 @@ class TeachingParty(ModelOwnerParty):
         """Wait until it is known whether the sum of a round may be told: empty, or why not. Whoever is silent for too
         long costs the round. InferenceError when the session ends before."""
         self._tell_news()
-        sums, began = self._openings.sums, conversation.now()
+        openings, began = self._openings, conversation.now()
         self._waiting.add(conversation)
         try:
             async with asyncio.timeout(self._teaching.patience):
-                while (verdict := sums.verdict(number)) is None:
+                while (verdict := openings.verdict(number)) is None:
                     await conversation.expect(SumNews)
         except TimeoutError:
-            if (verdict := sums.verdict(number)) is None:
-                verdict = sums.give_up(number, began)
+            if (verdict := openings.verdict(number)) is None:
+                verdict = openings.sums.give_up(number, began)
                 self._tell_news()
         finally:
             self._waiting.remove(conversation)

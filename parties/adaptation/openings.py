@@ -75,13 +75,25 @@ class Openings:
         """When a sum may be told."""
         self._kept = kept
         """What the file has."""
-        self._shares: dict[str, tuple[torch.Tensor, int]] = {}
-        """By data owner, with its weight: of the last round that it has ended, which RoundSums knows."""
+        self._shares: dict[tuple[str, int], tuple[torch.Tensor, int]] = {}
+        """By data owner and round, with its weight: of the last round that it has ended, and of one that is final."""
 
-    def keep(self, owner: str, words: torch.Tensor, weight: int = 1) -> None:
-        """The model owner's share of what this one has learned in a round, int64 [n], times its weight, in the place
-        of an earlier one: whoever ends round after round takes no more memory than others."""
-        self._shares[owner] = words, weight
+    def keep(self, owner: str, number: int, words: torch.Tensor, weight: int = 1) -> None:
+        """The model owner's share of what this one has learned in a round, int64 [n], times its weight. In the place of
+        an earlier one that no sum waits for: whoever ends round after round takes no more memory than others. Nothing
+        is kept for a round that it has not ended last, unless it is final."""
+        if number in (final := self.sums.current, self.sums.kept.get(owner)):
+            for name, round in [*self._shares]:
+                if name == owner and round != final:
+                    del self._shares[name, round]
+            self._shares[owner, number] = words, weight
+
+    def verdict(self, number: int) -> str | None:
+        """As RoundSums has it; None also as long as a share of the final round is not kept: RoundSums knows of it from
+        its session, which may still be at work on it."""
+        verdict, sums = self.sums.verdict(number), self.sums
+        waits = number != self._kept.current and any((name, number) not in self._shares for name in sums.survivors)
+        return None if verdict == "" and waits else verdict
 
     @property
     def spent(self) -> float:
@@ -93,13 +105,13 @@ class Openings:
         self._write(self._kept)
 
     def opened(self, number: int) -> bytes:
-        """The sum of the round that is final, on the disk with all who were told it, this asker too: 8 bytes a word.
-        OSError if it cannot be kept."""
+        """The sum of a round whose verdict is that it may be told, on the disk with all who are told it, this asker
+        too: 8 bytes a word. OSError if it cannot be kept."""
         sums, kept = self.sums, self._kept
         if number == kept.current:
             self.save()
         else:
-            shares, weights = zip(*(self._shares[name] for name in sums.survivors), strict=True)
+            shares, weights = zip(*(self._shares[name, number] for name in sums.survivors), strict=True)
             total = torch.stack(shares).sum(0)
             if self._noise is not None:
                 total += self._noise.words(sum(weights), len(weights))
@@ -111,7 +123,7 @@ class Openings:
                 words=total.numpy().astype("<i8").tobytes(),
             )
             self._write(summed)
-            self._shares.clear()
+            self._shares = {key: share for key, share in self._shares.items() if key[1] > number}
         return self._kept.words
 
     def _write(self, kept: _Kept) -> None:

@@ -134,6 +134,8 @@ class RoundSums:
             self._lose(number, f"no word on who survived from {', '.join(silent)}")
         if verdict := self.verdict(number):
             return verdict
+        if number == self.current:
+            return f"the sum of round {number} has not come in time"
         if silent:
             return f"time is left to survivors of round {number} who have not said who survived"
         return f"nobody who has learned in round {number} has said who survived"

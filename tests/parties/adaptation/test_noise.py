@@ -59,7 +59,7 @@ def held(openings: Openings, number: int, words: int) -> bytes:
     for name in OWNERS:
         openings.sums.begin(name, number)
         openings.sums.keep(name, number)
-        openings.keep(name, torch.zeros(words, dtype=torch.int64))
+        openings.keep(name, number, torch.zeros(words, dtype=torch.int64))
     for name in OWNERS:
         openings.sums.say(name, number, OWNERS, 0.0)
     assert openings.sums.verdict(number) == ""

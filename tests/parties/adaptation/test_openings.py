@@ -22,7 +22,7 @@ def held(openings: Openings, number: int, shares: dict[str, torch.Tensor]) -> by
     for name, words in shares.items():
         openings.sums.begin(name, number)
         openings.sums.keep(name, number)
-        openings.keep(name, words)
+        openings.keep(name, number, words)
     for name in shares:
         openings.sums.say(name, number, OWNERS, 0.0)
     assert openings.sums.verdict(number) == ""
@@ -43,7 +43,7 @@ def test_numbers_of_images_that_were_stated_outlive_the_model_owner(tmp_path: Pa
         openings.sums.check_begin(name, 1, 0, count)
         openings.sums.begin(name, 1, count)
         openings.sums.keep(name, 1)
-        openings.keep(name, torch.tensor([1]), 16)
+        openings.keep(name, 1, torch.tensor([1]), 16)
     for name in OWNERS:
         openings.sums.say(name, 1, OWNERS, 0.0)
     openings.opened(1)
@@ -84,10 +84,41 @@ def test_who_begins_round_after_round_has_one_share_kept() -> None:
     openings = Openings(POLICY)
     shares = [torch.full((4,), number) for number in range(3)]
     gone = [weakref.ref(words) for words in shares]
-    while shares:
-        openings.keep("alice", shares.pop(0))
+    for number in (1, 2, 3):
+        openings.sums.begin("alice", number)
+        openings.sums.keep("alice", number)
+        openings.keep("alice", number, shares.pop(0))
     assert [reference() is None for reference in gone] == [True, True, False]
     # It is of a round that the others have not learned in.
     told = held(openings, 4, {"alice": torch.tensor([1]), "bob": torch.tensor([2])})
     assert told == torch.tensor([3]).numpy().tobytes()
     assert gone[-1]() is None
+
+
+def test_a_round_that_is_final_waits_for_its_shares_and_takes_no_others() -> None:
+    """A session can be at work on its last batch when it is asked for the sum already, and others hear of it first."""
+    openings = Openings(POLICY)
+    for number, names in ((1, ("alice",)), (2, OWNERS)):
+        for name in names:
+            openings.sums.begin(name, number)
+            openings.sums.keep(name, number)
+        openings.keep(names[-1], number, torch.tensor([number]))
+    # Of a former session of bob's, and late.
+    openings.keep("bob", 1, torch.tensor([100]))
+    for name in OWNERS:
+        openings.sums.say(name, 2, OWNERS, 0.0)
+    assert (openings.sums.verdict(2), openings.verdict(2)) == ("", None)
+    # Bob may be in the next round before anybody has been told.
+    openings.sums.begin("bob", 3)
+    openings.sums.keep("bob", 3)
+    openings.keep("bob", 3, torch.tensor([30]))
+    openings.keep("alice", 2, torch.tensor([1]))
+    assert openings.verdict(2) == ""
+    assert openings.opened(2) == torch.tensor([3]).numpy().tobytes()
+    openings.sums.begin("alice", 3)
+    openings.sums.keep("alice", 3)
+    openings.keep("alice", 3, torch.tensor([10]))
+    for name in OWNERS:
+        openings.sums.say(name, 3, OWNERS, 0.0)
+    assert openings.verdict(3) == ""
+    assert openings.opened(3) == torch.tensor([40]).numpy().tobytes()
