@@ -91,9 +91,9 @@ class Openings:
     def verdict(self, number: int) -> str | None:
         """As RoundSums has it; None also as long as a share of the final round is not kept: RoundSums knows of it from
         its session, which may still be at work on it."""
-        verdict, sums = self.sums.verdict(number), self.sums
-        waits = number != self._kept.current and any((name, number) not in self._shares for name in sums.survivors)
-        return None if verdict == "" and waits else verdict
+        verdict = self.sums.verdict(number)
+        missing = [name for name in self.sums.survivors if self._shares.get((name, number)) is None]
+        return None if verdict == "" and missing and number != self._kept.current else verdict
 
     @property
     def spent(self) -> float:
