@@ -79,17 +79,18 @@ def measure(benchmark: CohortsBenchmark, progress: Callable[[str], None]) -> dic
     """Sum the cohorts that are missing, add up all, and return the figures.
 
     Raises BenchmarkError if a sum was not computed, RunDirectoryError if the directory is that of
-    another setting, OSError if it cannot be written, and ValueError for more clients than EVERYBODY.
+    another setting, OSError if it cannot be written, and ValueError for more clients than EVERYBODY,
+    and where there are no parameters for a cohort.
     """
     if (clients := benchmark.setting.clients * benchmark.cohorts) > EVERYBODY:
         raise ValueError(f"{clients:,} clients are more than {EVERYBODY:,}, for which the ring is; take fewer cohorts")
+    agreement = benchmark.setting.agreement(tuple(bytes(32) for _ in range(benchmark.setting.clients)))
     _claim(benchmark)
     missing = [number for number in range(benchmark.cohorts) if not benchmark.path(number).exists()]
     began, kept = time.perf_counter(), benchmark.cohorts - len(missing)
     for done, number in enumerate(_work(benchmark.setting, missing, benchmark.directory), start=kept + 1):
         progress(f"cohort {number + 1} is done, {done:,} of {benchmark.cohorts:,}")
     wall_seconds = time.perf_counter() - began
-    agreement = benchmark.setting.agreement(tuple(bytes(32) for _ in range(benchmark.setting.clients)))
     total, expected, figures = np.zeros(agreement.length, np.uint64), np.zeros(agreement.length, np.uint64), []
     progress("adding up all cohorts")
     for number in range(benchmark.cohorts):

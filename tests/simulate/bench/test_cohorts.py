@@ -84,3 +84,9 @@ def test_what_does_not_fit_is_refused(
     refused = bench(summed[0], 3, *arguments)
     assert refused.exit_code == 2
     assert complaint in refused.stderr
+
+
+def test_a_refused_command_holds_no_place_against_the_next(tmp_path: Path) -> None:
+    refused = bench(tmp_path, 2, "--tolerate-dropout", 0.9)
+    assert refused.exit_code == 2, refused.output
+    assert not (tmp_path / "out").exists()
