@@ -109,7 +109,7 @@ class AuditedAdaptation:
         """Images to confuse one of a data owner's with, which are not its own: as the seed and the number say."""
         others = (own.images for place, own in enumerate(self.setting.owners) if place != self._number(owner))
         pool = torch.cat([self.setting.test.images, *others])
-        generator = torch.Generator().manual_seed(self.seed * 1000 + number)
+        generator = torch.Generator().manual_seed((self.seed * 1000 + number) % 2**63)
         return self.pixels(pool[torch.randperm(len(pool), generator=generator)[: CANDIDATES - 1]])
 
     def blind(self) -> Pixels:

@@ -160,7 +160,7 @@ class AuditedRun:
 
     def decoys(self, round: int) -> torch.Tensor:
         """The same, normalised: float32 [99, C, S, S]."""
-        generator = torch.Generator().manual_seed(self.seed * 1000 + round)
+        generator = torch.Generator().manual_seed((self.seed * 1000 + round) % 2**63)
         chosen = torch.randperm(len(self.data.y_test), generator=generator)[: CANDIDATES - 1]
         return self.data.x_test[chosen]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,6 +114,10 @@ def test_of_a_pass_the_first_step_is_kept_and_nothing_of_the_dealer(recordings: 
     # Of each of 12 passes its beginning, and two chunks of its pixels.
     assert len(kept) == 36
     assert stat.S_IMODE(place(recordings, MODEL_OWNER).stat().st_mode) == 0o600
+
+
+def test_images_are_confused_with_others_whatever_the_seed(subject: AuditedAdaptation) -> None:
+    assert len(replace(subject, seed=2**63 - 1).candidates(OWNER, 1)) == 99
 
 
 def test_what_is_told_is_named_by_outputs_in_the_clear(subject: AuditedAdaptation, recordings: Path) -> None:
