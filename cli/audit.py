@@ -48,7 +48,7 @@ def audit(
         Path | None,
         typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default digits."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes an audit repeatable.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes an audit repeatable.", min=0, max=2**63 - 1)] = None,
     full: Annotated[bool, typer.Option("--full", help="Search as long as the papers do (hours).")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default runs/<time>-audit.")] = None,
     json_file: Annotated[Path | None, output.json_option("Write the figures to this file too.")] = None,
@@ -75,7 +75,7 @@ def audit(
     console = output.screen()
     with output.complaining(
         ((ExperimentError, RunDirectoryError, AdversaryError, InputError, FileNotFoundError), output.WRONG_INPUT),
-        ((ProcessError, SimulationError, OSError), output.FAILED),
+        ((ProcessError, SimulationError, ValueError, OSError), output.FAILED),
     ):
         path, run = configuration, None
         if configuration is not None and configuration.is_dir():

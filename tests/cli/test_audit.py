@@ -207,11 +207,13 @@ def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: T
         '[federation]\nclients = 3\nrounds = 1\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
         '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\n[deadlines]\nphase = 1e-6\n'
     )
-    result = tacit("audit", experiment, "--attack", "closed-form", "--images", "2", "--out", out)
+    attacks = ("--attack", "closed-form", "--attack", "subtraction")
+    result = tacit("audit", experiment, *attacks, "--images", "2", "--out", out)
     assert result.exit_code == 1
-    assert "nothing is protected, as configured: secure sum of 3 (semi-honest): every round ended before" in " ".join(
-        result.stderr.split()
-    )
+    assert (
+        "nothing is protected, as configured: secure sum of 3 (semi-honest), secure sum, no groups, a server that leaves "
+        "out one after the other of 10 clients: every round ended before"
+    ) in " ".join(result.stderr.split())
     figures = check_output(out / "audit.json", "audit")
     assert {(row["arm"], row["adversary"]) for row in figures["rows"]} == {
         ("unprotected", "server"),
@@ -220,6 +222,7 @@ def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: T
         ("as-configured", "server+client-3"),
         ("as-configured", "server+client-2+client-3"),
         ("as-configured", "client-3"),
+        ("subtraction-no-groups", "server"),
     }
     assert {row["verdict"] for row in figures["rows"]} == {"not attacked"}
     assert {row["why"] for row in figures["rows"]} == {
@@ -247,6 +250,7 @@ def test_runs_that_would_be_read_wrongly_are_refused(tacit: Tacit, tmp_path: Pat
         (("--data", "nowhere.npz"), "there is nothing; give an .npz file"),
         (("missing.toml",), "missing.toml"),
         (("--images", "1"), "greater than or equal to 2"),
+        (("--seed", str(2**63)), f"less than or equal to {2**63 - 1}"),
     ],
 )
 def test_refusals_say_what_would_do(tacit: Tacit, arguments: tuple[str, ...], said: str) -> None:
