@@ -180,17 +180,27 @@ def json_option(help: str, *, metavar: str | None = None) -> Any:
 
 def _check_json(json_file: Path | None) -> Path | None:
     if json_file is not None:
-        if json_file.is_dir():
-            raise failure(f"--json {json_file}: it is a folder; name a file", WRONG_INPUT)
-        if not json_file.parent.is_dir():
-            reason = f"there is no directory {json_file.parent}; make it first"
+        try:
+            reason = _why_not_written(json_file)
+        except OSError as error:
+            reason = f"{error.strerror}; name a file in another place"
+        if reason:
             raise failure(f"--json {json_file}: {reason}", WRONG_INPUT)
-        written = json_file if json_file.exists() else json_file.parent
-        if not os.access(written, os.W_OK):
-            read_only = os.statvfs(written).f_flag & os.ST_RDONLY
-            reason = "the file system is read-only" if read_only else f"{written} may not be written"
-            raise failure(f"--json {json_file}: {reason}; name a file in another place", WRONG_INPUT)
     return json_file
+
+
+def _why_not_written(file: Path) -> str:
+    """What is wrong with it, and the remedy; "" for nothing. OSError for what cannot even be looked at."""
+    if file.is_dir():
+        return "it is a folder; name a file"
+    if not file.parent.is_dir():
+        return f"there is no directory {file.parent}; make it first"
+    written = file if file.exists() else file.parent
+    if os.access(written, os.W_OK):
+        return ""
+    read_only = os.statvfs(written).f_flag & os.ST_RDONLY
+    reason = "the file system is read-only" if read_only else f"{written} may not be written"
+    return f"{reason}; name a file in another place"
 
 
 def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -> None:
