@@ -76,7 +76,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     except tomllib.TOMLDecodeError as error:
         raise PartyFileError(f"{path}: is not TOML: {error}") from error
     role = data.pop("role", None)
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         given = "role is missing" if role is None else f"role = {literal(role)}"
         raise PartyFileError(f"{path}: {given}: expected {' or '.join(map(literal, ROLES))}")
     return role, data

@@ -116,6 +116,11 @@ def test_a_file_of_another_role(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, str]] = {
     "no role": ('key = "a"\n', 'party.toml: role is missing: expected "server" or "client" or "dealer"'),
     "unknown role": ('role = "boss"\n', 'party.toml: role = "boss": expected "server" or "client" or "dealer"'),
+    "several roles": (
+        'role = ["client"]\n',
+        'party.toml: role = ["client"]: expected "server" or "client" or "dealer"',
+    ),
+    "a section for a role": ('[role]\nname = "client"\n', 'party.toml: role = {name = "client"}: expected "server" or'),
     "no key": ('role = "client"\nconnect = "tcp://a:1"\n', "party.toml: key is missing: The party's own key file"),
     "no address": ('role = "client"\nkey = "a"\n', "party.toml: connect is missing: Address of the server"),
     "a seed": (CLIENT + "seed = 7\n", "party.toml: seed = 7: there is no such key; accepted: key, roster"),
