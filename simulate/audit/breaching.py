@@ -43,8 +43,11 @@ def attacker(given: str, python: Path | None) -> Attack:
     name = given.removeprefix(PREFIX)
     if python is None:
         raise ValueError(f"--attack {given} is run by another interpreter: add --breaching-python PATH, and {_GET_IT}")
-    # A link is not followed: the python of an environment is one.
-    python = python.expanduser().absolute()
+    try:
+        # A link is not followed: the python of an environment is one.
+        python = python.expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(f"--breaching-python {python}: there is no such home; {_GET_IT}") from None
     try:
         with tempfile.TemporaryDirectory() as folder:
             known = _run(python, ["names"], Path(folder), seconds=_LONGEST_LIST).split()

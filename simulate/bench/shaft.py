@@ -42,8 +42,12 @@ _GET_IT: Final = "give the folder that `git clone https://github.com/andeskyl/SH
 
 def checked(checkout: Path) -> Path:
     """The checkout's own path. ValueError if it is none of SHAFT."""
-    path = checkout.expanduser().resolve()
-    if not path.is_dir():
+    try:
+        path = checkout.expanduser().resolve()
+        found = path.is_dir()
+    except RuntimeError:  # There is no such home, or links go in a circle.
+        found = False
+    if not found:
         raise ValueError(f"--checkout {checkout}: there is no such folder; {_GET_IT}")
     try:
         configuration = (path / _CONFIGURATION).read_text(encoding="utf-8")

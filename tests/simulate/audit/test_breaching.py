@@ -119,6 +119,11 @@ def test_an_interpreter_that_is_not_there_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_an_interpreter_of_somebody_who_is_not_there_is_refused() -> None:
+    told = said(audit("--attack", "breaching:wei", "--breaching-python", "~nobody-here/python"))
+    assert f"--breaching-python ~nobody-here/python: there is no such home; {GET_IT}" in told
+
+
 def test_an_interpreter_without_breaching_is_refused() -> None:
     told = said(audit("--attack", "breaching:wei", "--breaching-python", sys.executable))
     assert f"{sys.executable}: ImportError: there is no package breaching; {GET_IT}" in told

@@ -39,6 +39,7 @@ def test_a_path_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path) -> No
     wrong = {
         tmp_path / "nowhere": "there is no such folder",
         file: "there is no such folder",
+        Path("~nobody-here/SHAFT"): "there is no such folder",
         tmp_path: "this is no checkout of SHAFT",
         stand_in(tmp_path / "stock", setting="exp_method: limit"): "this is no checkout of SHAFT",
         stand_in(tmp_path / "part", package=False): "this is no checkout of SHAFT",
