@@ -59,9 +59,9 @@ def audit(
     adaptation with every way of telling data owners outputs of blocks. An attack that fails where nothing is protected
     is said not to have attacked anything. Writes audit.html, audit.json.
 
-    Exit status: 0 everything was attacked; 1 a run failed; 2 wrong input; 130 Ctrl-C.
+    Exit status: 0 all was run, and what could not be attacked is said; 1 a run failed; 2 wrong input; 130 Ctrl-C.
     """
-    if attacks == ["list"]:
+    if "list" in (attacks or ()):
         _list()
         return
     from tacit.parties.runs.adaptation import is_adaptation
@@ -202,4 +202,4 @@ def _list() -> None:
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
     rows += [(name, about, SOURCES[name]) for name, about in {**MODEL_ATTACKS, **IMAGE_ATTACKS}.items()]
     rows.append((f"{PREFIX}NAME", "runs that attacker of breaching, by the interpreter of --breaching-python", SOURCE))
-    output.screen().print(output.table(("attack", "what it does", "from"), rows))
+    output.screen().print(output.table(("attack", "what it does", "from"), rows, left=("what it does", "from")))

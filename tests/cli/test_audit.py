@@ -211,8 +211,8 @@ def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: T
     result = tacit("audit", experiment, *attacks, "--images", "2", "--out", out)
     assert result.exit_code == 1
     assert (
-        "nothing is protected, as configured: secure sum of 3 (semi-honest), secure sum, no groups, a server that leaves "
-        "out one after the other of 10 clients: every round ended before"
+        "nothing is protected, as configured: secure sum of 3 (semi-honest), secure sum, no groups, a server that "
+        "leaves out one after the other of 10 clients: every round ended before"
     ) in " ".join(result.stderr.split())
     figures = check_output(out / "audit.json", "audit")
     assert {(row["arm"], row["adversary"]) for row in figures["rows"]} == {
@@ -259,10 +259,16 @@ def test_refusals_say_what_would_do(tacit: Tacit, arguments: tuple[str, ...], sa
     assert said in " ".join(result.output.split())
 
 
-def test_attacks_are_listed(tacit: Tacit) -> None:
-    result = tacit("audit", "--attack", "list")
+@pytest.mark.parametrize("more", [(), ("--attack", "april")])
+def test_attacks_are_listed_with_what_they_do(
+    tacit: Tacit, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = tacit("audit", "--attack", "list", *more)
     assert result.exit_code == 0
     assert "inverting-gradients" in result.output
+    assert "what it does" in result.output
+    assert "on a wider screen" not in result.output
 
 
 @pytest.mark.exhaustive
