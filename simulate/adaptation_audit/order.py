@@ -74,7 +74,7 @@ def adaptation_order(
     """What to do; without adversaries, by the first data owner and the model owner.
 
     path: the file of the experiment; run: the folder of the run that it is of, whose model is attacked then, if it was
-    trained for it. AdversaryError, ExperimentError, OSError.
+    trained for it and data names no other images. AdversaryError, ExperimentError, OSError.
     """
     experiment = load_as(AdaptationExperiment, path)
     if full or breaching_python is not None:
@@ -108,7 +108,7 @@ def adaptation_order(
         attacks=tuple(dict.fromkeys(attacks or own)),
         images=images,
         seed=seed,
-        backbone=run / BACKBONE if run is not None and (run / BACKBONE).is_dir() else None,
+        backbone=run / BACKBONE if data is None and run is not None and (run / BACKBONE).is_dir() else None,
         out=out,
     )
 

@@ -31,12 +31,15 @@ from tacit.protocol.inference.schedule import STREAM
 from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, owner_names
 from tacit.simulate.adaptation.recording import OwnerRecording
 from tacit.simulate.adaptation.run import make_folder, prepare
+from tacit.simulate.adaptation.setting import BACKBONE
 from tacit.simulate.adaptation_audit.copies import centred
 from tacit.simulate.adaptation_audit.extraction import COPIED_BLOCKS, IMITATION, ModelAttack
 from tacit.simulate.adaptation_audit.openings import clear_words, fitted_words, heard_words, read_words
+from tacit.simulate.adaptation_audit.order import adaptation_order
 from tacit.simulate.adaptation_audit.subject import AuditedAdaptation
 from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED
 from tacit.simulate.federation.recording import HeardMessage, ToldOutputs, place, read
+from tests.simulate.audit.few_images import write_few
 
 SEED = 3
 OWNER = owner_names(3)[0]
@@ -183,3 +186,23 @@ def test_a_session_that_was_lost_is_no_whole_run(subject: AuditedAdaptation, tmp
         recording.heard(OWNER, [memoryview(frame) for frame in encode(message, envelope, bytes(8))])
     with pytest.raises(ValueError, match="has lost its session"):
         heard_words(tmp_path, {OWNER: []}, subject.learning.public)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_the_model_of_a_run_is_attacked_with_the_images_that_it_was_trained_for(tmp_path: Path, others: bool) -> None:
+    run, images = tmp_path / "run", tmp_path / "images.npz"
+    make_folder(EXPERIMENT, Folder(run))
+    (run / BACKBONE).mkdir()
+    write_few(images, 5)
+    order = adaptation_order(
+        Folder(run).run.experiment,
+        run,
+        adversaries=(),
+        attacks=(),
+        images=2,
+        data=images if others else None,
+        full=False,
+        seed=None,
+        out=tmp_path / "out",
+    )
+    assert order.backbone == (None if others else run / BACKBONE)
