@@ -180,9 +180,14 @@ def simulate(
         if resume is None:
             plan.run.discard()
         raise output.failure(error, output.WRONG_INPUT) from None
-    except ServerLostError as error:
-        raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
-    except (SimulationError, VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
+    except SimulationError as error:
+        if error.summary is not None:
+            output.keep_json(json_file, "summary", error.summary)
+        if isinstance(error, ServerLostError):
+            kept = federation.kept(plan) or "no model is kept"
+            raise output.failure(f"{error}; {kept}", output.SERVER_LOST) from None
+        raise output.failure(error, output.FAILED) from None
+    except (VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
     output.keep_json(json_file, "summary", summary)
     screen.finish(summary)

@@ -155,6 +155,7 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
         if failure is None:
             raise
     if failure is not None:
+        failure.summary = summary
         raise failure
     return summary
 

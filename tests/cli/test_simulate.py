@@ -228,8 +228,10 @@ def test_a_killed_server_ends_the_run(
             kill("server")
 
     watch(look)
-    result = tacit("simulate", small, "--rounds", 1000, "--out", tmp_path / "run")
+    file = tmp_path / "figures.json"
+    result = tacit("simulate", small, "--rounds", 1000, "--out", tmp_path / "run", "--json", file)
     assert result.exit_code == 4
+    assert check_output(file, "summary")["ended"] == "server: its process ended unexpectedly: killed by SIGKILL"
     assert result.stderr == (
         "tacit: server: its process ended unexpectedly: killed by SIGKILL; finished rounds are kept: "
         f"tacit simulate --resume {tmp_path / 'run'}\n"
