@@ -35,6 +35,9 @@ clients tells; for the others the same is told `again`."""
 class SimulationError(Exception):
     """The run failed; the message says who failed and why."""
 
+    summary: dict[str, Any] | None = None
+    """That of the run nevertheless, if it came so far that there is one."""
+
 
 class InputError(SimulationError):
     """The server cannot start with what it is given (data, model, device); the message says what to change."""
@@ -161,7 +164,7 @@ class Supervisor:
             for client in clients:
                 self._show(client, "failed" if failed else "exited", {"reason": reason, "again": client != clients[0]})
             revived = self._roles[name].after_kill() if clients == [name] and exit.signal is not None else None
-            if exit.replaced and self._clearing is None and not self._ended:
+            if clients and exit.replaced and self._clearing is None and not self._ended:
                 await self._start(name, clients)
             elif revived is not None and self._clearing is None:
                 self._roles[name] = revived

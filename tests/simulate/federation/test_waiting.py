@@ -34,9 +34,10 @@ class Scripted:
         self._script = [("server", LISTENING), *script]
         self._heard = asyncio.Event()
         self.told: dict[str, Any] = {}
+        self.started: list[str] = []
 
     async def start(self, name: str, target: object, **arguments: object) -> None:
-        pass
+        self.started.append(name)
 
     def tell(self, name: str, told: dict[str, Any]) -> None:
         assert name == "server"
@@ -53,6 +54,12 @@ class Scripted:
 
 async def missing(directory: Path, hosting: dict[str, tuple[str, ...]], *script: tuple[str, Message]) -> dict[str, str]:
     """Whom the server was told not to wait for."""
+    told: dict[str, str] = (await followed(directory, hosting, *script)).told
+    return told
+
+
+async def followed(directory: Path, hosting: dict[str, tuple[str, ...]], *script: tuple[str, Message]) -> Scripted:
+    """Processes whose server has ended."""
     processes = Scripted(*script)
     keys = {name: generate(name) for name in ("server", *CLIENTS)}
     roster = Roster(tuple(own.member("server" if name == "server" else "client") for name, own in keys.items()))
@@ -60,7 +67,7 @@ async def missing(directory: Path, hosting: dict[str, tuple[str, ...]], *script:
     roles = {name: Role(plan, own, roster, directory) for name, own in keys.items()}
     supervisor = Supervisor(cast(Processes, processes), roles, Hosting(hosting), lambda party, event, fields: None)
     assert await supervisor.follow() == "over"
-    return processes.told
+    return processes
 
 
 OWN = {name: (name,) for name in CLIENTS}
@@ -96,3 +103,14 @@ async def test_a_worker_that_died_takes_its_clients_with_it(tmp_path: Path) -> N
 async def test_who_lives_and_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     heard = await missing(tmp_path, OWN, *(("server", joined(name)) for name in CLIENTS[:2]))
     assert heard == {"client-3": "it did not join, nor did another, for 0.01 s"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("ended", "actors"), [(CLIENTS[:2], 2), (CLIENTS, 1)])
+async def test_a_lost_actor_is_replaced_while_it_has_clients(
+    tmp_path: Path, ended: tuple[str, ...], actors: int
+) -> None:
+    over = [("worker-1", {"party": name, "finished": {"detail": "over", "status": 0}}) for name in ended]
+    lost = Exit(None, None, reason="its actor was lost", replaced=True)
+    found = await followed(tmp_path, {"worker-1": CLIENTS}, *over, ("worker-1", lost))
+    assert found.started.count("worker-1") == actors
