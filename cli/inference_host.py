@@ -87,6 +87,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
             from tacit.cli.adaptation_host import teach
 
             teach(console, opened, own)
+            return
         from tacit.parties.hosting.inference_host import run_model_owner
 
         asyncio.run(interruptible(run_model_owner(opened, show=partial(show_serving, console))))
