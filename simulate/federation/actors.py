@@ -19,6 +19,7 @@ import importlib
 import logging
 import os
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -115,12 +116,12 @@ class Actors(Processes):
     async def __aenter__(self) -> Self:
         try:
             await self._call(self._connect)
+            self._door = Door(self.host, self._welcome)
         except BaseException as error:
             await self._leave()
             if isinstance(error, Exception):
                 raise ProcessError(f"Ray cannot be used: {' '.join(str(error).split())}") from error
             raise
-        self._door = Door(self.host, self._welcome)
         return self
 
     async def __aexit__(
@@ -148,7 +149,9 @@ class Actors(Processes):
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         order = locate(target), pickle.dumps(arguments)
-        actor, running = await self._call(lambda: self._launch(name, order))
+        handle = self._prepared.pop(name, None) or await self._call(_make)
+        actor = _Actor(lambda: _kill(handle))
+        # Before it is told what to do: it may have connected before that call returns.
         self._running[name] = self._actors[name] = actor
         self._all_ended.clear()
         loop = asyncio.get_running_loop()
@@ -157,7 +160,12 @@ class Actors(Processes):
             with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody asks any more.
                 loop.call_soon_threadsafe(self._lose, name, actor, done)
 
-        running.add_done_callback(over)
+        try:
+            # Whoever is interrupted here has an actor whose end is heard of.
+            await asyncio.shield(self._call(lambda: self._launch(handle, name, order).add_done_callback(over)))
+        except Exception:
+            self._forget(name)
+            raise
 
     def _connect(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -174,23 +182,20 @@ class Actors(Processes):
             ray.init(include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
         self.cores = int(ray.cluster_resources().get("CPU", 0))
 
-    def _launch(self, name: str, order: tuple[tuple[str, str], bytes]) -> tuple[_Actor, Future[int]]:
-        import ray
-
+    def _launch(self, handle: Any, name: str, order: tuple[tuple[str, str], bytes]) -> Future[int]:
         assert self._door is not None
-        handle = self._prepared.pop(name, None) or _make()
         log = self._directory.resolve() / f"{name}.log"
-        running = handle.run.remote(self._door.address, self._door.secret, name, log, *order).future()
-        return _Actor(lambda: ray.kill(handle)), running
+        running: Future[int] = handle.run.remote(self._door.address, self._door.secret, name, log, *order).future()
+        return running
 
     async def _call(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def _leave(self) -> None:
         def leave() -> None:
-            import ray
-
-            ray.shutdown()
+            # Unless it could not even be imported.
+            if (ray := sys.modules.get("ray")) is not None:
+                ray.shutdown()
 
         if self._door is not None:
             self._door.close()
@@ -217,7 +222,7 @@ class Actors(Processes):
     def _lose(self, name: str, actor: _Actor, done: Future[int]) -> None:
         """Ray says that an actor has done what it was to do, or is gone."""
         self._hear(name, actor)
-        del self._running[name], self._actors[name]
+        self._forget(name)
         actor.ended.set()
         if actor.connection is not None:
             asyncio.get_running_loop().remove_reader(actor.connection.fileno())
@@ -232,8 +237,17 @@ class Actors(Processes):
             why = f"its actor was lost ({type(error).__name__})"
             ended = Exit(None, None, reason=why, replaced=self._replaced[name] <= MOST_REPLACEMENTS)
         self._news.put_nowait((name, ended))
+
+    def _forget(self, name: str) -> None:
+        del self._running[name], self._actors[name]
         if not self._running:
             self._all_ended.set()
+
+
+def _kill(handle: Any) -> None:
+    import ray
+
+    ray.kill(handle)
 
 
 def _make() -> Any:
