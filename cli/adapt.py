@@ -86,7 +86,10 @@ def adapt(
     except (ProcessError, FloatingPointError) as error:
         raise output.failure(error, output.FAILED) from None
     except (ValueError, OSError) as error:
-        raise output.failure(error, output.FAILED if screen.begun else output.WRONG_INPUT) from None
+        if screen.begun:
+            raise output.failure(error, output.FAILED) from None
+        folder.run.discard()
+        raise output.failure(error, output.WRONG_INPUT) from None
     output.keep_json(json_file, "adaptation", summary)
     screen.finish(summary, folder.path)
     raise _outcome(summary)

@@ -237,7 +237,8 @@ def all_answered(images: Sequence[Mapping[str, Any]]) -> None:
 
 
 def device_option(help: str) -> Any:
-    """The option --device of a command that starts others, which would find out late that there is none."""
+    """The option --device of a command that starts others. Its name is checked before torch is loaded; whether there
+    is such a device is for the command to find out."""
     return typer.Option(help=help, callback=_check_device)
 
 

@@ -18,6 +18,7 @@ import torch
 
 from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters
+from tacit.models.device import resolve_device
 from tacit.parties.adaptation import adapters_file
 from tacit.parties.adaptation.enrolment import check_enrolled
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
@@ -171,6 +172,7 @@ async def adapt(
     ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
     ProcessError, which names the party that failed.
     """
+    resolve_device(device)
     began, clock = time.monotonic(), time.time()
     seed = experiment.federation.seed
     seed = secrets.randbits(53) if seed is None else seed

@@ -377,6 +377,15 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_where_there_is_none(tacit: Invoke, small: Path, tmp_path: Path) -> None:
+    result = tacit("adapt", small, "--out", tmp_path / "run", "--device", "cuda")
+    assert result.exit_code == 2
+    assert result.stderr == "tacit: no CUDA device here; use --device cpu\n"
+    # With another device the same folder will do.
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_input_is_one_line(
     tacit: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
