@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process, resource_tracker
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -33,7 +36,7 @@ from tacit.parties.runs.directory import RunDirectoryError, claim, write_arrays,
 from tacit.protocol.core.primitives import SigningKey
 from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient, TimedServer
 from tacit.simulate.bench.peak import highest_bytes
-from tacit.simulate.bench.secagg import VALUE_BITS, SumBenchmark
+from tacit.simulate.bench.secagg import VALUE_BITS, SumBenchmark, check_memory
 
 EVERYBODY: Final = 1 << 20
 """Clients of all cohorts together, at most: the ring is for so many, whatever their number, so that more cohorts can be
@@ -78,15 +81,17 @@ class CohortsBenchmark:
 def measure(benchmark: CohortsBenchmark, progress: Callable[[str], None]) -> dict[str, Any]:
     """Sum the cohorts that are missing, add up all, and return the figures.
 
-    Raises BenchmarkError if a sum was not computed, RunDirectoryError if the directory is that of
+    Raises BenchmarkError if a sum was not computed or has no room here, RunDirectoryError if the directory is that of
     another setting, OSError if it cannot be written, and ValueError for more clients than EVERYBODY,
     and where there are no parameters for a cohort.
     """
     if (clients := benchmark.setting.clients * benchmark.cohorts) > EVERYBODY:
         raise ValueError(f"{clients:,} clients are more than {EVERYBODY:,}, for which the ring is; take fewer cohorts")
     agreement = benchmark.setting.agreement(tuple(bytes(32) for _ in range(benchmark.setting.clients)))
-    _claim(benchmark)
     missing = [number for number in range(benchmark.cohorts) if not benchmark.path(number).exists()]
+    if missing:
+        check_memory(agreement, at_once=min(_processes(), len(missing)))
+    _claim(benchmark)
     began, kept = time.perf_counter(), benchmark.cohorts - len(missing)
     for done, number in enumerate(_work(benchmark.setting, missing, benchmark.directory), start=kept + 1):
         progress(f"cohort {number + 1} is done, {done:,} of {benchmark.cohorts:,}")
@@ -111,7 +116,8 @@ def measure(benchmark: CohortsBenchmark, progress: Callable[[str], None]) -> dic
         "cohort_seconds": sum(one.seconds for one in figures),
         "bytes_up_per_client": round(sum(one.bytes_up for one in figures) / sum(one.clients for one in figures)),
         "peak_mb_of_a_process": max(one.peak_mb for one in figures),
-        "peak_mb_of_all": highest_bytes() / 1e6 + _processes() * max(one.peak_mb for one in figures),
+        "peak_mb_of_all": highest_bytes() / 1e6
+        + min(_processes(), benchmark.cohorts) * max(one.peak_mb for one in figures),
         "neighbours": agreement.parameters.neighbours,
         "threshold": agreement.parameters.threshold,
         "ring_bits": agreement.ring.bits,
@@ -165,15 +171,48 @@ def values(number: int, member: int, length: int) -> Total:
 def _work(setting: SumBenchmark, missing: list[int], directory: Path) -> Iterator[int]:
     if not missing:
         return
-    with ProcessPoolExecutor(_processes(), mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(_keep, setting, number, directory / "cohorts" / f"{number}.npz") for number in missing]
+    others, context = set(active_children()), get_context("spawn")
+    with ProcessPoolExecutor(_processes(), mp_context=context, initializer=_end_with_the_command) as pool:
         try:
+            with _interrupts_later():
+                paths = {number: directory / "cohorts" / f"{number}.npz" for number in missing}
+                waiting = [pool.submit(_keep, setting, number, path) for number, path in paths.items()]
             for done in as_completed(waiting):
                 yield done.result()
+        except (KeyboardInterrupt, GeneratorExit):
+            # Nobody waits for cohorts that are half done.
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise
         except BrokenProcessPool:
             raise BenchmarkError("a process that works on cohorts died; give the same command again") from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal, and only the command handles it: workers that are started in the
+    block inherit the signal mask of this thread. The resource tracker comes first, because starting it clears the
+    mask."""
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_the_command() -> None:
+    """In a worker, first: however the command ends, it ends too."""
+    command = parent_process()
+    assert command is not None
+
+    def wait() -> None:
+        command.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _keep(setting: SumBenchmark, number: int, path: Path) -> int:
@@ -194,7 +233,7 @@ def _read(path: Path) -> tuple[Total, Members, CohortFigures]:
 
 
 def _processes() -> int:
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def _claim(benchmark: CohortsBenchmark) -> None:

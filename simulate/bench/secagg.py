@@ -106,7 +106,7 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
     server = TimedServer(agreement)
     staying = setting.clients - int(setting.dropout * setting.clients)
     dropping = set(agreement.cohort[staying:])
-    _check_memory(agreement)
+    check_memory(agreement)
     progress(f"preparing {setting.clients} clients")
     cores = (os.cpu_count() or 1) if setting.clients > SEQUENTIAL_CLIENTS else 1
     with ExitStack() as stack:
@@ -161,18 +161,20 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
     } | ({"profile_seconds": _added([stopwatch.seconds, *(host.work_seconds for host in figures)])} if profile else {})
 
 
-def _check_memory(agreement: Agreement) -> None:
+def check_memory(agreement: Agreement, *, at_once: int = 1) -> None:
+    """Raise BenchmarkError if there is no room for so many such sums at once."""
     clients, neighbours = agreement.size, agreement.parameters.neighbours
     # In a regular graph of active mode a client holds shares for as many others again.
     others = min(clients - 1, 2 * neighbours if agreement.active else neighbours)
     vector_bytes = agreement.length * agreement.ring.word.itemsize
-    needed = clients * (others * (2 * record_bytes(agreement) + NEIGHBOUR_BYTES) + vector_bytes)
+    needed = at_once * clients * (others * (2 * record_bytes(agreement) + NEIGHBOUR_BYTES) + vector_bytes)
     available = available_memory()
     if available is not None and needed > available:
+        several = f"{at_once} cohorts at once, each of " if at_once > 1 else ""
         raise BenchmarkError(
-            f"{clients:,} clients with {neighbours:,} neighbours and vectors of {vector_bytes:,} bytes take about "
-            f"{gigabytes(needed)}, and there are {gigabytes(available)}: take fewer, or tolerate that fewer drop out "
-            "(--tolerate-dropout), which makes fewer neighbours"
+            f"{several}{clients:,} clients with {neighbours:,} neighbours and vectors of {vector_bytes:,} bytes take "
+            f"about {gigabytes(needed)}, and there are {gigabytes(available)}: take fewer, or tolerate that fewer drop "
+            "out (--tolerate-dropout), which makes fewer neighbours"
         )
 
 

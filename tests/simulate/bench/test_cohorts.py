@@ -1,5 +1,13 @@
 """`tacit bench secagg --cohorts` adds up the sums of many cohorts, and goes on where it was."""
 
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +17,13 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
+from tacit.parties.hosting.resources import available_memory
 from tacit.simulate.bench.cohorts import values
+from tacit.simulate.bench.peak import highest_bytes
 from tests.cli.outputs import check_output
 
 COHORT, LENGTH = 8, 40
+PATIENCE = 120  # Seconds until a wait counts as lost; no test takes them.
 
 
 def bench(directory: Path, cohorts: int, *arguments: object) -> Result:
@@ -90,3 +101,70 @@ def test_a_refused_command_holds_no_place_against_the_next(tmp_path: Path) -> No
     refused = bench(tmp_path, 2, "--tolerate-dropout", 0.9)
     assert refused.exit_code == 2, refused.output
     assert not (tmp_path / "out").exists()
+
+
+def test_what_has_no_room_for_as_many_as_work_at_once_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
+    if (available := available_memory()) is None or available > 24e12:
+        pytest.skip("this machine has room for it, or does not tell")
+    refused = bench(tmp_path, 3, "--cohort", 10_000, "--dimension", 100_000_000)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("tacit: 3 cohorts at once, each of 10,000 clients with ")
+    (about,) = re.findall(r"take about ([\d,]+)\.\d GB, and there are ", refused.stderr)
+    # 40 bits of a ring for all are words of 8 bytes.
+    assert int(about.replace(",", "")) == pytest.approx(3 * 8e12 / 1e9, rel=0.02)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(1, 1), (16, 3)])
+def test_memory_is_that_of_as_many_processes_as_there_are(
+    summed: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, cores: int, processes: int
+) -> None:
+    directory, _ = summed
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    assert bench(directory, 3).exit_code == 0
+    figures = check_output(directory / "figures.json", "bench-cohorts")
+    of_workers = figures["peak_mb_of_all"] - highest_bytes() / 1e6
+    assert of_workers / figures["peak_mb_of_a_process"] == pytest.approx(processes, abs=0.1)
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_nobody_works_on_for_a_command_that_has_ended(tmp_path: Path, how: signal.Signals, status: int) -> None:
+    words = ["bench", "secagg", "--cohort", "100", "--cohorts", "1000", "--out", str(tmp_path / "out")]
+    command = subprocess.Popen(
+        [sys.executable, "-c", "from tacit.cli.main import main; main()", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (tmp_path / "out" / "cohorts" / "0.npz").exists():
+            assert command.poll() is None, command.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        workers = [os.pidfd_open(process) for process in children(command.pid)]
+        assert len(workers) >= 1 + len(os.sched_getaffinity(0))  # The resource tracker is one of them.
+        # Ctrl-C goes to all of a terminal.
+        (os.killpg if how == signal.SIGINT else os.kill)(command.pid, how)
+        for worker in workers:
+            assert select.select([worker], [], [], PATIENCE)[0], "a worker outlived the command"
+            os.close(worker)
+        _, said = command.communicate(timeout=PATIENCE)
+        assert command.returncode == status
+        # Whoever is killed leaves semaphores behind, which the resource tracker complains of.
+        assert said == "tacit: interrupted\n" or (how == signal.SIGKILL and "Traceback" not in said)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+        command.communicate(timeout=PATIENCE)
+
+
+def children(process: int) -> list[int]:
+    found = []
+    for tasks in Path(f"/proc/{process}/task").iterdir():
+        found += [int(child) for child in (tasks / "children").read_text().split()]
+    return found
