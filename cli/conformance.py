@@ -41,18 +41,15 @@ def vectors(
     except OSError as error:
         place = error.filename or folder
         raise failure(f"{place}: {error.strerror}; name a directory with vectors", WRONG_INPUT) from None
-    rows = [
-        (Text(verdict.file), str(verdict.operations), _judged(verdict.fault or "holds", not verdict.fault))
-        for verdict in verdicts
-        if verdict.fault
-    ]
+    failing = [verdict for verdict in verdicts if verdict.fault]
+    rows = [(Text(verdict.file), str(verdict.operations), _judged(verdict.fault, False)) for verdict in failing]
     made = table(("file", "operations", "verdict"), rows, left=("verdict",))
     made.columns[0].no_wrap = True
     operations = sum(verdict.operations for verdict in verdicts)
     _end(
         made,
         f"{len(verdicts)} files, {operations} operations",
-        sum(bool(one.fault) for one in verdicts),
+        len(failing),
         json_file,
         "vectors",
         {"files": verdicts},

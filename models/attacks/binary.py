@@ -1,10 +1,10 @@
 """Random binary weights (models/binary_weights.py) against an attacker who sees zeros, and sums that show one client.
 
 A client's gradients of one image: those of the patch embedding [D, L] are A^T X, with A [N, D] those of the position
-embedding at the N patches and X [N, L] the pixels. Zeroed entries are missing on both sides. `closed_form` takes zeros
-at face value, as Sawada et al. 2024 let their attacker do. `alternating` knows which entries are missing and seeks them
-as well: it takes turns in solving for X, of the equations whose left side was sent, and for the missing entries of
-A, until both fit. Entries that a gradient has as exactly zero are taken for missing; of others there is no sign.
+embedding at the N patches and X [N, L] the pixels. Zeroed entries are missing on both sides. Sawada et al. 2024
+let their attacker take zeros at face value. `alternating` knows which entries are missing and seeks them as well: it
+takes turns in solving for X, of the equations whose left side was sent, and for the missing entries of A, until both
+fit. Entries that a gradient has as exactly zero are taken for missing; of others there is no sign.
 
 Rounds on the same image add equations: each has missing entries of its own, and all have X in common. With the model
 at rest, gradients of rounds are even the same, and `pooled` fills one's gaps from the others.
@@ -37,14 +37,6 @@ class MaskedGradients:
     """Of the patch embedding, [D, L]: a kernel [D, C, P, P], flattened."""
     positions: torch.Tensor
     """Of the position embedding at the patches, [N, D]."""
-
-
-def closed_form(round: MaskedGradients) -> torch.Tensor:
-    """The pixels of the patches, float64 [N, L], if zeros were no masks."""
-    solution: torch.Tensor = torch.linalg.lstsq(
-        round.positions.double().T, round.kernel.double(), driver="gelsd"
-    ).solution
-    return solution
 
 
 def pooled(rounds: Sequence[MaskedGradients]) -> MaskedGradients:

@@ -2,7 +2,7 @@
 
 `deep_leakage` is that of Zhu et al. 2019, "Deep Leakage from Gradients": L-BFGS on the squared distance. It takes
 smooth models (LeNet with sigmoids). Unknown labels are sought together with the images; Zhao et al. 2020, "iDLG:
-Improved Deep Leakage from Gradients", read the label of a single image first, as `label` does. Two things differ from
+Improved Deep Leakage from Gradients", read the label of a single image first (labels.py). Two things differ from
 the authors' code, for the sake of success: a line search that meets the strong Wolfe conditions, and float64.
 
 `inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to break privacy in
@@ -13,8 +13,6 @@ together plus the total variation of the images, which never leave the box of po
 Both read several rounds at once: the cost is over the gradients of all. Layers that were not sent can be left out of
 the cost or count as zeros, as in Chen's evaluation of masked layers. Batch normalisation uses its running statistics.
 The best restart is that with the lowest matching cost, which the attacker knows.
-
-`features` is no search: a fully connected layer's gradients give what went into it exactly.
 """
 
 from __future__ import annotations
@@ -80,26 +78,6 @@ class Recovered:
     """int64 [n]."""
     cost: float
     """How badly the gradients match; without the total variation."""
-
-
-def label(weight_gradient: torch.Tensor) -> torch.Tensor:
-    """The label, int64 [1], of the single image behind a classifier's weight gradient [classes, features].
-
-    Exact where features are positive, as after sigmoids and ReLUs: only the true class's row is negative then.
-    """
-    return weight_gradient.sum(dim=1).argmin().reshape(1)
-
-
-def features(weight_gradient: torch.Tensor, bias_gradient: torch.Tensor) -> torch.Tensor:
-    """What went into a fully connected layer, [inputs], for one image: the gradients' quotient.
-
-    weight_gradient [outputs, inputs] is the outer product of bias_gradient [outputs] and the input, so that every
-    output gives a quotient; their mean is weighted by the squares of the divisors. ValueError if all of these are zero.
-    """
-    length = bias_gradient.double().square().sum()
-    if length == 0:
-        raise ValueError("the gradient of the bias is zero: nothing was learnt from this image")
-    return (bias_gradient.double() @ weight_gradient.double() / length).to(weight_gradient.dtype)
 
 
 def deep_leakage(

@@ -10,7 +10,7 @@ from scipy.stats import binom, binomtest
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.attacks.binary import MaskedGradients, alternating, closed_form, exposed, pooled
+from tacit.models.attacks.binary import MaskedGradients, alternating, exposed, pooled
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 
 Photograph = Callable[[int], torch.Tensor]
@@ -41,6 +41,14 @@ def masked(photograph: Photograph, gradients_of: GradientsOf) -> Masked:
         return [MaskedGradients(kernel=some(kernel), positions=some(positions)) for _ in range(rounds)]
 
     return make
+
+
+def closed_form(round: MaskedGradients) -> torch.Tensor:
+    """The pixels of the patches, float64 [N, L], if zeros were no masks: Sawada et al. 2024."""
+    solution: torch.Tensor = torch.linalg.lstsq(
+        round.positions.double().T, round.kernel.double(), driver="gelsd"
+    ).solution
+    return solution
 
 
 def correlation(found: torch.Tensor, true: torch.Tensor) -> float:

@@ -12,11 +12,10 @@ from tacit.models.attacks.inversion import (
     InvertingGradientsSettings,
     RoundGradients,
     deep_leakage,
-    features,
     inverting_gradients,
-    label,
     total_variation,
 )
+from tacit.models.attacks.labels import label_of
 from tacit.models.convolutional import ConvNet, LeNet
 
 MEAN, STD = (0.5,) * 3, (0.25,) * 3
@@ -57,7 +56,7 @@ def test_deep_leakage_gets_image_and_label_of_a_lenet(
         (1, 3, 10, 10),
         DeepLeakageSettings(iterations=25),
         generator=generator(),
-        labels=label(gradients["fc.weight"]) if told else None,
+        labels=torch.tensor([label_of(model, gradients)]) if told else None,
         progress=lambda restart, iteration, cost: costs.append(cost),
     )
     assert found.labels.tolist() == [3]
@@ -113,7 +112,7 @@ def test_inverting_gradients_sees_through_a_convnet(photograph: Photograph, grad
         [RoundGradients(model=model, gradients=gradients)],
         (1, 3, 9, 9),
         settings,
-        labels=label(gradients["fc.weight"]),
+        labels=torch.tensor([label_of(model, gradients)]),
         generator=generator(),
         progress=lambda restart, iteration, cost: steps.append((restart, iteration)),
     )
@@ -178,21 +177,6 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
             deep_leakage(
                 [RoundGradients(model=model, gradients=gradients)], (1, 1, 8, 8), settings, generator=generator()
             )
-
-
-@pytest.mark.parametrize("outputs", [1, 7])
-def test_a_fully_connected_layer_gives_its_features_exactly(outputs: int) -> None:
-    layer = nn.Linear(50, outputs)
-    given = torch.randn(50, generator=generator())
-    loss = layer(given[None]).square().sum()
-    weight, bias = torch.autograd.grad(loss, [layer.weight, layer.bias])
-    # Two roundings to float32, of 2^-24 each, in the products and in the result.
-    assert torch.allclose(features(weight, bias), given, rtol=2**-22, atol=0.0)
-
-
-def test_features_that_had_no_influence_are_refused() -> None:
-    with pytest.raises(ValueError, match="bias is zero"):
-        features(torch.zeros(2, 3), torch.zeros(2))
 
 
 def test_total_variation_by_hand() -> None:

@@ -14,12 +14,12 @@ import torch
 from scipy import stats
 
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.models.configuration import ModelConfiguration
 from tacit.parties.adaptation.enrolment import EnrolmentStage, enrolled_batches, most_enrolled
 from tacit.parties.adaptation.shuffled import ShuffledRows, secret_order
 from tacit.parties.adaptation.told_stages import Revealed, ToldBatch, ToldBlock, told_batch, told_stages
-from tacit.parties.adaptation.told_step import told_logits, told_step
+from tacit.parties.adaptation.told_step import told_step
 from tacit.parties.inference.material import decoded_requests, encoded_requests
 from tacit.parties.inference.operations import DATA, MODEL, Program
 from tacit.parties.inference.stages import PassStage, input_share
@@ -250,20 +250,6 @@ def test_a_step_of_what_was_told_is_that_of_the_batch_in_its_own_order(told: tup
     for name, wanted in after.tensors.items():
         assert (found.tensors[name] - wanted).abs().max() <= 2.0**-40, name
     assert not (found.head_weight - parameters.head_weight).abs().max() <= 2.0**-20
-
-
-def test_predictions_are_those_of_the_images_in_their_own_order() -> None:
-    generator = torch.Generator().manual_seed(5)
-    parameters = random_parameters(generator)
-    norm = FinalNorm(weight=torch.ones(16).double(), bias=torch.zeros(16).double(), epsilon=1e-6)
-    outputs = torch.randn(BLOCKS, 6, 5, 16, generator=generator, dtype=torch.float64)
-    order = torch.tensor([3, 0, 5, 1, 2, 4])
-    same = {block: torch.arange(6) for block in range(1, BLOCKS)}
-    batch = ToldBatch(outputs=outputs[:, order], orders=same, labels=order)
-    difference = told_logits(parameters, norm, batch) - logits(parameters, norm, outputs)
-    assert difference.abs().max() <= 2.0**-40  # As of a step.
-    with pytest.raises(RemoteProtocolError, match="an order of 6 rows that does not have each of them once"):
-        told_logits(parameters, norm, ToldBatch(outputs=outputs, orders=same, labels=order % 5))
 
 
 def test_what_the_model_owner_is_told_is_uniform() -> None:
