@@ -36,13 +36,15 @@ class Door:
         self._welcome = welcome
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        threading.Thread(target=self._answer, daemon=True).start()
+        self._answering = threading.Thread(target=self._answer, daemon=True)
+        self._answering.start()
 
     def close(self) -> None:
         """Let nobody in any more."""
         self._closed = True
         with contextlib.suppress(OSError), socket.create_connection(self.address):
-            pass  # So that its thread sees it.
+            # So that its thread sees it. As long as that accepts, whoever comes gets a connection, closed or not.
+            self._answering.join()
         self._listener.close()
 
     def _answer(self) -> None:

@@ -60,6 +60,16 @@ async def test_a_name_that_is_none_is_sent_away(name: bytes) -> None:
     door.close()
 
 
+@pytest.mark.asyncio
+async def test_a_closed_door_is_closed() -> None:
+    """At once: of two thousand that did not wait for their thread seven hundred let one more in."""
+    for _ in range(100):
+        door = Door(HERE, lambda name, connection: None)
+        door.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(door.address)
+
+
 def gone(stranger: socket.socket) -> None:
     """Wait until the other end has closed."""
     with stranger:
