@@ -69,8 +69,8 @@ class FittedTable(Table):
             yield Text(f"on a wider screen: {left_out}", style="dim")
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """As rich's, but text is text: a key may have what rich would take for a tag."""
-        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+        """As rich's, but text is text: a key may have what rich would take for a tag, and what others say more."""
+        super().add_row(*(Text(plain(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
 
     @staticmethod
     def _width(columns: Sequence[Column], console: Console, options: ConsoleOptions) -> int:

@@ -46,7 +46,7 @@ def preflight(
             for finding in preflight(file, chosen):
                 findings.append(finding)
                 line = Text(f"{finding.check:<16}{finding.state:<10}", style=_STYLES[finding.state])
-                console.print(line.append(finding.detail, style="default"), soft_wrap=True)
+                console.print(line.append(output.plain(finding.detail), style="default"), soft_wrap=True)
     states = {finding.state for finding in findings}
     output.keep_json(json_file, "preflight", {"role": file.role, "findings": findings})
     if "wrong" in states:

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing import active_children, get_context, parent_process, resource_tracker
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -37,6 +35,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient, TimedServer
 from tacit.simulate.bench.peak import highest_bytes
 from tacit.simulate.bench.secagg import VALUE_BITS, SumBenchmark, check_memory
+from tacit.simulate.federation.processes import starting_deaf
 
 EVERYBODY: Final = 1 << 20
 """Clients of all cohorts together, at most: the ring is for so many, whatever their number, so that more cohorts can be
@@ -174,7 +173,7 @@ def _work(setting: SumBenchmark, missing: list[int], directory: Path) -> Iterato
     others, context = set(active_children()), get_context("spawn")
     with ProcessPoolExecutor(_processes(), mp_context=context, initializer=_end_with_the_command) as pool:
         try:
-            with _interrupts_later():
+            with starting_deaf():
                 paths = {number: directory / "cohorts" / f"{number}.npz" for number in missing}
                 waiting = [pool.submit(_keep, setting, number, path) for number, path in paths.items()]
             for done in as_completed(waiting):
@@ -188,19 +187,6 @@ def _work(setting: SumBenchmark, missing: list[int], directory: Path) -> Iterato
             raise BenchmarkError("a process that works on cohorts died; give the same command again") from None
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal, and only the command handles it: workers that are started in the
-    block inherit the signal mask of this thread. The resource tracker comes first, because starting it clears the
-    mask."""
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_the_command() -> None:

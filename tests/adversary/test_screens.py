@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tacit.cli import host, output
+from tacit.cli import conformance, host, output
 from tacit.cli.screen import Screen
 from tacit.parties.runs.experiment import Experiment
 
@@ -48,3 +48,11 @@ def test_of_a_client_at_other_clients(console: Console) -> None:
 def test_in_what_a_command_complains_of(capsys: pytest.CaptureFixture[str], complain: Any) -> None:
     complain(DETAIL)
     assert capsys.readouterr().err == f"tacit: {SHOWN}\n"
+
+
+@pytest.mark.threat("client/words-on-screen")
+def test_in_tables(console: Console) -> None:
+    for cell in (DETAIL, conformance._judged(DETAIL, False)):
+        console.print(output.table(("case", "seen"), [("one", cell)], left=("seen",)))
+    assert [line for line in said(console).splitlines() if SHOWN in line] == [f"│ one  │ {SHOWN} │"] * 2
+    assert not set("\x1b\x07\r\u202e\x9b") & set(said(console))
