@@ -39,10 +39,6 @@ def audit(
             "--attack", metavar="NAME", help="Repeatable; default: those for the model. `list` names them all."
         ),
     ] = None,
-    breaching_python: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="The python of an environment with breaching, for --attack breaching:NAME."),
-    ] = None,
     images: Annotated[int, typer.Option(help="Images that are attacked in every row.", min=2, max=1000)] = 10,
     data: Annotated[
         Path | None,
@@ -92,7 +88,6 @@ def audit(
             "data": data,
             "full": full,
             "out": directory,
-            "breaching_python": breaching_python,
         }
         # Imported here: attacks take torch.
         from tacit.simulate.audit.page import write_page
@@ -197,9 +192,7 @@ def _builtins(found: Any) -> dict[str, Any]:
 def _list() -> None:
     from tacit.simulate.adaptation_audit.order import IMAGE_ATTACKS, MODEL_ATTACKS, SOURCES
     from tacit.simulate.audit.attacks import ATTACKS
-    from tacit.simulate.audit.breaching import PREFIX, SOURCE
 
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
     rows += [(name, about, SOURCES[name]) for name, about in {**MODEL_ATTACKS, **IMAGE_ATTACKS}.items()]
-    rows.append((f"{PREFIX}NAME", "runs that attacker of breaching, by the interpreter of --breaching-python", SOURCE))
     output.screen().print(output.table(("attack", "what it does", "from"), rows, left=("what it does", "from")))

@@ -69,7 +69,6 @@ def adaptation_order(
     full: bool,
     seed: int | None,
     out: Path,
-    breaching_python: Path | None = None,
 ) -> AdaptationOrder:
     """What to do; without adversaries, by the first data owner and the model owner.
 
@@ -77,9 +76,8 @@ def adaptation_order(
     trained for it and data names no other images. AdversaryError, ExperimentError, OSError.
     """
     experiment = load_as(AdaptationExperiment, path)
-    if full or breaching_python is not None:
-        given = "--full" if full else "--breaching-python"
-        raise AdversaryError(f"{given} is of audits of federations: an adaptation has no attack that takes it")
+    if full:
+        raise AdversaryError("--full is of audits of federations: an adaptation has no attack that takes it")
     if experiment.adaptation.selection == "enrolment":
         raise AdversaryError(
             'an audit cannot read runs with adaptation.selection = "enrolment" yet: leave it out of what is audited'

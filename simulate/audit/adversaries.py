@@ -12,8 +12,7 @@ import msgspec
 from tacit.models.configuration import DataConfiguration
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.audit.arms import arms_of, default_arms, default_experiment
-from tacit.simulate.audit.attacks import ATTACKS, Attack, Budget, usual
-from tacit.simulate.audit.breaching import PREFIX, attacker
+from tacit.simulate.audit.attacks import ATTACKS, Budget, usual
 from tacit.simulate.audit.run import Order
 from tacit.simulate.audit.subtraction import SUBTRACTION, subtraction_arms
 from tacit.simulate.audit.wire import WIRE
@@ -40,12 +39,8 @@ def default_order(
     full: bool,
     seed: int,
     out: Path,
-    breaching_python: Path | None = None,
 ) -> Order:
-    """What to do; experiment None: all protections of the house. AdversaryError, ExperimentError.
-
-    breaching_python: the interpreter that runs attacks breaching:NAME.
-    """
+    """Return the order of an audit; experiment None: all bundled protections. AdversaryError, ExperimentError."""
     base = experiment or default_experiment()
     _check(base)
     if data is not None:
@@ -55,14 +50,15 @@ def default_order(
     rounds = images + 1
     base = msgspec.structs.replace(base, federation=msgspec.structs.replace(base.federation, rounds=rounds))
     names = attacks or usual(base.model.name)
-    if breaching_python is not None and not any(name.startswith(PREFIX) for name in names):
-        raise AdversaryError(f"--breaching-python is of attacks of breaching: give --attack {PREFIX}NAME with it")
+    for name in names:
+        if name not in ATTACKS:
+            raise AdversaryError(f"there is no attack {name!r}: expected {', '.join(ATTACKS)}")
     arms = tuple(default_arms(base) if experiment is None else arms_of(base))
     if SUBTRACTION in names and (not adversaries or SERVER in adversaries):
         arms += tuple(subtraction_arms(base))
     return Order(
         arms=arms,
-        attacks=tuple(_attack(name, breaching_python) for name in dict.fromkeys(names)),
+        attacks=tuple(ATTACKS[name] for name in dict.fromkeys(names)),
         adversaries=tuple(parties(given, clients) for given in adversaries),
         images=images,
         budget=Budget(full=full, seed=seed),
@@ -86,17 +82,6 @@ def parties(given: str, clients: int) -> tuple[str, ...]:
     if len([name for name in named if name != known[0]]) >= clients:
         raise AdversaryError(f"--as {given}: nobody is left to attack; leave one client out")
     return tuple(named)
-
-
-def _attack(name: str, breaching_python: Path | None) -> Attack:
-    if name.startswith(PREFIX):
-        try:
-            return attacker(name, breaching_python)
-        except ValueError as error:
-            raise AdversaryError(str(error)) from None
-    if name not in ATTACKS:
-        raise AdversaryError(f"there is no attack {name!r}: expected {', '.join(ATTACKS)}, {PREFIX}NAME")
-    return ATTACKS[name]
 
 
 def _check(experiment: Experiment) -> None:

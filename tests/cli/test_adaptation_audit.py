@@ -94,7 +94,6 @@ def test_told_outputs_give_the_model_away_and_masks_hide_images(tacit: Tacit, sm
         (("--attack", "dlg"), "there is no attack 'dlg' of data-owner-1 or model-owner: expected copied-blocks"),
         (("--as", "model-owner", "--attack", "imitation"), "expected read-words, fitted-words"),
         (("--full",), "--full is of audits of federations"),
-        (("--breaching-python", "python"), "--breaching-python is of audits of federations"),
         (("--data", "nowhere.npz"), "there is nothing; give an .npz file"),
     ],
 )
