@@ -64,11 +64,7 @@ def simulate(
     ] = None,
     tensorboard: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep figures by round for TensorBoard there (extra tensorboard)."),
-    ] = None,
-    mlflow: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Keep figures by round and the report in MLflow there (extra mlflow)."),
+        typer.Option(metavar="DIR", help="Write metrics by round for TensorBoard there (extra tensorboard)."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
@@ -95,10 +91,9 @@ def simulate(
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
     from tacit.simulate.federation.verification import VerificationError
     from tacit.simulate.report.reading import recorded
-    from tacit.simulate.report.trackers import MissingExtraError, chosen_trackers
-    from tacit.simulate.report.tracking import Tracking
+    from tacit.simulate.report.tensorboard import MissingTensorBoardError, TensorBoard
 
-    missing = (MissingExtraError, MissingRayError)
+    missing = (MissingTensorBoardError, MissingRayError)
     with output.complaining(
         (
             (ExperimentError, RunDirectoryError, FaultError, DashboardError, EventLogError, *missing),
@@ -129,7 +124,7 @@ def simulate(
             parties=parties,
         )
         directory = resume or out or federation.default_directory(chosen.name)
-        trackers = chosen_trackers(directory, tensorboard=tensorboard, mlflow=mlflow, resumed=resume is not None)
+        board = None if tensorboard is None else TensorBoard(tensorboard, directory, output.warn)
         door = None if dashboard is None else context.with_resource(listening(dashboard))
         if engine == "ray":
             require_ray()
@@ -151,14 +146,15 @@ def simulate(
     for line in plan.unread:
         output.warn(line)
     screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
-    # It ends with the command, after everything that is said.
-    page, last = plan.run.path / "report.html", chosen.federation.rounds
-    tracking = context.with_resource(Tracking(trackers, rounds=last, report=page, say=output.warn))
+    if board is not None:
+        # It ends with the command, when the report is written.
+        context.with_resource(board)
 
     def show(party: str, event: str, fields: dict[str, Any]) -> None:
         if browser is not None:
             browser.take(party, event, fields)
-        tracking.take(party, event, fields)
+        if board is not None:
+            board.take(party, event, fields)
         screen.show(party, event, fields)
 
     async def shown() -> dict[str, Any]:

@@ -41,8 +41,10 @@ def test_the_figures_are_those_of_the_summary_also_of_a_resumed_run(
 def test_what_is_not_installed_is_said_before_anything_starts(
     tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    refused = tacit("simulate", "--mlflow", tmp_path / "store", "--out", tmp_path / "run")
-    told = "tacit: --mlflow needs mlflow, which is not installed: pip install 'tacit[mlflow]'\n"
-    assert (refused.exit_code, refused.stdout, refused.stderr) == (2, "", told)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    refused = tacit("simulate", "--tensorboard", tmp_path / "board", "--out", tmp_path / "run")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("tacit: --tensorboard needs tensorboard, which cannot be imported (")
+    assert refused.stderr.endswith("): pip install tensorboard\n")
     assert list(tmp_path.iterdir()) == []
