@@ -19,7 +19,7 @@ LONGEST_RUN := 900
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end network soak ckks flower exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
+.PHONY: help setup demo test smoke end-to-end network all soak ckks flower exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,14 +29,19 @@ setup: $(VENV)/.installed ## create .venv with everything that the project needs
 demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
-test: setup ## run the test suite, less what has a target of its own below
+test: setup ## run the unit tests, worlds in memory, and a few parties on real sockets (5 minutes on two cores)
 	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not network and not ckks"
 
-end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
+smoke: setup ## run the end-to-end and network tests that CI runs: each command once, a kill, a resume, the README (minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m smoke
+
+end-to-end: setup ## make whole runs of the command, with kills and wrong input (10 minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m "end_to_end and not exhaustive and not network"
 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
 	$(BIN)/python -m pytest -rs --timeout $(LONGEST_RUN) -m network tests/network
+
+all: check test wheel end-to-end network exhaustive audit fuzz-minute soak ## run every tier, for a change of processes or links (hours; needs root)
 
 ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)

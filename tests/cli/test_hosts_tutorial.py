@@ -15,7 +15,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from hosts import free_port
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.smoke]
 
 PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
 INFERENCE = re.compile(r"^## Private inference between hosts$.*?(?=^## )", re.M | re.S)

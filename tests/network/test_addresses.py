@@ -10,7 +10,7 @@ from tests.network.namespaces import Family
 NOTICED_SECONDS = 30
 
 
-@pytest.mark.parametrize(("family", "mtu"), [(4, 576), (6, 1_280)])
+@pytest.mark.parametrize(("family", "mtu"), [pytest.param(4, 576, marks=pytest.mark.smoke), (6, 1_280)])
 def test_packets_that_must_be_small_carry_a_federation(tmp_path: Path, family: Family, mtu: int) -> None:
     """The router says so to whoever sends larger ones; nobody else knows."""
     with federation(tmp_path, clients=3, family=family) as hosts:
