@@ -51,6 +51,7 @@ def main(
     tests: Annotated[list[str] | None, typer.Option(help="Files or folders of tests that judge.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs of tests at the same time.")] = 2,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Append every judgement; skip the defects that are in it.")] = None,
 ) -> None:
     """Plant defects one at a time, run the tests of their lines, and list those that no test notices.
 
@@ -61,8 +62,10 @@ def main(
     if not everything:
         console.print("nothing changed in which a defect could be planted")
         return
-    found = sample(everything, most, seed)
-    judged: list[Judgement] = []
+    chosen_defects = sample(everything, most, seed)
+    judged = judged_before(log, chosen_defects) if log is not None else []
+    done = {str(judgement.candidate) for judgement in judged}
+    found = [candidate for candidate in chosen_defects if str(candidate) not in done]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("the tests are collected and run once", total=len(found))
@@ -70,6 +73,8 @@ def main(
         try:
             for judgement in campaign.run(lambda text: progress.update(task, description=text)):
                 judged.append(judgement)
+                if log is not None:
+                    append(log, judgement)
                 progress.advance(task)
                 if not console.is_terminal and len(judged) % 100 == 0:
                     progress.print(f"{len(judged)} of {len(found)}")
@@ -78,11 +83,34 @@ def main(
                         f"{judgement.verdict}: {judgement.candidate}; {judgement.tests} tests", soft_wrap=True
                     )
         except KeyboardInterrupt:
-            progress.print(f"stopped after {len(judged)} of {len(found)}")
+            progress.print(f"stopped after {len(judged)} of {len(chosen_defects)}")
     show(console, judged)
     if json_file is not None:
         json_file.write_text(json.dumps(figures(judged, possible=len(everything), seed=seed), indent=1), "utf-8")
-    raise typer.Exit(len(judged) < len(found) or any(map(survives, judged)))
+    raise typer.Exit(len(judged) < len(chosen_defects) or any(map(survives, judged)))
+
+
+def judged_before(log: Path, found: Iterable[Candidate]) -> list[Judgement]:
+    """Return the judgements of these defects that a log of an interrupted campaign holds."""
+    by_name = {str(candidate): candidate for candidate in found}
+    entries = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+    return [
+        Judgement(by_name[entry["defect"]], Verdict(entry["verdict"]), entry["by"], entry["tests"])
+        for entry in entries
+        if entry["defect"] in by_name
+    ]
+
+
+def append(log: Path, judgement: Judgement) -> None:
+    """Write a judgement as a line of the log."""
+    entry = {
+        "defect": str(judgement.candidate),
+        "verdict": judgement.verdict,
+        "by": judgement.by,
+        "tests": judgement.tests,
+    }
+    with log.open("a", encoding="utf-8") as lines:
+        print(json.dumps(entry), file=lines)
 
 
 def survives(judgement: Judgement) -> bool:

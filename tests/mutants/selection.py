@@ -29,6 +29,8 @@ JUDGES: Final = {
         "tests/parties/learning/test_budget.py",
         "tests/simulate/conformance/test_vectors.py",
     ),
+    "tacit.parties.inference": ("tests/parties/inference", "tests/parties/correlated"),
+    "tacit.parties.correlated": ("tests/parties/inference", "tests/parties/correlated"),
 }
 """Whose tests judge the modules of a package."""
 NOT_ASKED: Final = (
