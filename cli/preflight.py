@@ -39,7 +39,7 @@ def preflight(
         file = read_any(party)
         chosen = None if experiment is None else load(experiment)
         # Loads torch: what is wrong with the files is said before.
-        from tacit.parties.hosting.preflight.roles import preflight
+        from tacit.parties.hosting.preflight import preflight
 
         findings = []
         with console.status("testing"):

@@ -50,7 +50,6 @@ LAYERS = (
     "parties.adaptation",
     "parties.runs",
     "parties.hosting",
-    "parties.hosting.preflight",
     "simulate",
     "simulate.report",
     "simulate.dashboard",

@@ -25,7 +25,7 @@ PROCESS_BYTES: Final = 60e6
 OTHER_BYTES: Final = 600e6
 """Of supervisor, fork server and server, whose loaded modules all share."""
 PARAMETER_BYTES: Final = 48
-"""Of a client, for each parameter of its model: while it trains (parties/hosting/preflight), and while it masks."""
+"""Of a client, for each parameter of its model: while it trains (parties/hosting/preflight.py), and while it masks."""
 
 
 @dataclass(frozen=True)

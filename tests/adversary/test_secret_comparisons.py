@@ -19,7 +19,6 @@ MEASURES = {"len", "type", "isinstance", "np.shape", "range"}
 ALLOWED = {
     ("protocol/core/roster.py", "key in holder_of_key"): "the public keys of a roster",
     ("protocol/core/roster.py", "self.operator in holder_of_key"): "the public keys of a roster and of its operator",
-    ("parties/hosting/preflight/reach.py", "self.key not in subject.attempts"): "the name of a peer that is tried",
     ("protocol/group_key/relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
         "the public keys that members advertised"
     ),

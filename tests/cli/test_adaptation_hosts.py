@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from tacit.parties.hosting.preflight import reach
+from tacit.parties.hosting import preflight
 from tacit.parties.runs.reveals import GIVES_AWAY
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, AdaptationHouse, complaint, labelled
 from tests.cli.hosts import Process
@@ -336,7 +336,7 @@ def test_who_adapts_is_tested_before_the_day(
     for name in ("dealer", "owner"):
         house.start(name).until("listens at")
     # Who is there may be slow.
-    monkeypatch.setattr(reach, "SECONDS", 60.0)
+    monkeypatch.setattr(preflight, "ANSWER_SECONDS", 60.0)
     house.data_owner("alice", sums=house.at("dealer"))
     assert states("alice", 1)["sums-version"] == "wrong"
     house.data_owner("alice")

@@ -115,9 +115,9 @@ def test_a_client_whose_data_are_not_installed_is_refused(hosts: Path, tacit: In
 
 
 def test_preflight_looks_at_functions(hosts: Path, tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacit.parties.hosting.preflight import reach
+    from tacit.parties.hosting import preflight
 
-    monkeypatch.setattr(reach, "SECONDS", 0.5)
+    monkeypatch.setattr(preflight, "ANSWER_SECONDS", 0.5)
     experiment = written(hosts / "own.toml")
     looked = tacit("preflight", hosts / "server" / "party.toml", experiment)
     assert line(looked, "experiment") == "ok digits: 44 parameters, clients: 3, rounds: 1"

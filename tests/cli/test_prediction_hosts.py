@@ -16,9 +16,9 @@ from msgspec import structs
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.parallel import initial
 from tacit.parties.adaptation import adapters_file
+from tacit.parties.hosting import preflight
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.learned import read_kept, read_learned
-from tacit.parties.hosting.preflight import reach
 from tacit.parties.runs.served import read_served
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.setting import Labelled
@@ -80,7 +80,7 @@ def test_predictions_are_those_of_the_adapters_in_the_clear(
 ) -> None:
     """The answers are those of private inference, by the classes that were learned."""
     path = house.predictor("alice", asked)
-    monkeypatch.setattr(reach, "SECONDS", 60.0)
+    monkeypatch.setattr(preflight, "ANSWER_SECONDS", 60.0)
     tested = tacit("preflight", path)
     assert tested.exit_code == 0, tested.output
     alice = house.start("alice", "--json", "answers.json")

@@ -1,5 +1,6 @@
-"""`tacit preflight`: every line, as it is when all is well and as it is when something is not."""
+"""`tacit preflight`: every finding, by calls of its functions; and the command, beside real parties."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,342 +8,482 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 import zmq
 from click.testing import Result
+from msgspec.structs import replace
 
-from tacit.parties.hosting.preflight import own, reach, work
+from tacit.models.configuration import ImagesConfiguration
+from tacit.parties.hosting import preflight as module
+from tacit.parties.hosting.adaptation_sections import LearningSection
+from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass
+from tacit.parties.hosting.data_owner_host import own_answers
+from tacit.parties.hosting.folder import PartyFolder
+from tacit.parties.hosting.own_images import own_images
+from tacit.parties.hosting.party_schema import (
+    ClientFile,
+    DataOwnerFile,
+    DealerFile,
+    InferenceSection,
+    LogConfiguration,
+    ModelOwnerFile,
+    ServerFile,
+)
+from tacit.parties.hosting.peer_probe import (
+    DEALER,
+    MODEL_OWNER,
+    SERVER,
+    SUMS,
+    NotReady,
+    Peer,
+    check_version,
+    probe,
+    why_no_link,
+)
+from tacit.parties.hosting.preflight import check_data_owner_memory, check_pixels, check_terms, preflight
+from tacit.parties.hosting.server_host import choose_run
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError, UnreachableError
+from tacit.parties.links.endpoint import Received
+from tacit.parties.links.keys import PartyKeys, generate, save
+from tacit.parties.links.roster import write_roster
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.runs.served import read_served
+from tacit.protocol.core.codec import Envelope, decode, encode
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.link import NO_SESSION
+from tacit.protocol.core.messages import Abort, Kinds, Message, Resume
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.session.messages import MESSAGES
+from tests.cli.hosts import CLASSES, EXPERIMENT, running_hosts
+from tests.cli.hosts import images as write_images
+from tests.cli.inference_house import House
 from tests.cli.outputs import check_output
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from hosts import Hosts, Process, running_hosts
-
-pytestmark = pytest.mark.end_to_end
-
 Invoke = Callable[..., Result]
-CLIENT = (
-    "key", "roster", "folder", "clock", "journal", "images", "experiment", "classes", "policy", "memory", "disk",
-    "training", "name", "tcp", "curve", "version",
-)  # fmt: skip
-SERVER = ("key", "roster", "folder", "clock", "images", "experiment", "classes", "memory", "disk", "address")
+ANYWHERE = "tcp://127.0.0.1:*"
+NOBODY = "tcp://127.0.0.1:9"
+BEFORE = ("key", "roster", "folder", "clock")
+TO_SERVER = ("name", "tcp", "curve", "version")
+TO_DEALER, TO_SUMS, TO_OWNER = (tuple(f"{peer}-{line}" for line in TO_SERVER) for peer in ("dealer", "sums", "owner"))
+LINES = {
+    "server": (*BEFORE, "images", "experiment", "classes", "memory", "disk", "address"),
+    "client": (
+        *BEFORE, "journal", "images", "experiment", "classes", "policy", "memory", "disk", "training", *TO_SERVER,
+    ),
+    "dealer": (*BEFORE, "disk", "address"),
+    "owner": (*BEFORE, "model", "memory", "disk", "address", *TO_DEALER),
+    "alice": (*BEFORE, "images", "answers", "disk", *TO_DEALER, *TO_OWNER, "terms", "memory", "pixels"),
+    "learner": (*BEFORE, "images", "disk", *TO_DEALER, *TO_SUMS, *TO_OWNER),
+    "predictor": (*BEFORE, "images", "learned", "answers", "disk", *TO_DEALER, *TO_OWNER),
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Hosts whose server is at work, and waits for three clients of four."""
-    with running_hosts(tmp_path_factory.mktemp("hosts"), clients=4) as made:
-        path = made.experiment()
-        for name in made.names[1:]:
-            (made.path / name / "experiment.toml").write_bytes(path.read_bytes())
-        yield made
+ROLES = {
+    "server": "server", "dealer": "dealer", "owner": "model-owner", "alice": "data-owner",
+    **{f"client-{number}": "client" for number in range(1, 5)},
+}  # fmt: skip
+ENROLLED: dict[str, Role] = {
+    name: "server" if role == "model-owner" else "client" if role == "data-owner" else cast(Role, role)
+    for name, role in ROLES.items()
+}
 
 
-@pytest.fixture(scope="module")
-def server(hosts: Hosts) -> Process:
-    started = hosts.start("server", "server", "party.toml", "experiment.toml")
-    started.until("listens at")
-    return started
+@dataclass
+class Office:
+    """A folder for each party of a federation, and of private inference, with the file that each would read."""
+
+    path: Path
+    student: Path
+    """Of the model owner."""
+    keys: dict[str, PartyKeys] = field(default_factory=lambda: {name: generate(name) for name in ROLES})
+    files: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, own in self.keys.items():
+            (self.path / name).mkdir()
+            save(own, self.path / name, role=ENROLLED[name])
+        self.enrol("server", "client-1", "client-2", "client-3", "client-4")
+        self.enrol("dealer", "owner", "alice")
+        write_images(self.path / "client-1" / "own.npz", train=[0, 1, 2] * 8)
+        write_images(self.path / "server" / "own.npz", test=[0, 1, 2] * 4)
+        images = ImagesConfiguration(source=self.at("client-1", "own.npz"), classes=CLASSES)
+        tests = ImagesConfiguration(source=self.at("server", "own.npz"))
+        asked: dict[str, Any] = {"images": self.at("server", "own.npz"), "model_owner": NOBODY, "dealer": NOBODY}
+        learning = LearningSection(sums=NOBODY)
+        predicting = replace(learning, purpose="prediction")
+        self.files = {
+            "server": ServerFile(**self.own("server"), bind=ANYWHERE, data=tests),
+            "client": ClientFile(**self.own("client-1"), connect=NOBODY, data=images),
+            "dealer": DealerFile(**self.own("dealer"), bind=ANYWHERE),
+            "owner": ModelOwnerFile(**self.own("owner"), bind=ANYWHERE, dealer=NOBODY, model=str(self.student)),
+            "alice": DataOwnerFile(**self.own("alice"), **asked),
+            "learner": DataOwnerFile(**self.own("alice"), **asked, adaptation=learning, data=images),
+            "predictor": DataOwnerFile(**self.own("alice"), **asked, adaptation=predicting),
+        }
+
+    def at(self, name: str, file: str) -> str:
+        return str(self.path / name / file)
+
+    def own(self, name: str) -> dict[str, Any]:
+        files = {"key": f"{name}.key", "roster": "roster.toml", "directory": "state"}
+        return {key: self.at(name, file) for key, file in files.items()}
+
+    def roster(self, *names: str) -> Roster:
+        return Roster(tuple(self.keys[name].member(ENROLLED[name]) for name in names))
+
+    def enrol(self, *names: str, of: tuple[str, ...] = ()) -> None:
+        """Make a roster of these, and give it to them, or to those."""
+        for name in of or names:
+            write_roster(self.roster(*names), self.path / name / "roster.toml", replace=True)
+
+    def look(self, party: str, check: str, experiment: Experiment | None = None, **changes: Any) -> tuple[str, str]:
+        """State and detail of a finding; nothing before it is wrong."""
+        for finding in preflight(replace(self.files[party], **changes), experiment):
+            if finding.check == check:
+                return finding.state, finding.detail
+            assert finding.state != "wrong", finding
+        raise AssertionError(check)
+
+
+@pytest.fixture(scope="session")
+def student(distilled: tuple[Result, Path]) -> Path:
+    return distilled[1] / "out"
+
+
+@pytest.fixture
+def office(tmp_path: Path, student: Path) -> Office:
+    return Office(tmp_path, student)
 
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that somebody sets right, on whatever machine; and patience with a server that is there."""
-    monkeypatch.setattr(own, "clock_is_synchronised", lambda: True)
-    monkeypatch.setattr(reach, "SECONDS", 60.0)
+    """A clock that is synchronised, on whatever machine; and nobody is waited for."""
+    monkeypatch.setattr(module, "clock_is_synchronised", lambda: True)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.1)
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For who waits in vain."""
-    monkeypatch.setattr(reach, "SECONDS", 15.0)
+def changed(path: Path, more: str = "", **changes: str) -> Experiment:
+    """The small experiment but for these: each is the value of a key, or None to leave the key out."""
+    text = EXPERIMENT.format(clients=3, rounds=2, epochs=1, max_weight=100) + more
+    for key, value in changes.items():
+        text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}" if value else "", text, flags=re.M)
+        assert count == 1
+    path.joinpath("changed.toml").write_text(text)
+    return load(path / "changed.toml")
 
 
-def looked(result: Result) -> dict[str, tuple[str, str]]:
-    """State and detail of every line."""
-    lines = (
-        re.fullmatch(r"([a-z-]+) +(ok|warning|untested|absent|wrong) +(.*)", one) for one in result.stdout.splitlines()
-    )
-    return {line[1]: (line[2], line[3]) for line in lines if line is not None}
+def test_every_role_before_its_peers_are_there(office: Office, tmp_path: Path) -> None:
+    """Nothing is wrong, and nothing is left behind."""
+    for party, lines in LINES.items():
+        experiment = changed(tmp_path) if party in ("server", "client") else None
+        found = {one.check: one for one in preflight(office.files[party], experiment)}
+        assert tuple(found) == lines, party
+        absent = [line for line in lines if line.endswith("tcp")]
+        odd = [name for name, one in found.items() if one.state != "ok" and "-" not in name]
+        assert [one.check for one in found.values() if one.state == "absent"] == absent, party
+        expected = {
+            "client": ["tcp", "curve", "version"], "alice": ["terms", "memory", "pixels"],
+            "predictor": ["learned", "answers"],
+        }.get(party, [])  # fmt: skip
+        assert odd == expected, party
+    assert found["learned"].state == "wrong"
+    assert found["answers"].detail == "waits for learned"
+    assert found["dealer-version"].detail == "waits for dealer-curve"
+    assert not any((office.path / name / "state").exists() for name in ROLES)
 
 
-def expect(result: Result, check: str, state: str, pattern: str, *, missing: str = "the server") -> None:
-    """This is what is said in that line, and nothing is wrong but it."""
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    found = looked(result)
-    assert found[check][0] == state, result.output
-    assert re.search(pattern, found[check][1]), found[check][1]
-    assert [name for name, (other, _) in found.items() if other in ("wrong", "absent") and name != check] == []
-    wanted, last = {
-        "wrong": (1, "tacit: not ready: see the lines above that are wrong\n"),
-        "absent": (4, f"tacit: ready, but {missing} was not reached\n"),
-    }.get(state, (0, ""))
-    assert (result.exit_code, result.stderr) == (wanted, last)
+def spoilt(path: Path, text: bytes = b"nonsense\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
 
 
-def test_a_server_tests_itself(hosts: Hosts, tacit: Invoke, tmp_path: Path) -> None:
-    """Before any client is there; the file for programs says the same."""
-    idle = party(
-        hosts, "server", "server.key", 'directory = "idle"\nbind = "tcp://127.0.0.1:*"\n[data]\nsource = "tests.npz"'
-    )
-    result = tacit("preflight", idle, hosts.path / "server" / "experiment.toml", "--json", tmp_path / "found.json")
-    assert (result.exit_code, result.stderr) == (0, "")
-    found = looked(result)
-    assert tuple(found) == SERVER
-    assert {state for state, _ in found.values()} == {"ok"}
-    assert "12 grey test images" in found["images"][1]
-    assert "827 parameters" in found["experiment"][1]
-    told = check_output(tmp_path / "found.json", "preflight")
-    assert told["role"] == "server"
-    assert {one["check"]: (one["state"], one["detail"]) for one in told["findings"]} == found
-    # It looks, and leaves nothing.
-    assert not (hosts.path / "server" / "idle").exists()
+def copied_key(office: Office, *, mode: int = 0o600, ahead: float = 0.0) -> str:
+    key = office.path / "client-1" / "other.key"
+    key.write_bytes((office.path / "client-1" / "client-1.key").read_bytes())
+    key.chmod(mode)
+    os.utime(key, (time.time() + ahead,) * 2)
+    return str(key)
 
 
-def test_a_client_and_its_server(hosts: Hosts, server: Process, tacit: Invoke) -> None:
-    """Who tests itself does not join, and does not make the server wait for it, or begin."""
-    result = preflight(hosts, tacit, hosts.client("client-1"))
-    assert (result.exit_code, result.stderr) == (0, "")
-    found = looked(result)
-    assert tuple(found) == CLIENT
-    assert {state for state, _ in found.values()} == {"ok"}
-    fingerprints = {found["roster"][1], looked(tacit("preflight", hosts.path / "server" / "party.toml"))["roster"][1]}
-    assert len(fingerprints) == 1
-    log = hosts.path / "server" / "state" / "runs" / "0001-small" / "events" / "server.jsonl"
-    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
-    assert "link-up" in events
-    assert {"joined", "left", "refused", "stranger", "round"}.isdisjoint(events)
+def test_what_a_client_lacks(office: Office, tmp_path: Path) -> None:
+    images = office.files["client"].data
+    office.enrol("server", "client-2", of=("client-3",))
+    spoilt(tmp_path / "taken")
+    spoilt(tmp_path / "spoilt" / "journal" / "client-1.jsonl")
+    table: list[tuple[dict[str, Any], Experiment | None, str, str, str]] = [
+        ({"key": copied_key(office, mode=0o640)}, None, "key", "wrong", "others than its owner may .*chmod 600"),
+        (
+            {"roster": office.at("client-3", "roster.toml")}, None, "roster", "wrong",
+            r"'client-1' is not in the roster; .*ask its operator to add client-1\.card",
+        ),
+        ({"directory": str(tmp_path / "taken")}, None, "folder", "wrong", "taken is no folder: move it away"),
+        (
+            {"directory": str(tmp_path / "spoilt")}, None, "journal", "wrong",
+            r"client-1\.jsonl cannot be read .*restore it, or start with new keys",
+        ),
+        ({"data": replace(images, source="none.npz")}, None, "images", "wrong", r"none\.npz"),
+        (
+            {"data": replace(images, classes=(*CLASSES, "3"))}, changed(tmp_path), "classes", "wrong",
+            r"this party's list has more: 3: set data\.classes to the list of the experiment",
+        ),
+        (
+            {}, changed(tmp_path, classes='["0", "1", "3", "4"]'), "classes", "wrong",
+            "this party's list lacks 3, 4 and has more: 2: set",
+        ),
+        (
+            {"data": replace(images, classes=CLASSES[::-1])}, changed(tmp_path), "classes", "wrong",
+            "this party's list has another order: set",
+        ),
+        (
+            {"policy": ClientPolicy(largest_clip=0.1)}, changed(tmp_path), "policy", "wrong",
+            r"the server proposes clip = 0\.25; this client's policy accepts at most 0\.1",
+        ),
+        (
+            {"log": LogConfiguration(megabytes=10000, files=1000)}, changed(tmp_path), "disk", "wrong",
+            r"MB free, 10,010,0\d\d MB needed for logs \(log\.megabytes, log\.files\) and models: make room",
+        ),
+        (
+            {}, changed(tmp_path, max_weight="5"), "training", "wrong",
+            r"this client has 24 samples and aggregation\.max_weight is 5: raise it",
+        ),
+        (
+            {"connect": "tcp://server.invalid:7007"}, None, "name", "wrong",
+            r"the name 'server\.invalid' of tcp://server\.invalid:7007 is not known here",
+        ),
+        (
+            {}, changed(tmp_path, mean="", std=""), "experiment", "untested",
+            r"leaves data\.classes, data\.channels, data\.mean or data\.std to",
+        ),
+        (
+            {}, changed(tmp_path, '[protection]\nscheme = "fedrsm"\n'), "experiment", "untested",
+            r'protection\.scheme = "fedrsm" shows images that the server has',
+        ),
+        ({}, None, "experiment", "untested", "no experiment was named; name its file"),
+        ({}, None, "training", "untested", "waits for experiment, memory"),
+    ]  # fmt: skip
+    for changes, experiment, check, state, pattern in table:
+        found, detail = office.look("client", check, experiment, **changes)
+        assert (found, bool(re.search(pattern, detail))) == (state, True), (check, found, detail)
 
 
-def test_without_an_experiment_the_digest_of_classes_is_told(hosts: Hosts, server: Process, tacit: Invoke) -> None:
-    found = looked(tacit("preflight", hosts.client("client-1")))
-    assert found["experiment"][0] == found["policy"][0] == found["training"][0] == "untested"
-    own_digest = re.search(r"digest ([0-9a-f ]{19}); compare", found["classes"][1])
-    of_server = looked(tacit("preflight", hosts.path / "server" / "party.toml"))
-    # The server goes by the experiment that it has begun.
-    assert own_digest is not None
-    assert own_digest[1] in of_server["classes"][1]
-    assert of_server["address"] == (
-        "untested",
-        f"a process of this party listens at tcp://127.0.0.1:{hosts.port} now: `tacit status` says how it stands",
-    )
+def test_what_a_server_lacks(office: Office, tmp_path: Path) -> None:
+    training = ImagesConfiguration(source=office.at("client-1", "own.npz"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        taken = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        table: list[tuple[dict[str, Any], Experiment, str, str, str]] = [
+            (
+                {"bind": taken}, changed(tmp_path), "address", "wrong",
+                "cannot listen at .*: Address already in use; use an address of this host",
+            ),
+            (
+                {"tell": (NOBODY,)}, changed(tmp_path), "address", "warning",
+                r"tell = 'tcp://127\.0\.0\.1:9' does not lead back here: nothing listens at",
+            ),
+            ({"data": training}, changed(tmp_path), "images", "wrong", "holds no test images"),
+            ({}, changed(tmp_path, clients="9"), "experiment", "wrong", r"federation\.clients = 9: the roster has 4"),
+            ({}, changed(tmp_path, classes='["0", "1"]'), "images", "wrong", "classes"),
+        ]  # fmt: skip
+        for changes, experiment, check, state, pattern in table:
+            found, detail = office.look("server", check, experiment, **changes)
+            assert (found, bool(re.search(pattern, detail))) == (state, True), (check, found, detail)
 
 
-def preflight(hosts: Hosts, tacit: Invoke, path: Path) -> Result:
-    return tacit("preflight", path, path.parent / "experiment.toml")
+def test_an_address_that_leads_back(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 60.0)
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        address = f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    expected = ("ok", f"can listen at {address}, reached at {address}")
+    assert office.look("server", "address", bind=address, tell=(address,)) == expected
 
 
-def party(hosts: Hosts, name: str, key: str, text: str) -> Path:
-    """A party's file beside its own."""
-    path = hosts.path / name / "other.toml"
-    path.write_text(f'role = "{name.partition("-")[0]}"\nkey = "{key}"\n{text}\n')
-    return path
+def test_classes_are_compared_by_their_digest(office: Office, tmp_path: Path) -> None:
+    """A client may not know the experiment, and a server goes by the one that it has begun."""
+    experiment = changed(tmp_path)
+    _, of_client = office.look("client", "classes")
+    begun = choose_run(PartyFolder(tmp_path / "server" / "state"), experiment)
+    _, of_server = office.look("server", "classes")
+    assert of_client == f"{of_server}; compare the digest with the server's"
+    _, described = office.look("server", "experiment")
+    assert described.endswith(f"827 parameters, clients: 3, rounds: 2; goes on after round 0, in {begun.run.path}")
 
 
-def changed(name: str, **changes: str) -> Callable[[Hosts], Path]:
-    """The same experiment but for these: what stands there, by the same with something else."""
-
-    def change(hosts: Hosts) -> Path:
-        text = (hosts.path / "server" / "experiment.toml").read_text()
-        for old, new in changes.items():
-            text, count = re.subn(rf"^{old} = .*$", f"{old} = {new}", text, flags=re.M)
-            assert count == 1
-        (hosts.path / name / "experiment.toml").write_text(text)
-        return hosts.client(name)
-
-    return change
-
-
-def open_key(hosts: Hosts) -> Path:
-    key = hosts.path / "client-1" / "open.key"
-    key.write_bytes((hosts.path / "client-1" / "client-1.key").read_bytes())
-    key.chmod(0o640)
-    text = hosts.client("client-1").read_text()
-    return party(hosts, "client-1", "open.key", text.split("\n", 2)[2])
+def test_a_clock_that_is_not_synchronised(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {
+        True: ("ok", "UTC, synchronised"),
+        False: ("warning", "nothing synchronises it: switch NTP on"),
+        None: ("untested", "does not say whether"),
+    }
+    for synchronised, (state, part) in expected.items():
+        monkeypatch.setattr(module, "clock_is_synchronised", lambda synchronised=synchronised: synchronised)
+        found, detail = office.look("client", "clock")
+        assert (found, part in detail) == (state, True)
+    found, detail = office.look("client", "clock", key=copied_key(office, ahead=86_400))
+    assert found == "wrong"
+    assert re.search(r"it is 14[34]\d min behind the file .*other\.key: set it right", detail)
 
 
-def stale_roster(hosts: Hosts) -> Path:
-    hosts.make_roster("server", "client-2", "client-3", out="old.toml")
-    (hosts.path / "client-1" / "old.toml").write_bytes((hosts.path / "old.toml").read_bytes())
-    for name in ("server", "client-2", "client-3"):
-        (hosts.path / name / "roster.toml").write_bytes((hosts.path / "roster.toml").read_bytes())
-    return hosts.client("client-1", more='roster = "old.toml"')
+def test_memory(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for party, what in (
+        ("client", "model, vectors and images"),
+        ("server", "model, vectors and images"),
+        ("owner", "weights, images, and the longest round of a pass"),
+    ):
+        experiment = None if party == "owner" else changed(tmp_path)
+        for available, state, end in (
+            (None, "untested", "; this system does not say what is available"),
+            (1000, "wrong", ", 0 MB available: take a host with more memory, raise its limit, or choose a smaller"),
+        ):
+            monkeypatch.setattr(module, "available_memory", lambda available=available: available)
+            found, detail = office.look(party, "memory", experiment)
+            assert (found, bool(re.match(rf"at least \d MB needed for {what}{end}", detail))) == (state, True), detail
 
 
-def folder_that_is_a_file(hosts: Hosts) -> Path:
-    (hosts.path / "client-1" / "taken").write_text("")
-    return hosts.client("client-1", more='directory = "taken"')
+def test_a_party_that_runs_is_left_alone(office: Office) -> None:
+    """A second link of the same party would take the place of its own."""
+    for party, line, said in (
+        ("client", "tcp", "has its link to the server now: `tacit status` says how it stands"),
+        ("client", "journal", "has it now"),
+        ("server", "address", f"listens at {ANYWHERE} now: `tacit status` says how it stands"),
+        ("owner", "dealer-tcp", "has its link to the dealer now: `tacit status` says how it stands"),
+        ("alice", "answers", "writes them now"),
+    ):
+        folder = PartyFolder(Path(office.files[party].directory))
+        folder.make()
+        with folder.held():
+            assert office.look(party, "folder") == ("ok", f"{folder.path}; a process of this party has it now")
+            state, detail = office.look(party, line)
+        assert state == "untested"
+        assert re.fullmatch("a process of this party (listens|has|writes).*", detail)
+        assert detail.endswith(said)
 
 
-def key_of_tomorrow(hosts: Hosts) -> Path:
-    key = hosts.path / "client-1" / "late.key"
-    key.write_bytes((hosts.path / "client-1" / "client-1.key").read_bytes())
-    key.chmod(0o600)
-    os.utime(key, (time.time() + 86_400,) * 2)
-    text = hosts.client("client-1").read_text()
-    return party(hosts, "client-1", "late.key", text.split("\n", 2)[2])
-
-
-def bad_journal(hosts: Hosts) -> Path:
-    journal = hosts.path / "client-1" / "spoilt" / "journal" / "client-1.jsonl"
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    journal.write_text("nonsense\n")
-    return hosts.client("client-1", more='directory = "spoilt"')
-
-
-def other_classes(*names: str) -> Callable[[Hosts], Path]:
-    listed = ", ".join(f'"{name}"' for name in names)
-
-    def write(hosts: Hosts) -> Path:
-        path = hosts.client("client-1")
-        path.write_text(path.read_text().replace('["0", "1", "2"]', f"[{listed}]"))
-        return path
-
-    return write
-
-
-def without_statistics(hosts: Hosts) -> Path:
-    experiment = hosts.path / "client-1" / "experiment.toml"
-    experiment.write_text(re.sub(r"(?m)^(mean|std) = .*\n", "", experiment.read_text()))
-    return hosts.client("client-1")
-
-
-def with_stimuli(hosts: Hosts) -> Path:
-    experiment = hosts.path / "client-1" / "experiment.toml"
-    experiment.write_text(experiment.read_text().replace("[model]", '[protection]\nscheme = "fedrsm"\n[model]'))
-    return hosts.client("client-1")
-
-
-WRONG: dict[str, tuple[Callable[[Hosts], Path], str, str]] = {
-    "key open to others": (open_key, "key", r"open\.key: others than its owner may use it .*run: chmod 600"),
-    "stale roster": (
-        stale_roster,
-        "roster",
-        r"'client-1' is not in the roster; .*ask its operator to add client-1\.card",
-    ),
-    "no folder": (folder_that_is_a_file, "folder", "taken is no folder: move it away"),
-    "clock behind": (key_of_tomorrow, "clock", r"it is 14[34]\d min behind the file .*late\.key: set it right"),
-    "journal": (bad_journal, "journal", r"client-1\.jsonl cannot be read .*restore it, or start with new keys"),
-    "no images": (lambda hosts: hosts.client("client-1", source="none.npz"), "images", r"none\.npz"),
-    "more classes": (
-        other_classes("0", "1", "2", "3"),
-        "classes",
-        r"this party's list has more: 3: set data\.classes to the list of the experiment",
-    ),
-    "other classes": (
-        changed("client-1", classes='["0", "1", "3", "4"]'),
-        "classes",
-        "this party's list lacks 3, 4 and has more: 2: set",
-    ),
-    "order of classes": (other_classes("2", "1", "0"), "classes", "this party's list has another order: set"),
-    "policy": (
-        lambda hosts: hosts.client("client-1", sections="[policy]\nlargest_clip = 0.1\n"),
-        "policy",
-        r"the server proposes clip = 0\.25; this client's policy accepts at most 0\.1",
-    ),
-    "disk": (
-        lambda hosts: hosts.client("client-1", sections="[log]\nmegabytes = 10000\nfiles = 1000\n"),
-        "disk",
-        r"MB free, 10,010,0\d\d MB needed for logs \(log\.megabytes, log\.files\) and models: make room",
-    ),
-    "weight": (
-        changed("client-1", max_weight="5"),
-        "training",
-        r"this client has 24 samples and aggregation\.max_weight is 5: raise it",
-    ),
-    "no name": (
-        lambda hosts: hosts.client("client-1", connect="tcp://server.invalid:7007"),
-        "name",
-        r"the name 'server\.invalid' of tcp://server\.invalid:7007 is not known here",
-    ),
-}
-
-
-UNTESTED: dict[str, tuple[Callable[[Hosts], Path], str]] = {
-    "statistics": (without_statistics, r"leaves data\.classes, data\.channels, data\.mean or data\.std to"),
-    "stimuli": (with_stimuli, r'protection\.scheme = "fedrsm" shows images that the server has'),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_a_client_lacks_by_itself(hosts: Hosts, server: Process, tacit: Invoke, wrong: str) -> None:
-    make, check, pattern = WRONG[wrong]
-    changed("client-1")(hosts)
-    expect(preflight(hosts, tacit, make(hosts)), check, "wrong", pattern)
-
-
-@pytest.mark.parametrize("unknown", UNTESTED)
-def test_an_experiment_that_does_not_tell_a_client_all(
-    hosts: Hosts, server: Process, tacit: Invoke, unknown: str
+def test_what_the_parties_of_private_inference_lack(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, pattern = UNTESTED[unknown]
-    changed("client-1")(hosts)
-    expect(preflight(hosts, tacit, make(hosts)), "experiment", "untested", pattern)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    office.enrol("owner", "alice", of=("client-1",))
+    office.enrol("dealer", "owner", of=("client-2",))
+    images = own_images(office.files["alice"].images)
+    spoilt(tmp_path / "answered" / "answers" / f"{images.digest}.jsonl")
+    spoilt(tmp_path / "salted" / "salt", b"short")
+    spoilt(tmp_path / "pictures" / "cut.png", b"\x89PNG\r\n\x1a\n")
+    table: list[tuple[str, dict[str, Any], str, str]] = [
+        ("alice", {"roster": office.at("client-1", "roster.toml")}, "roster", "exactly one dealer; the roster has"),
+        ("alice", {"roster": office.at("client-2", "roster.toml")}, "roster", "'alice' is not in the roster"),
+        ("alice", {"images": "nowhere"}, "images", "images = '.*nowhere': no such file or fold"),
+        ("alice", {"images": str(tmp_path / "pictures")}, "images", r"cut\.png"),
+        (
+            "alice", {"directory": str(tmp_path / "answered")}, "answers",
+            r"\.jsonl cannot be read \(.*\): remove it to ask about all images again",
+        ),
+        ("alice", {"dealer": "tcp://dealer.invalid:7008"}, "dealer-name", "'dealer.invalid' of .* is not known here"),
+        ("owner", {"model": "nowhere"}, "model", r"holds neither distillation\.json nor experiment\.toml; name a dir"),
+        ("owner", {"directory": str(tmp_path / "salted")}, "model", "salt holds no salt: remove it; data owners are"),
+        ("owner", {"device": "cuda"}, "model", "no CUDA device here"),
+        ("dealer", {"key": office.at("owner", "owner.key")}, "roster", "'owner' has the role 'server'"),
+    ]  # fmt: skip
+    for party, changes, check, pattern in table:
+        state, detail = office.look(party, check, **changes)
+        assert (state, bool(re.search(pattern, detail))) == ("wrong", True), (check, state, detail)
 
 
-@pytest.mark.parametrize(
-    ("synchronised", "state", "pattern"),
-    [(False, "warning", "nothing synchronises it: switch NTP on"), (None, "untested", "does not say whether")],
-)
-def test_a_clock_that_nobody_sets(
-    hosts: Hosts,
-    server: Process,
-    tacit: Invoke,
-    monkeypatch: pytest.MonkeyPatch,
-    synchronised: bool | None,
-    state: str,
-    pattern: str,
-) -> None:
-    monkeypatch.setattr(own, "clock_is_synchronised", lambda: synchronised)
-    expect(tacit("preflight", hosts.client("client-1")), "clock", state, pattern)
+def frames(message: Message, kinds: Kinds, *, sender: str, session: bytes = NO_SESSION) -> list[bytes]:
+    """The first message of a conversation."""
+    envelope = Envelope(
+        version=kinds.version, type=message.TYPE, sender=sender, round=0, sequence=0, link=0, session=session
+    )
+    return [bytes(frame) for frame in encode(message, envelope)]
 
 
-@pytest.mark.parametrize("role", ["client", "server"])
-@pytest.mark.parametrize(
-    ("available", "state", "pattern"),
-    [
-        (None, "untested", "at least 1 MB needed for model, vectors and images; this system does not say"),
-        (1000, "wrong", "at least 1 MB needed .*, 0 MB available: take a host with more memory, raise its limit"),
-    ],
-)
-def test_memory(
-    hosts: Hosts,
-    server: Process,
-    tacit: Invoke,
-    monkeypatch: pytest.MonkeyPatch,
-    role: str,
-    available: int | None,
-    state: str,
-    pattern: str,
-) -> None:
-    monkeypatch.setattr(work, "available_memory", lambda: available)
-    path = changed("client-1")(hosts)
-    if role == "server":
-        path = hosts.path / "server" / "party.toml"
-    expect(preflight(hosts, tacit, path), "memory", state, pattern)
+def offer(office: Office, roster: Roster, **changes: Any) -> list[bytes]:
+    """The answer of a model owner to a hello."""
+    terms: dict[str, Any] = {"input": "shared", "most_images": 65536, "most_batch": 64, **changes}
+    owner = InferenceModelOwner(
+        "alice",
+        roster,
+        terms=read_served(office.student).prepared(salt=bytes(32)).terms(**terms),
+        entropy=os.urandom,
+        patience=60.0,
+        quota=Quota(),
+        spent=Spent(),
+    )
+    hello = frames(InferenceHello(roster=roster.hash), INFERENCE_MESSAGES, sender="alice")
+    (answer,) = [one.frames for one in owner.feed(hello, 0.0) if isinstance(one, Transmit)]
+    return [bytes(frame) for frame in answer]
 
 
-@contextmanager
-def nobody() -> Iterator[str]:
-    yield "tcp://127.0.0.1:9"
+def test_a_data_owner_tries_what_is_offered(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its policy, its former answers, and its images as the model takes them."""
+    file, roster = office.files["alice"], office.roster("dealer", "owner", "alice")
+    images, keys = own_images(file.images), office.keys["alice"]
+    PartyFolder(tmp_path).make()
+    answers = own_answers(PartyFolder(tmp_path), images, None)
+
+    def tried(offered: list[bytes], file: DataOwnerFile = file, roster: Roster = roster) -> Any:
+        return check_terms(file, keys, roster, images, answers, offered)
+
+    def policy(**accepted: Any) -> DataOwnerFile:
+        return cast(DataOwnerFile, replace(file, policy=InferenceSection(**accepted)))
+
+    found = tried(offer(office, roster), replace(file, batch=5))
+    weights = found.value.terms.weights.hex()
+    assert found.finding.detail == f"model {weights}, shared input, 3 classes; it takes images of 1 x 8 x 8"
+    assert check_data_owner_memory(found).finding.state == "ok"
+    fit = check_pixels(file, images, answers, found).finding
+    assert (fit.state, fit.detail) == ("ok", "12 images fit the model, 5 at a time, on cpu")
+    monkeypatch.setattr(module, "available_memory", lambda: 1000)
+    assert "0 MB available" in check_data_owner_memory(found).finding.detail
+    few, other = offer(office, roster, most_images=11), office.roster("dealer", "owner", "alice", "client-1")
+    for result, pattern in (
+        (tried(offer(office, other)), "it holds another roster: give all parties the same file"),
+        (tried(offer(office, roster), policy(logits_bits=16)), "logits"),
+        (tried(offer(office, roster), policy(weights="0" * 64)), "it offers another model than the policy here names"),
+        (tried(few), "it computes at most 11 images, 64 at a time; here 12 are wanted"),
+    ):
+        assert (result.finding.state, bool(re.search(pattern, result.finding.detail))) == ("wrong", True), result
+    answers.write(AnsweredBy(weights=weights, input="shared", classes=CLASSES))
+    costs: dict[str, Any] = {"online_seconds": 1.0, "offline_seconds": 0.0, "sent": 1, "received": 1}
+    answers.write(AnsweredPass(logits=((0.0, 0.0, 1.0),) * 12, **costs))
+    finding = tried(offer(office, roster)).finding
+    assert (finding.state, finding.detail) == ("untested", "all 12 images are answered: nobody will be asked")
+
+
+async def probed(
+    peer: Peer, address: str, keys: PartyKeys, roster: Roster, *, seconds: float = 60.0
+) -> list[tuple[str, str]]:
+    """State and detail of what was found, until something is missing."""
+    found = []
+    try:
+        async for detail, _ in probe(peer, address, keys, roster, seconds=seconds):
+            found.append(("ok", detail))
+    except NotReady as error:
+        found.append((error.state, str(error)))
+    except NotAdmittedError as error:
+        found.append(("wrong", str(error)))
+    return found
 
 
 @contextmanager
 def full() -> Iterator[str]:
     """Takes no connection any more, as behind a firewall that drops packets."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listening:
-        waiting = []
+        waiting = [socket.socket() for _ in range(4)]
         try:
-            for _ in range(4):
-                one = socket.socket()
+            for one in waiting:
                 one.setblocking(False)
                 one.connect_ex(listening.getsockname())
-                waiting.append(one)
             yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             for one in waiting:
@@ -350,170 +491,197 @@ def full() -> Iterator[str]:
 
 
 @contextmanager
-def silent() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-
-
-@contextmanager
 def web_server() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as foreign:
 
         def answer() -> None:
-            while True:
-                try:
-                    connection, _ = foreign.accept()
-                except OSError:
-                    return
-                with suppress(OSError):
+            with suppress(OSError):
+                connection, _ = foreign.accept()
+                with connection:
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                     connection.shutdown(socket.SHUT_WR)
+                    connection.recv(64)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield f"tcp://127.0.0.1:{foreign.getsockname()[1]}"
-        foreign.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            foreign.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 @contextmanager
-def other_service() -> Iterator[str]:
+def zeromq(keys: PartyKeys | None = None) -> Iterator[str]:
     with zmq.Context() as context, context.socket(zmq.REP) as foreign:
         foreign.linger = 0
+        if keys is not None:
+            foreign.curve_server, foreign.curve_secretkey = True, keys.curve_secret
         yield f"tcp://127.0.0.1:{foreign.bind_to_random_port('tcp://127.0.0.1')}"
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(
-    ("where", "check", "state", "pattern"),
-    [
-        (nobody, "tcp", "absent", r"nothing listens at tcp://127\.0\.0\.1:9 \(Connection refused\): start the server"),
-        (full, "tcp", "absent", "no answer from .* in 15 s: a firewall drops packets, or the host is off"),
-        (silent, "curve", "wrong", "says nothing: it is no tacit server, or one that is stopped or overloaded"),
-        (web_server, "curve", "wrong", r"is no tacit server \(it says 'HTTP/1\.1 400 Bad Request'\): correct the addr"),
-        (other_service, "curve", "wrong", "is another service of ZeroMQ, without CURVE: correct the address"),
-    ],
-)
-def test_who_is_not_the_server(hosts: Hosts, tacit: Invoke, where: Any, check: str, state: str, pattern: str) -> None:
-    with where() as address:
-        expect(tacit("preflight", hosts.client("client-1", connect=address)), check, state, pattern)
+def test_what_is_at_an_address_without_a_link(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, roster = office.keys, office.roster("server", "client-1")
+
+    async def no_link(address: str, **settings: Any) -> ClientEndpoint:
+        raise UnreachableError(address)
+
+    monkeypatch.setattr(ClientEndpoint, "connect", no_link)
+    for where, seconds, state, pattern in (
+        (nullcontext(NOBODY), 60.0, "absent", r"nothing listens at .*:9 \(Connection refused\): start the server, or"),
+        (full(), 0.1, "absent", r"no answer from .* in 0\.1 s: a firewall drops packets, or the host is off"),
+        (web_server(), 60.0, "wrong", r"no tacit server \(it says 'HTTP/1\.1 400 Bad Request'\): correct the address"),
+        (zeromq(), 60.0, "wrong", "is another service of ZeroMQ, without CURVE: correct the address"),
+        (
+            zeromq(keys["owner"]), 60.0, "wrong",
+            "has another key than server in the roster: compare fingerprints .*, and get the server's own;",
+        ),
+    ):  # fmt: skip
+        with where as address:
+            found = asyncio.run(probed(SERVER, address, keys["client-1"], roster, seconds=seconds))
+        assert [one for one, _ in found[:-1]] == ["ok"] * (1 if state == "absent" else 2)
+        assert (found[-1][0], bool(re.search(pattern, found[-1][1]))) == (state, True), found
+    silent = why_no_link(MODEL_OWNER, NOBODY, roster.server, b"")
+    assert silent.endswith("says nothing: it is no tacit model owner, or one that is stopped or overloaded")
 
 
-@pytest.mark.usefixtures("hasty")
-def test_a_server_with_another_key(hosts: Hosts, server: Process, tacit: Invoke) -> None:
-    """Its roster is of another federation, in which this client is too. The server tells of it as well."""
-    (hosts.path / "foreign").mkdir()
-    hosts.command("foreign", "keys", "new", "server", "--role", "server")
-    cards = [str(hosts.path / "foreign" / "server.card"), str(hosts.path / "client-1.card")]
-    hosts.command("foreign", "roster", "make", "--out", "roster.toml", *cards)
-    path = hosts.client("client-1", more=f'roster = "{hosts.path / "foreign" / "roster.toml"}"')
-    pattern = "has another key than server in the roster: compare fingerprints of the roster by telephone"
-    expect(tacit("preflight", path), "curve", "wrong", pattern)
-    server.until("stranger: reason a handshake failed")
+@pytest.mark.asyncio
+async def test_a_peer_that_answers_and_one_that_refuses_the_key(office: Office) -> None:
+    keys, roster = office.keys, office.roster("server", "client-1")
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as endpoint:
+
+        async def answer() -> None:
+            while True:
+                event = await endpoint.receive()
+                if isinstance(event, Received):
+                    assert decode(event.frames, MESSAGES).kind is Resume
+                    refusal = Abort(code=Code.SESSION, detail="no such session", culprit="")
+                    await endpoint.send("client-1", frames(refusal, MESSAGES, sender="server"))
+
+        answering = asyncio.create_task(answer())
+        assert await probed(SERVER, endpoint.address, keys["client-1"], roster) == [
+            ("ok", "127.0.0.1 is 127.0.0.1"),
+            ("ok", f"{endpoint.address} accepts connections"),
+            ("ok", "it has the key of server, and knows this party's"),
+            ("ok", "2 of the protocol, as the server's"),
+        ]
+        *_, refused = await probed(SERVER, endpoint.address, keys["client-2"], roster)
+        assert refused[0] == "wrong"
+        assert re.search("does not know this key .*; ask its operator .* to add 'client-2' with this key", refused[1])
+        answering.cancel()
 
 
-def test_a_client_that_the_server_does_not_know(hosts: Hosts, server: Process, tacit: Invoke) -> None:
-    (hosts.path / "client-7").mkdir()
-    hosts.command("client-7", "keys", "new", "client-7", "--role", "client")
-    cards = [str(hosts.path / "server.card"), str(hosts.path / "client-7" / "client-7.card")]
-    hosts.command("client-7", "roster", "make", "--out", "roster.toml", *cards)
-    path = hosts.client("client-7", source="../client-1/own.npz")
-    expect(
-        tacit("preflight", path), "curve", "wrong", "does not know this key .*; ask its operator .* to add 'client-7'"
+def test_versions() -> None:
+    """Whether the answer is in the peer's protocol, or in that of a party that it may be mistaken for."""
+    other = Kinds(protocol="another", version=9, types=MESSAGES)
+    abort = Abort(code=Code.VERSION, detail="protocol version 9, here 3", culprit="")
+    refusal = Abort(code=Code.SESSION, detail="no such session", culprit="")
+    check_version(SERVER, NOBODY, frames(refusal, MESSAGES, sender="server"))
+    for peer, message, kinds, expected in (
+        (SERVER, abort, MESSAGES, "protocol version 9, here 3"),
+        (SERVER, refusal, other, "protocol version 9, here 2 of a federation: install the same release"),
+        (
+            SERVER,
+            refusal,
+            INFERENCE_MESSAGES,
+            f"what listens at {NOBODY} is a model owner of private inference: correct",
+        ),
+        (MODEL_OWNER, refusal, MESSAGES, f"{NOBODY} is the server of a federation: correct the address"),
+        (DEALER, refusal, other, "protocol version 9, here 3 of private inference: install the same release"),
+        (SUMS, refusal, INFERENCE_MESSAGES, f"{NOBODY} is where the dealer deals, and not where it sums"),
+    ):
+        with pytest.raises((NotReady, RemoteProtocolError), match=expected):
+            check_version(peer, NOBODY, frames(message, kinds, sender="server"))
+    with pytest.raises(NotReady, match="it is busy, or bars this party; its log says why") as silent:
+        check_version(SERVER, NOBODY, ())
+    assert silent.value.state == "untested"
+
+
+def looked(result: Result) -> dict[str, tuple[str, str]]:
+    """State and detail of every line on the screen."""
+    lines = (
+        re.fullmatch(r"([a-z-]+) +(ok|warning|untested|absent|wrong) +(.*)", one) for one in result.stdout.splitlines()
     )
-    server.until("stranger: reason this key is not in the roster")
+    return {line[1]: (line[2], line[3]) for line in lines if line is not None}
 
 
-def test_another_version(hosts: Hosts, server: Process, tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server refuses it by name, and hears no more of that client: the next look says so."""
-    path = hosts.client("client-4")
-    with monkeypatch.context() as other:
-        other.setitem(vars(MESSAGES), "version", 4)
-        pattern = "protocol version 2, here 4 of a federation: install the same release on both sides"
-        expect(tacit("preflight", path), "version", "wrong", pattern)
-    server.until("refused: member client-4, code VERSION")
-    monkeypatch.setattr(reach, "SECONDS", 15.0)
-    expect(tacit("preflight", path), "version", "untested", "it is busy, or bars this party; its log says why")
+def test_exit_status_and_the_file_for_programs(office: Office, tacit: Invoke, tmp_path: Path) -> None:
+    def written(name: str, text: str) -> Path:
+        path = office.path / name / "party.toml"
+        path.write_text(f'role = "{ROLES[name]}"\nkey = "{name}.key"\n{text}\n')
+        return path
+
+    copy = tmp_path / "found.json"
+    dealer = written("dealer", f'bind = "{ANYWHERE}"')
+    ready = tacit("preflight", dealer, "--json", copy)
+    assert (ready.exit_code, ready.stderr) == (0, "")
+    assert tuple(looked(ready)) == LINES["dealer"]
+    kept = check_output(copy, "preflight")
+    assert kept["role"] == "dealer"
+    assert {one["check"]: (one["state"], one["detail"]) for one in kept["findings"]} == looked(ready)
+    client = written("client-1", f'connect = "{NOBODY}"\n[data]\nsource = "own.npz"')
+    absent = tacit("preflight", client)
+    assert (absent.exit_code, absent.stderr) == (4, "tacit: ready, but the server was not reached\n")
+    owner = written("owner", f'bind = "{ANYWHERE}"\ndealer = "{NOBODY}"\nmodel = "{office.student}"')
+    absent = tacit("preflight", owner)
+    assert (absent.exit_code, absent.stderr) == (4, "tacit: ready, but one of the others was not reached\n")
+    client.write_text(client.read_text().replace("own.npz", "none.npz"))
+    wrong = tacit("preflight", client)
+    assert (wrong.exit_code, wrong.stderr) == (1, "tacit: not ready: see the lines above that are wrong\n")
+    changed(tmp_path)
+    refused = tacit("preflight", dealer, tmp_path / "changed.toml")
+    expected = 'tacit: role = "dealer": private inference has no experiment: leave the file out\n'
+    assert (refused.exit_code, refused.stderr) == (2, expected)
+    refused = tacit("preflight", written("client-1", 'connect = "tcp://fd00::5:7007"'))
+    assert (refused.exit_code, looked(refused)) == (2, {})
+    assert "brackets: tcp://[fd00::5]:7007" in refused.stderr
 
 
-def test_a_party_that_runs_is_left_alone(hosts: Hosts, server: Process, tacit: Invoke) -> None:
-    """A second link of the same party would take the place of its own."""
-    running = hosts.start("client-2", "client", "party.toml", "--stay")
-    running.until("accepted")
-    result = preflight(hosts, tacit, hosts.path / "client-2" / "party.toml")
-    expect(result, "tcp", "untested", "a process of this party has its link to the server now: `tacit status`")
-    assert looked(result)["folder"] == (
-        "ok",
-        f"{hosts.path / 'client-2' / 'state'}; a process of this party has it now",
-    )
-    assert running.process.poll() is None
+@pytest.mark.end_to_end
+def test_a_client_beside_its_server(tmp_path: Path, tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that tests itself does not join, and the server does not begin, or wait for it."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 60.0)
+    with running_hosts(tmp_path, clients=3) as hosts:
+        experiment = hosts.experiment()
+        server = hosts.start("server", "server", "party.toml", "experiment.toml")
+        server.until("listens at")
+        result = tacit("preflight", hosts.client("client-1"), experiment)
+        assert (result.exit_code, result.stderr) == (0, "")
+        found = looked(result)
+        assert tuple(found) == LINES["client"]
+        assert {state for state, _ in found.values()} == {"ok"}
+        of_server = looked(tacit("preflight", hosts.path / "server" / "party.toml"))
+        assert of_server["roster"] == found["roster"]
+        assert of_server["address"][0] == "untested"
+        log = hosts.path / "server" / "state" / "runs" / "0001-small" / "events" / "server.jsonl"
+        events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+        assert "link-up" in events
+        assert {"joined", "left", "refused", "stranger", "round"}.isdisjoint(events)
 
 
-@contextmanager
-def taken() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f'bind = "tcp://127.0.0.1:{listening.getsockname()[1]}"'
-
-
-@pytest.mark.parametrize(
-    ("text", "experiment", "check", "state", "pattern"),
-    [
-        (taken, {}, "address", "wrong", "cannot listen at .*: Address already in use; use an address of this host"),
-        (
-            'bind = "tcp://127.0.0.1:*"\ntell = ["tcp://127.0.0.1:9"]',
-            {},
-            "address",
-            "warning",
-            r"tell = 'tcp://127\.0\.0\.1:9' does not lead back here: nothing listens at",
-        ),
-        (
-            'bind = "tcp://127.0.0.1:*"\n[data]\nsource = "../client-1/own.npz"',
-            {},
-            "images",
-            "wrong",
-            "holds no test images",
-        ),
-        (
-            'bind = "tcp://127.0.0.1:*"',
-            {"clients": "9"},
-            "experiment",
-            "wrong",
-            r"federation\.clients = 9: the roster has 4",
-        ),
-    ],
-    ids=["in use", "told", "images", "clients"],
-)
-def test_what_a_server_lacks(
-    hosts: Hosts, tacit: Invoke, text: Any, experiment: dict[str, str], check: str, state: str, pattern: str
+@pytest.mark.end_to_end
+def test_a_data_owner_beside_dealer_and_model_owner(
+    tmp_path: Path, tacit: Invoke, student: Path, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed("client-1", **experiment)(hosts)
-    chosen = hosts.path / "client-1" / "experiment.toml"
-    head = 'directory = "idle"\n'
-    if isinstance(text, str):
-        expect(tacit("preflight", party(hosts, "server", "server.key", head + text), chosen), check, state, pattern)
-    else:
-        with text() as said:
-            expect(tacit("preflight", party(hosts, "server", "server.key", head + said), chosen), check, state, pattern)
-
-
-def test_an_address_that_leads_back_is_told(hosts: Hosts, tacit: Invoke) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        address = f"tcp://127.0.0.1:{found.getsockname()[1]}"
-    path = party(hosts, "server", "server.key", f'directory = "idle"\nbind = "{address}"\ntell = ["{address}"]')
-    result = tacit("preflight", path, hosts.path / "server" / "experiment.toml")
-    assert looked(result)["address"] == ("ok", f"can listen at {address}, reached at {address}")
-
-
-@pytest.mark.parametrize(
-    ("text", "pattern"),
-    [
-        ('role = "miner"\n', 'role = "miner": expected'),
-        ('role = "client"\nkey = "k"\nconnect = "tcp://fd00::5:7007"\n', r"brackets: tcp://\[fd00::5\]:7007"),
-    ],
-)
-def test_wrong_input(tmp_path: Path, tacit: Invoke, text: str, pattern: str) -> None:
-    path = tmp_path / "party.toml"
-    path.write_text(text)
-    result = tacit("preflight", path)
-    assert result.exit_code == 2
-    assert re.fullmatch(f"tacit: .*{pattern}.*\n", result.stderr)
-    assert looked(result) == {}
+    """No session begins; then it asks, and there is nothing left to ask."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 60.0)
+    house = House(tmp_path, tacit, student, images)
+    try:
+        serving = {name: house.start(name) for name in ("dealer", "owner")}
+        for process in serving.values():
+            process.until("listens at")
+        result = tacit("preflight", house.alice(batch=5))
+        found = looked(result)
+        assert (result.exit_code, result.stderr, tuple(found)) == (0, "", LINES["alice"])
+        assert {state for state, _ in found.values()} == {"ok"}
+        for name in serving:
+            assert not house.events(name, "agreed") + house.events(name, "pass")
+        assert house.events("dealer", "session") == []
+        (refused,) = house.events("dealer", "refused")
+        assert (refused["member"], refused["code"]) == ("alice", "MALFORMED")
+        alice = house.start("alice")
+        assert alice.end() == 0, alice.everything
+        found = looked(tacit("preflight", house.path / "alice" / "party.toml"))
+        assert found["answers"][1].startswith("12 of 12 images are answered, by the model ")
+        assert found["terms"] == ("untested", "all 12 images are answered: nobody will be asked")
+    finally:
+        house.stop()

@@ -1,0 +1,744 @@
+"""Check, before a session, that a party has what it will need: one finding per line, with the remedy.
+
+A check is a function that returns the text of its finding, with a value that later checks use if there is one, and
+raises where something is missing. What the rest of the program raises for the party's owner to mend contains the remedy
+already. A check that is given the result of one that did not pass is not made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import wraps
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from tacit.models.configuration import DataConfiguration
+from tacit.models.data import normalise, read, statistics
+from tacit.models.datasets.samples import Images, Samples, Source
+from tacit.models.device import resolve_device
+from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES
+from tacit.models.workload import check_installed
+from tacit.parties.hosting.answers import Answers, AnswersError
+from tacit.parties.hosting.client_host import own_images as client_source
+from tacit.parties.hosting.data_owner_host import interface_of, own_answers, wanted
+from tacit.parties.hosting.folder import PartyFolder
+from tacit.parties.hosting.inference_host import kept_salt
+from tacit.parties.hosting.learned import Learned, read_learned
+from tacit.parties.hosting.learner_host import own_source
+from tacit.parties.hosting.opening import MENDABLE
+from tacit.parties.hosting.own_images import OwnImages, own_images
+from tacit.parties.hosting.party_file import PartyFileError
+from tacit.parties.hosting.party_schema import (
+    ClientFile,
+    DataOwnerFile,
+    DealerFile,
+    ListeningFile,
+    ModelOwnerFile,
+    PartyFile,
+    ServerFile,
+)
+from tacit.parties.hosting.peer_probe import (
+    DEALER,
+    MODEL_OWNER,
+    SERVER,
+    SUMS,
+    TEACHER,
+    NotReady,
+    Peer,
+    State,
+    probe,
+)
+from tacit.parties.hosting.resources import available_memory
+from tacit.parties.hosting.server import ServerImages, first_configuration, standing_in, task_of
+from tacit.parties.hosting.server_host import begun_run, check_roster, server_images
+from tacit.parties.inference.private_model import PrivateModel, public_of
+from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.task import class_digest, configure
+from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.links.keys import PartyKeys, generate, load
+from tacit.parties.links.roster import check_own, read_roster
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.protections.sides import TaskError
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.served import read_served
+from tacit.parties.session.journal import JournalFile
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.data_owner import InferenceDataOwner
+from tacit.protocol.inference.results import Agreed, InferenceEnded
+from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
+from tacit.protocol.session.groups import check_group, journalled_group
+from tacit.protocol.session.rounds import JournalEntry
+from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.configuration import Configuration
+
+ANSWER_SECONDS: Final = 4.0
+"""How long an answer is waited for; a peer that is there answers at once."""
+_CLOCK_SECONDS: Final = 60.0
+"""A file may be newer than the clock by so much."""
+_EVENTS_MEGABYTES: Final = 50
+"""Room for event logs, journal and report, which are small."""
+_MEGABYTE: Final = 1_000_000
+_FLOAT: Final = 4
+_SHOWN_CLASSES: Final = 8
+_MENDABLE: Final = (NotReady, RemoteProtocolError, TaskError, AnswersError, *MENDABLE)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check found. `absent`: there is no peer to be tested against; that may change by itself."""
+
+    check: str
+    state: State
+    detail: str
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A finding, and a value for the checks that follow."""
+
+    finding: Finding
+    value: Any = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether checks that need this one can be made."""
+        return self.finding.state in ("ok", "warning")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """An experiment, what is known of its images, and what the server will propose."""
+
+    experiment: Experiment
+    images: ServerImages
+    proposal: Configuration
+
+
+Look = Callable[..., str | tuple[str, Any]]
+
+
+def check(name: str) -> Callable[[Look], Callable[..., CheckResult]]:
+    """Make a function of files and values a check: it may be given results in the place of values, and more of them
+    that must have passed."""
+
+    def decorate(look: Look) -> Callable[..., CheckResult]:
+        @wraps(look)
+        def run(*given: object, needs: Sequence[CheckResult] = ()) -> CheckResult:
+            if left_out := _left_out(name, [one for one in (*given, *needs) if isinstance(one, CheckResult)]):
+                return left_out
+            try:
+                found = look(*(one.value if isinstance(one, CheckResult) else one for one in given))
+            except _MENDABLE as error:
+                return _failed(name, error)
+            return _passed(name, *((found,) if isinstance(found, str) else found))
+
+        return run
+
+    return decorate
+
+
+def _passed(name: str, detail: str, value: object = None) -> CheckResult:
+    return CheckResult(Finding(name, "ok", " ".join(detail.split())), value)
+
+
+def _failed(name: str, error: Exception) -> CheckResult:
+    state = error.state if isinstance(error, NotReady) else "wrong"
+    detail = error.detail if isinstance(error, RemoteProtocolError) else str(error)
+    return CheckResult(Finding(name, state, " ".join(detail.split())))
+
+
+def _left_out(name: str, needs: Sequence[CheckResult]) -> CheckResult | None:
+    lacking = [need.finding.check for need in needs if not need.passed]
+    return CheckResult(Finding(name, "untested", f"waits for {', '.join(lacking)}")) if lacking else None
+
+
+# Checks of every party: its own host.
+
+
+@check("key")
+def check_key(file: PartyFile) -> tuple[str, PartyKeys]:
+    """The key file exists, only its owner can read it, and its keys belong together."""
+    keys = load(Path(file.key))
+    return f"{file.key} is of {keys.name}, and its owner's alone", keys
+
+
+@check("roster")
+def check_roster_file(file: PartyFile, keys: PartyKeys) -> tuple[str, Roster]:
+    """The roster has this party with these keys and this role; for private inference it has one dealer."""
+    roster = read_roster(Path(file.roster))
+    check_own(roster, keys, file.enrolled, where=file.roster)
+    if not isinstance(file, ServerFile | ClientFile):
+        _ = roster.dealer
+    groups = f" in {len(roster.groups)} groups" if roster.groups else ""
+    return f"fingerprint {roster.fingerprint}, {len(roster.clients)} clients{groups}; compare it by telephone", roster
+
+
+@check("folder")
+def check_folder(file: PartyFile) -> str:
+    """Everything that the party writes can be written."""
+    folder = PartyFolder(Path(file.directory))
+    if folder.is_held():
+        return f"{folder.path}; a process of this party has it now"
+    for part in (folder.path, *(folder.path / name for name in ("events", "journal", "logs", "runs", "answers"))):
+        there = _nearest(part)
+        if not there.is_dir():
+            raise NotReady(f"{there} is no folder: move it away, or name another folder as `directory`")
+        try:
+            tempfile.TemporaryFile(dir=there).close()
+        except OSError:
+            raise NotReady(
+                f"{there} cannot be written by this user: give it the folder, or name another `directory`"
+            ) from None
+    return f"{folder.path}, which can be written"
+
+
+@check("clock")
+def check_clock(file: PartyFile) -> str:
+    """The clock is not behind the party's own files, and is synchronised.
+
+    No message has a time in it, and no deadline goes by this clock; logs do, and people who compare them.
+    """
+    now = time.time()
+    for path in map(Path, (file.key, file.roster)):
+        ahead = path.stat().st_mtime - now if path.exists() else 0.0
+        if ahead > _CLOCK_SECONDS:
+            raise NotReady(f"it is {ahead / 60:.0f} min behind the file {path}: set it right, or touch the file")
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    synchronised = clock_is_synchronised()
+    if synchronised is None:
+        raise NotReady(
+            f"{shown}; this system does not say whether it is synchronised: compare it with the others", "untested"
+        )
+    if not synchronised:
+        raise NotReady(
+            f"{shown}; nothing synchronises it: switch NTP on (timedatectl set-ntp true), for the logs' times",
+            "warning",
+        )
+    return f"{shown}, synchronised"
+
+
+def clock_is_synchronised() -> bool | None:
+    """Whether the kernel says so; None if it does not say."""
+    try:
+        adjtimex = ctypes.CDLL(None).adjtimex
+    except (OSError, AttributeError):
+        return None
+    # A struct timex of zeros, which is more than 200 bytes long, asks and changes nothing; 5 is TIME_ERROR.
+    answer = int(adjtimex(ctypes.create_string_buffer(1024)))
+    return None if answer < 0 else answer != 5
+
+
+@check("disk")
+def check_disk(file: PartyFile, model_bytes: int = 0) -> str:
+    """There is room for logs and models."""
+    needed = (_EVENTS_MEGABYTES + file.log.megabytes * (file.log.files + 1)) * _MEGABYTE
+    # A model is written beside the former one, which it then replaces.
+    needed += 2 * model_bytes
+    free = shutil.disk_usage(_nearest(Path(file.directory))).free
+    room = f"{free / _MEGABYTE:,.0f} MB free, {needed / _MEGABYTE:,.0f} MB needed"
+    if free < needed:
+        raise NotReady(f"{room} for logs (log.megabytes, log.files) and models: make room, or name another `directory`")
+    return room
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the nearest above it that exists."""
+    path = Path(os.path.abspath(path))
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _running(file: PartyFile) -> bool:
+    """Whether a process of this party has its folder, and its links."""
+    return PartyFolder(Path(file.directory)).is_held()
+
+
+def _check_memory(needed: int, what: str = "weights, images, and the longest round of a pass") -> str:
+    available = available_memory()
+    least = f"at least {math.ceil(needed / _MEGABYTE):,} MB needed for {what}"
+    if available is None:
+        raise NotReady(f"{least}; this system does not say what is available", "untested")
+    room = f"{least}, {available / _MEGABYTE:,.0f} MB available"
+    if available < needed:
+        raise NotReady(f"{room}: take a host with more memory, raise its limit, or choose a smaller model")
+    return room
+
+
+# Checks of the parties of a federation. The experiment is the server's; a client may be handed it, as it is the roster.
+
+
+@check("images")
+def check_client_images(file: ClientFile) -> str | tuple[str, Source]:
+    """Every training image can be read; a function of the client's own is called in the session only."""
+    if factory := file.data.factory:
+        check_installed("data.factory", factory)
+        return f"{factory} is installed, and is asked for data on the day"
+    source = client_source(file)
+    return _described_images(source.train, "training", file.data.source), source
+
+
+@check("images")
+def check_server_images(file: ServerFile, experiment: Experiment | None) -> str | tuple[str, Source]:
+    """Every test image can be read, if there are any."""
+    own = file.data
+    if own is None:
+        return "none: accuracy will be that of the clients on their own images, by the secure sum"
+    classes = own.classes or (experiment.data.classes if experiment else ())
+    source = read(msgspec.structs.replace(own, classes=classes))
+    if not len(source.test.images):
+        raise NotReady(f"data.source {own.source!r} holds no test images: name others, or leave out [data]")
+    return _described_images(source.test, "test", own.source), source
+
+
+def _described_images(samples: Samples, part: str, where: str) -> str:
+    _decode_some(samples.images)
+    kind = {1: "grey", 3: "coloured"}.get(samples.images.channels, f"{samples.images.channels}-channel")
+    return f"{len(samples.images):,} {kind} {part} images in {where}, of {len(np.unique(samples.labels))} classes"
+
+
+def _decode_some(images: Images) -> None:
+    """Decode a sample of the images that stands for all. ValueError, OSError."""
+    statistics(images, image_size=32)
+
+
+@check("experiment")
+def check_client_experiment(file: ClientFile, experiment: Experiment | None) -> tuple[str, PlannedRun]:
+    """An experiment was named, and a model follows from it."""
+    experiment = _named(experiment)
+    agreed = _agreed_data(experiment)
+    for name, value, accepted in file.policy.complaints(experiment):
+        if name in experiment.factories:
+            # What is not accepted is not imported either.
+            raise ValueError(f'{name} = "{value}": this client accepts {accepted}')
+    if len(experiment.protection.shown(np.arange(len(agreed.classes)), len(agreed.classes))):
+        scheme = experiment.protection.scheme
+        raise NotReady(f'protection.scheme = "{scheme}" shows images that the server has', "untested")
+    plan = _plan(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std))
+    return _described_plan(plan), plan
+
+
+def _agreed_data(experiment: Experiment) -> DataConfiguration:
+    """The experiment's [data]; where a secure sum will fill in values, with others in their place. NotReady."""
+    agreed = experiment.data
+    if agreed.factory:
+        return agreed
+    if agreed.channels:
+        agreed = standing_in(agreed, agreed.channels)
+    if not agreed.classes or not agreed.mean:
+        raise NotReady(
+            "the experiment leaves data.classes, data.channels, data.mean or data.std to the server's own file",
+            "untested",
+        )
+    return agreed
+
+
+@check("experiment")
+def check_server_experiment(file: ServerFile, experiment: Experiment | None, roster: Roster) -> tuple[str, PlannedRun]:
+    """The experiment can be run with this roster and these images, and after the last run."""
+    begun = begun_run(PartyFolder(Path(file.directory)), experiment)
+    if experiment is None and begun is not None:
+        experiment = begun.experiment
+    experiment = _named(experiment)
+    check_roster(experiment, roster)
+    plan = _plan(experiment, server_images(file, experiment))
+    where = "" if begun is None else f"; goes on after round {begun.completed}, in {begun.run.path}"
+    return _described_plan(plan) + where, plan
+
+
+def _named(experiment: Experiment | None) -> Experiment:
+    if experiment is None:
+        raise NotReady(
+            "no experiment was named; name its file to test it: tacit preflight PARTY.toml EXPERIMENT.toml", "untested"
+        )
+    return experiment
+
+
+def _plan(experiment: Experiment, images: ServerImages) -> PlannedRun:
+    """Configure the experiment, with a model that takes no memory. ValueError."""
+    task = task_of(experiment, images)
+    bare = msgspec.structs.replace(task.model, pretrained=False, checkpoint="")
+    # A function of the owner's own may read weights.
+    with nullcontext() if bare.factory else torch.device("meta"):
+        model = msgspec.structs.replace(task, model=bare).build()
+    ring_bits = experiment.aggregation.ring_bits or None
+    return PlannedRun(experiment, images, configure(experiment.terms(), task, model, ring_bits=ring_bits))
+
+
+def _described_plan(plan: PlannedRun) -> str:
+    wanted = plan.experiment.federation
+    parameters = sum(plan.proposal.tensor_sizes)
+    return f"{plan.experiment.name}: {parameters:,} parameters, clients: {wanted.clients}, rounds: {wanted.rounds}"
+
+
+@check("classes")
+def check_client_classes(file: ClientFile, experiment: Experiment | None, source: Source | None) -> str:
+    """The list of classes is the server's."""
+    own = _own(file, source).class_names
+    agreed = () if experiment is None else experiment.data.classes
+    if not agreed:
+        return f"{_described_classes(own)}; compare the digest with the server's"
+    if own == agreed:
+        return f"{_described_classes(own)}, as the experiment has them"
+    lacking, surplus = ([name for name in one if name not in other] for one, other in ((agreed, own), (own, agreed)))
+    parts = [
+        f"{what} {', '.join(names[:_SHOWN_CLASSES])}{', ...' * (len(names) > _SHOWN_CLASSES)}"
+        for what, names in (("lacks", lacking), ("has more:", surplus))
+        if names
+    ]
+    difference = " and ".join(parts) or "has another order"
+    raise NotReady(f"this party's list {difference}: set data.classes to the list of the experiment")
+
+
+@check("classes")
+def check_server_classes(plan: PlannedRun) -> str:
+    """There is a list of classes, which clients compare."""
+    if plan.experiment.data.factory:
+        raise NotReady("clients have data of their own, of which no class is known here", "untested")
+    return _described_classes(plan.images.class_names)
+
+
+def _described_classes(names: Sequence[str]) -> str:
+    digest = class_digest(names).hex()[:16]
+    shown = ", ".join(names[:_SHOWN_CLASSES]) + ", ..." * (len(names) > _SHOWN_CLASSES)
+    return f"{len(names)} ({shown}), digest {' '.join(digest[at : at + 4] for at in range(0, len(digest), 4))}"
+
+
+def _own(file: ClientFile, source: Source | None) -> Source:
+    if source is None:
+        raise NotReady(f'data.factory = "{file.data.factory}": its data are what that returns', "untested")
+    return source
+
+
+@check("policy")
+def check_policy(file: ClientFile, roster: Roster, plan: PlannedRun) -> str:
+    """This client's policy accepts what the server will propose."""
+    proposal, own = plan.proposal, file.policy
+    if plan.experiment.data.statistics == "sum":
+        own.check(first_configuration(plan.experiment, plan.images))
+    own.check(proposal)
+    own.check_groups(proposal, [len(group) for group in roster.groups])
+    parameters = own.check_cohort(proposal, proposal.clients)
+    return f"accepts {proposal.scheme}, {proposal.mode} mode, threshold {parameters.threshold} of {proposal.clients}"
+
+
+@check("journal")
+def check_journal(file: ClientFile, keys: PartyKeys, roster: Roster) -> str:
+    """The client's former rounds can be read, and it is in its former group."""
+    if _running(file):
+        raise NotReady("a process of this party has it now", "untested")
+    lines = JournalFile(PartyFolder(Path(file.directory)).journal(keys.name)).read()
+    check_group(journalled_group(lines), roster, keys.name)
+    stages = sum(isinstance(line, JournalEntry) for line in lines)
+    return f"{stages} stages of rounds" if lines else "empty: this client was in no round yet"
+
+
+@check("memory")
+def check_client_memory(file: ClientFile, source: Source | None, plan: PlannedRun) -> str:
+    """There is memory for the model, an update, its masks, and the images."""
+    trained = TRAINING_BYTES[plan.experiment.training.optimizer] * sum(plan.proposal.tensor_sizes)
+    images = _pixel_bytes(plan, _own(file, source).train)
+    # The vector, a mask that is added to it, and its bytes while they are sent.
+    return _check_memory(trained + 3 * _vector_bytes(plan.proposal) + images, "model, vectors and images")
+
+
+@check("memory")
+def check_server_memory(roster: Roster, source: Source | None, plan: PlannedRun) -> str:
+    """There is memory for the model, and for the vectors that arrive at a time."""
+    images = 0 if source is None else _pixel_bytes(plan, source.test)
+    # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
+    vectors = min(plan.proposal.clients, (2 if roster.groups else 1) * UPLOADS) + 1
+    kept = KEEPING_BYTES * sum(plan.proposal.tensor_sizes)
+    return _check_memory(kept + vectors * _vector_bytes(plan.proposal) + images, "model, vectors and images")
+
+
+def _pixel_bytes(plan: PlannedRun, samples: Samples) -> int:
+    return _FLOAT * len(samples.images) * len(plan.images.mean) * plan.experiment.model.image_size**2
+
+
+def _vector_bytes(proposal: Configuration) -> int:
+    packing = proposal.packing()
+    return int(packing.length * np.dtype(packing.ring.word).itemsize)
+
+
+@check("training")
+def check_training(file: ClientFile, source: Source, plan: PlannedRun) -> str:
+    """The images fit the task, and there is a model to train on them."""
+    size, device = plan.experiment.model.image_size, resolve_device(file.device)
+    data = normalise(source, image_size=size, mean=plan.images.mean, std=plan.images.std)
+    Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device)
+    return f"{len(data.y_train)} images of {size} x {size} pixels fit the model, on {device.type}"
+
+
+# Checks of the parties of private inference, and of learning beside a model.
+
+
+@check("model")
+def check_model(file: ModelOwnerFile) -> tuple[str, PrivateModel]:
+    """The model can be read, and offered."""
+    device, salt = resolve_device(file.device), PartyFolder(Path(file.directory)).salt
+    kept = salt.exists()
+    model = read_served(Path(file.model)).prepared(salt=kept_salt(salt) if kept else None)
+    sizes = model.terms(
+        input=file.input, results=file.results, most_images=file.most_images, most_batch=file.most_batch
+    ).sizes
+    which = model.commitment.hex() if kept else "without a commitment before its first start"
+    if (learning := file.adaptation) is not None:
+        which = f"{which}; {len(learning.classes)} classes are learned beside it"
+    return f"{which}: {_takes(sizes)}, {sizes.blocks} blocks, {sizes.classes} classes, on {device.type}", model
+
+
+@check("memory")
+def check_model_owner_memory(file: ModelOwnerFile, model: PrivateModel) -> str:
+    """There is memory for the weights, and a pass of as many images as are offered."""
+    return _check_memory(_pass_bytes(model.public.sizes, file.most_batch, known=file.input == "known"))
+
+
+@check("images")
+def check_inference_images(file: DataOwnerFile) -> tuple[str, OwnImages]:
+    """The images to ask about can be decoded."""
+    found = own_images(file.images)
+    _decode_some(found.samples().images)
+    labels = "" if found.labels is None else f", of {len(set(found.labels))} classes"
+    return f"{len(found.names):,} in {file.images}{labels}", found
+
+
+@check("images")
+def check_learning_images(file: DataOwnerFile) -> str:
+    """The images to learn from can be decoded, and fill a batch at least."""
+    found = own_source(file)
+    _decode_some(found.train.images)
+    return f"{len(found.train.images):,} training images of {len(found.class_names)} classes"
+
+
+@check("learned")
+def check_learned(file: DataOwnerFile) -> tuple[str, Learned]:
+    """The adapters that were learned can be read."""
+    found = read_learned(PartyFolder(Path(file.directory)))
+    return f"{len(found.classes)} classes, after round {found.round}, beside the model {found.weights}", found
+
+
+@check("answers")
+def check_answers(file: DataOwnerFile, images: OwnImages, learned: Learned | None) -> tuple[str, Answers]:
+    """Former answers can be read."""
+    if _running(file):
+        raise NotReady("a process of this party writes them now", "untested")
+    known = own_answers(PartyFolder(Path(file.directory)), images, learned)
+    if known.by is None:
+        return "none yet", known
+    return f"{known.count} of {len(images.names)} images are answered, by the model {known.by.weights}", known
+
+
+@check("terms")
+def check_terms(
+    file: DataOwnerFile,
+    keys: PartyKeys,
+    roster: Roster,
+    images: OwnImages,
+    answers: Answers,
+    offer: Sequence[bytes],
+) -> tuple[str, Agreed]:
+    """The policy, and former answers, go with the model owner's offer."""
+    if answers.count == len(images.names):
+        raise NotReady(f"all {len(images.names)} images are answered: nobody will be asked", "untested")
+    wish, policy = wanted(file, images, answers)
+    owner = InferenceDataOwner(keys.name, roster, wish=wish, policy=policy, patience=math.inf)
+    owner.start(0.0)
+    agreed = None
+    for output in owner.feed(offer, 0.0):
+        if isinstance(output, InferenceEnded):
+            raise NotReady(f"{output.culprit}: {output.detail}")
+        if isinstance(output, Agreed):
+            agreed = output
+    assert agreed is not None
+    terms = agreed.terms
+    interface_of(public_of(terms), answers)
+    return (
+        f"model {terms.weights.hex()}, {terms.input} input, {terms.sizes.classes} classes; {_takes(terms.sizes)}",
+        agreed,
+    )
+
+
+@check("memory")
+def check_data_owner_memory(agreed: Agreed) -> str:
+    """There is memory for the masked weights, the images, and a pass."""
+    sizes = agreed.terms.sizes
+    pixels = _FLOAT * agreed.images * sizes.channels * sizes.side**2
+    return _check_memory(_pass_bytes(sizes, agreed.batch, known=agreed.terms.input == "known") + pixels)
+
+
+@check("pixels")
+def check_pixels(file: DataOwnerFile, images: OwnImages, answers: Answers, agreed: Agreed) -> str:
+    """All images can be brought to the size that the model takes."""
+    device = resolve_device(file.device)
+    interface = interface_of(public_of(agreed.terms), answers)
+    prepared = images.prepared(interface, side=agreed.terms.sizes.side, first=answers.count)
+    return f"{len(prepared):,} images fit the model, {agreed.batch} at a time, on {device.type}"
+
+
+def _takes(sizes: Sizes) -> str:
+    return f"it takes images of {sizes.channels} x {sizes.side} x {sizes.side}"
+
+
+def _pass_bytes(sizes: Sizes, batch: int, *, known: bool) -> int:
+    """Bytes that either owner needs at least: the weights, as numbers, and what both open in a round."""
+    longest = max(each.model_owner_bytes + each.data_owner_bytes for each in pass_rounds(sizes, batch, known=known))
+    return sum(weight_bytes(sizes)) + longest
+
+
+# Checks of addresses: the party's own, and those of its peers.
+
+
+@check("address")
+def check_address(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
+    """The party can listen, and the addresses that it gives to others lead to it."""
+    if _running(file):
+        raise NotReady(
+            f"a process of this party listens at {file.bind} now: `tacit status` says how it stands", "untested"
+        )
+    return asyncio.run(_listen(file, keys, roster))
+
+
+async def _listen(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
+    own, seconds = roster.member(keys.name), ANSWER_SECONDS
+    async with await ServerEndpoint.bind(file.bind, keys=keys, roster=roster) as endpoint:
+        for address in file.tell:
+            try:
+                # A key that nobody knows: the endpoint that refuses it has shown that it has this party's.
+                await ClientEndpoint.connect(address, keys=generate("preflight"), server=own, connect_deadline=seconds)
+            except NotAdmittedError:
+                continue
+            except EndpointError as error:
+                raise NotReady(f"tell = {address!r} does not lead back here: {error}", "warning") from None
+        return f"can listen at {endpoint.address}" + (f", reached at {', '.join(file.tell)}" if file.tell else "")
+
+
+def check_peers(peers: Sequence[Peer], file: PartyFile, keys: CheckResult, roster: CheckResult) -> list[CheckResult]:
+    """Probe all peers at once; four findings for each: name, TCP, CURVE, version. The value of the last is the frames
+    of the peer's answer."""
+
+    async def all_peers() -> list[list[CheckResult]]:
+        return await asyncio.gather(*(_check_peer(peer, file, keys, roster) for peer in peers))
+
+    return list(chain(*asyncio.run(all_peers())))
+
+
+async def _check_peer(peer: Peer, file: PartyFile, keys: CheckResult, roster: CheckResult) -> list[CheckResult]:
+    stages = probe(peer, attrgetter(peer.address_key)(file), keys.value, roster.value, seconds=ANSWER_SECONDS)
+    results: list[CheckResult] = []
+    for stage in ("name", "tcp", "curve", "version"):
+        name, needs = peer.prefix + stage, results[-1:]
+        if stage == "tcp":
+            needs = [keys, roster, *needs]
+        result = _left_out(name, needs)
+        try:
+            if result is None and stage == "tcp" and _running(file):
+                raise NotReady(
+                    f"a process of this party has its link to the {peer.what} now: `tacit status` says how it stands",
+                    "untested",
+                )
+            results.append(result or _passed(name, *await anext(stages)))
+        except _MENDABLE as error:
+            results.append(_failed(name, error))
+    return results
+
+
+# The checks of each role, in the order in which they are shown.
+
+
+def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
+    """Check everything that this party will need, one thing after the other. PartyFileError for an experiment where it
+    has none."""
+    if experiment is not None and not isinstance(file, ServerFile | ClientFile):
+        raise PartyFileError(f'role = "{file.role}": private inference has no experiment: leave the file out')
+    return (result.finding for result in _results(file, experiment))
+
+
+def _results(file: PartyFile, experiment: Experiment | None) -> Iterator[CheckResult]:
+    yield (keys := check_key(file))
+    yield (roster := check_roster_file(file, keys))
+    yield (folder := check_folder(file))
+    yield check_clock(file)
+    match file:
+        case ServerFile():
+            yield from _server(file, experiment, keys, roster)
+        case ClientFile():
+            yield from _client(file, experiment, keys, roster, folder)
+        case DealerFile():
+            yield check_disk(file)
+            yield check_address(file, keys, roster)
+        case ModelOwnerFile():
+            yield (model := check_model(file))
+            yield check_model_owner_memory(file, model)
+            yield check_disk(file)
+            yield check_address(file, keys, roster)
+            yield from check_peers([DEALER], file, keys, roster)
+        case DataOwnerFile(adaptation=None):
+            yield from _data_owner(file, keys, roster, folder)
+        case DataOwnerFile(learns=None):
+            yield (images := check_inference_images(file))
+            yield (learned := check_learned(file, needs=[folder]))
+            yield check_answers(file, images, learned)
+            yield check_disk(file)
+            yield from check_peers([DEALER, TEACHER], file, keys, roster)
+        case DataOwnerFile():
+            yield check_learning_images(file)
+            yield check_disk(file)
+            yield from check_peers([DEALER, SUMS, TEACHER], file, keys, roster)
+
+
+def _server(
+    file: ServerFile, experiment: Experiment | None, keys: CheckResult, roster: CheckResult
+) -> Iterator[CheckResult]:
+    yield (source := check_server_images(file, experiment))
+    yield (plan := check_server_experiment(file, experiment, roster, needs=[source]))
+    yield check_server_classes(plan)
+    yield check_server_memory(roster, source, plan)
+    yield check_disk(file, _model_bytes(plan))
+    yield check_address(file, keys, roster)
+
+
+def _client(
+    file: ClientFile, experiment: Experiment | None, keys: CheckResult, roster: CheckResult, folder: CheckResult
+) -> Iterator[CheckResult]:
+    yield check_journal(file, keys, roster, needs=[folder])
+    yield (source := check_client_images(file))
+    yield (plan := check_client_experiment(file, experiment))
+    yield (classes := check_client_classes(file, experiment, source))
+    yield check_policy(file, roster, plan)
+    yield (memory := check_client_memory(file, source, plan))
+    yield check_disk(file, _model_bytes(plan))
+    yield check_training(file, source, plan, needs=[classes, memory])
+    yield from check_peers([SERVER], file, keys, roster)
+
+
+def _data_owner(
+    file: DataOwnerFile, keys: CheckResult, roster: CheckResult, folder: CheckResult
+) -> Iterator[CheckResult]:
+    yield (images := check_inference_images(file))
+    yield (answers := check_answers(file, images, None, needs=[folder]))
+    yield check_disk(file)
+    peers = check_peers([DEALER, MODEL_OWNER], file, keys, roster)
+    yield from peers
+    yield (terms := check_terms(file, keys, roster, images, answers, peers[-1]))
+    yield (memory := check_data_owner_memory(terms))
+    yield check_pixels(file, images, answers, terms, needs=[memory])
+
+
+def _model_bytes(plan: CheckResult) -> int:
+    """Bytes of the model that the party will keep; 0 where that is not known."""
+    return _FLOAT * sum(plan.value.proposal.tensor_sizes) if plan.passed else 0
