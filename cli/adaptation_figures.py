@@ -16,12 +16,11 @@ _PARTS: Final = {
     "backwards": "backwards",
     "in_the_clear": "in the clear",
 }
-_CRYPTEN: Final = {"crypten": "CrypTen", "crypten_ttp": "CrypTen, 3rd party"}
 _PARTIES: Final = ("model-owner", "data-owner", "dealer")
 
 
 def show_adaptation(console: Console, figures: dict[str, Any]) -> None:
-    """Those of batches by what is told, of their parts, of smaller sizes, and of what is beside them."""
+    """Those of batches by what is told, of their parts, of smaller sizes, and in the clear."""
     arms = {f"told: {reveal}": arm for reveal, arm in figures["arms"].items()}
     title = f"a batch, images: {figures['batch']}, blocks: {figures['blocks']}"
     rows = [("online", *(f"{arm['online_seconds']:.3f}" for arm in arms.values()))]
@@ -32,7 +31,6 @@ def show_adaptation(console: Console, figures: dict[str, Any]) -> None:
         ("sustained", *(f"{arm['sustained_seconds']:.3f}" for arm in arms.values())),
     ]
     console.print(table(("seconds", *arms), rows, title=title))
-    beside = {name: figures[key] for key, name in _CRYPTEN.items() if key in figures}
     sizes = [
         (
             name,
@@ -41,7 +39,7 @@ def show_adaptation(console: Console, figures: dict[str, Any]) -> None:
             str(one["rounds"]),
             " / ".join(f"{one['peak_bytes'][party] / 1e6:.0f}" for party in _PARTIES if party in one["peak_bytes"]),
         )
-        for name, one in (arms | beside).items()
+        for name, one in arms.items()
     ]
     headings = (
         "MB",
@@ -66,12 +64,6 @@ def show_adaptation(console: Console, figures: dict[str, Any]) -> None:
         f"{1e3 * plain['with_backbone_seconds']:.1f} ms with the blocks. All parties ran on {figures['cores']} cores; "
         "sustained: batches back to back, their material made beside them",
     )
-    for name, one in beside.items():
-        say(
-            console,
-            f"{name}, the step on the adapters alone, by its autograd, material included: "
-            f"{one['online_seconds']:.3f} s; error of the gradient {one['relative_error']:.1e}",
-        )
 
 
 def _ratio(found: float | None) -> str:

@@ -9,9 +9,8 @@ from rich.console import Console
 from tacit.cli.output import say, table
 
 _OURS = {"true_functions": "tacit, true functions", "polynomials": "tacit, polynomials"}
-_PROTOCOLS = {**_OURS, "crypten": "CrypTen", "crypten_ttp": "CrypTen, 3rd party", "shaft": "SHAFT"}
-_BESIDE = {"shaft": "true_functions", "crypten": "polynomials", "crypten_ttp": "polynomials"}
-"""Which row of ours computes the same as another protocol's."""
+_PROTOCOLS = {**_OURS, "crypten": "CrypTen", "crypten_ttp": "CrypTen, 3rd party"}
+_CRYPTEN = ("crypten", "crypten_ttp")
 _PARTIES = ("model-owner", "data-owner", "dealer")
 
 
@@ -38,8 +37,8 @@ def show_blocks(console: Console, figures: dict[str, Any]) -> None:
             title += f", {figures[key]:g} {unit}"
     found = [(name, figures[key]) for key, name in _PROTOCOLS.items() if key in figures]
     ratios = {
-        _PROTOCOLS[key]: f"{figures[key]['sustained_seconds'] / figures[ours]['sustained_seconds']:.1f}"
-        for key, ours in _BESIDE.items()
+        _PROTOCOLS[key]: f"{figures[key]['sustained_seconds'] / figures['polynomials']['sustained_seconds']:.1f}"
+        for key in _CRYPTEN
         if key in figures
     }
     times = [
@@ -49,7 +48,7 @@ def show_blocks(console: Console, figures: dict[str, Any]) -> None:
             f"{one['sustained_seconds']:.3f}",
             ratios.get(name, ""),
             f"{one['rounds']} / {one['total']['rounds']}",
-            "" if one["relative_error"] is None else f"{one['relative_error']:.1e}",
+            f"{one['relative_error']:.1e}",
         )
         for name, one in found
     ]
@@ -83,42 +82,8 @@ def show_blocks(console: Console, figures: dict[str, Any]) -> None:
     say(
         console,
         f"sustained: passes back to back, their material made beside them, all parties on {figures['cores']} cores; of "
-        "tacit with embedding and head. Times tacit: beside the row of tacit that computes the same functions. Its "
+        "tacit with embedding and head. Times tacit: beside its polynomials. Its "
         f"material alone, and what is sent once for the weights: {once[0]} (true functions), {once[1]} (polynomials)",
-    )
-    if "shaft" in figures and (scale := figures["shaft"]["scale"]) is not None:
-        from tacit.simulate.bench import shaft
-
-        say(
-            console,
-            f"SHAFT was not run, as no --checkout is given: its row is what we measured once on two otherwise idle "
-            f"cores ({shaft.SECONDS} s a block, {shaft.BYTES / 1e6:.0f} MB, {shaft.ROUNDS} rounds), with its time "
-            f"multiplied by {scale:.2f}, since CrypTen's default provider took {shaft.CRYPTEN_SECONDS} s there and "
-            f"{figures['crypten']['online_seconds'] / figures['blocks']:.2f} s here, in this run",
-        )
-
-
-def show_ckks(console: Console, figures: dict[str, Any]) -> None:
-    rows = [
-        (operation, str(one["count"]), f"{one['seconds']:.1f}") for operation, one in figures["per_operation"].items()
-    ]
-    title = f"one block under CKKS, {figures['tokens']} tokens of width {figures['width']}"
-    console.print(table(("", "how often", "seconds"), rows, title=title))
-    say(
-        console,
-        f"{figures['seconds']:.0f} s; error {figures['relative_error']:.1e}, at most "
-        f"{figures['largest_difference']:.1e}; ciphertexts: {figures['bytes_to_model_owner'] / 1e6:.1f} MB to the "
-        f"model owner, {figures['bytes_to_data_owner'] / 1e6:.1f} MB back",
-    )
-    say(
-        console,
-        f"once: {figures['keys_bytes'] / 1e9:.1f} GB of keys, {figures['keys_seconds']:.0f} s; "
-        f"{figures['peak_bytes'] / 1e9:.1f} GB of memory at most",
-    )
-    say(
-        console,
-        f"levels ended {figures['bootstraps']} times; each time the model owner bootstrapped, and the data owner was "
-        f"asked to encrypt again {figures['asked_of_data_owner']} times",
     )
 
 

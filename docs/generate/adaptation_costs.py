@@ -30,7 +30,7 @@ def section(figures: dict[str, Any]) -> list[str]:
         "",
         "## Batches of adaptation",
         "",
-        f"`OMP_NUM_THREADS=1 tacit bench adapt --against crypten --json FILE` on {datetime.now(UTC):%Y-%m-%d}, all",
+        f"`OMP_NUM_THREADS=1 tacit bench adapt --json FILE` on {datetime.now(UTC):%Y-%m-%d}, all",
         f"parties on {figures['cores']} cores: medians of {figures['repeats']} batches of {figures['batch']} images"
         f" through {figures['blocks']} blocks of",
         "17 tokens of width 128, with learning: adapters of rank 8, ten classes. Data owners are told nothing of what",
@@ -46,9 +46,7 @@ def section(figures: dict[str, Any]) -> list[str]:
         "| | rounds | sent by owners | by the dealer to them | memory at most, and of the dealer |",
         "|---|---|---|---|---|",
     ]
-    rows = {"told nothing": none, "told all": told}
-    rows |= {name: figures[key] for name, key in (("CrypTen", "crypten"), ("CrypTen, third party", "crypten_ttp"))}
-    for name, row in rows.items():
+    for name, row in (("told nothing", none), ("told all", told)):
         sizes = (_megabytes(row[key]) for key in ("online_bytes_sent", "dealer_bytes", "peak_bytes"))
         lines.append(f"| {name} | {row['rounds']} | {' | '.join(sizes)} |")
     lines += [
@@ -67,15 +65,10 @@ def section(figures: dict[str, Any]) -> list[str]:
                 for cell in (f"{arm[key]['seconds'][size]:.3f}", _more(arm[key]["seconds_for_each_more"].get(size)))
             )
             lines.append(f"| {size} {what} | {' | '.join(cells)} |")
-    crypten, third = figures["crypten"], figures["crypten_ttp"]
-    step = none["online_seconds"] - none["seconds"]["backbone"]
     lines += [
         "",
         f"The same step in the clear takes {1e3 * plain['step_seconds']:.1f} ms on one thread, and"
-        f" {1e3 * plain['with_backbone_seconds']:.0f} ms with the blocks. CrypTen's autograd",
-        f"takes {crypten['online_seconds']:.1f} s for the adapters and the head alone, with its tuples, and"
-        f" {third['online_seconds']:.1f} s where a third party makes",
-        f"them; of ours these are {step:.2f} s, without their material.",
+        f" {1e3 * plain['with_backbone_seconds']:.0f} ms with the blocks.",
     ]
     return lines
 

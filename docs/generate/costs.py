@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 
-from docs.generate import adaptation_costs, declared_costs, protection_costs
+from docs.generate import adaptation_costs, declared_costs
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.sum.unmasking import MASKS_AT_ONCE
 from tacit.secagg.graph import regular_parameters
@@ -168,7 +168,6 @@ def write_page(
     rows: list[dict[str, Any]],
     constants: Constants,
     summary: dict[str, Any],
-    protections: dict[str, Any],
     adaptation: dict[str, Any],
 ) -> None:
     """The page, its figure and its figures."""
@@ -205,7 +204,6 @@ def write_page(
         *_million(constants),
         *_run(summary),
         *declared_costs.section(),
-        *protection_costs.section(protections),
         *adaptation_costs.section(adaptation),
     ]
     (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -233,8 +231,7 @@ def _sixteen_cores(rows: list[dict[str, Any]], constants: Constants) -> list[str
     return [
         *lines,
         "",
-        "In active mode that one core also checks what clients sign (see [below](#signed-packets)). More cores serve",
-        "[cohorts](many-clients.md#cohorts) then, which share nothing: each core one at a time.",
+        "In active mode that one core also checks what clients sign (see [below](#signed-packets)).",
     ]
 
 
@@ -280,6 +277,5 @@ if __name__ == "__main__":
         measured,
         constants(),
         measure_run(),
-        measured_by("protection"),
-        measured_by("adapt", "--against", "crypten"),
+        measured_by("adapt"),
     )

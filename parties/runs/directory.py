@@ -35,7 +35,7 @@ from safetensors import SafetensorError, safe_open
 from tacit.models.file_system import FILES
 from tacit.parties.learning.statistics import Statistics
 
-_SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 2, "bench-blocks": 2}
+_SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 2, "bench-blocks": 3, "bench-adapt": 2}
 """Of files for programs, 1 of all others: a number rises when a key is taken away, or changes its meaning; others may
 join at any time."""
 _PROGRESS = "progress"

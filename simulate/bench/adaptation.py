@@ -7,7 +7,7 @@ is fetched before the clock of a batch starts: the online seconds. In another on
 material is made and fetched, as in use: the sustained seconds. What a batch costs for fewer blocks, and for smaller
 batches, is measured too: it should grow by as much for every block, and for every image.
 
-Beside it the same steps in the clear, and, if asked for, CrypTen's autograd on the adapters alone (stock_adapters.py).
+Beside it the same steps in the clear.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes
 from tacit.protocol.adaptation.told import Reveal, told_blocks
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.bench import stock_adapters, stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.learning_session import LearningSession, SessionCosts, learn
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
@@ -80,8 +79,6 @@ class AdaptationBenchmark:
     blocks: int = 4
     batch: int = 16
     repeats: int = 5
-    against: Literal["crypten"] | None = None
-    """What is measured beside."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +93,7 @@ class _Task:
 
 def measure(setting: AdaptationBenchmark, progress: Progress) -> dict[str, Any]:
     """The figures, under stable keys. ProcessError if a party fails, BenchmarkError if none can be run here, or a batch
-    is out of range; CryptenMissingError, a ValueError, if CrypTen is asked for and not installed.
+    is out of range.
 
     `arms` has a row for each, by what is revealed. Its seconds, their parts, and bytes are those of the median batch,
     online, at the data owner; the first batch of a session does not count. A round counts from the end of the one
@@ -107,16 +104,12 @@ def measure(setting: AdaptationBenchmark, progress: Progress) -> dict[str, Any]:
     """
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
     figures = asdict(setting) | {"cores": len(cores)}
-    if setting.against is not None:
-        stock_blocks.stock_library()  # Refused now rather than after minutes.
     progress("making the model, and rehearsing")
     task = _task(setting)
     try:
         figures["arms"] = {reveal: _arm(reveal, setting, task, cores, progress) for reveal in ARMS}
         progress("in the clear")
         figures["plaintext"] = _plaintext(setting, task)
-        if setting.against is not None:
-            figures |= _crypten(setting, task, cores, progress)
     except OSError as error:
         raise BenchmarkError(f"the parties cannot be run here: {error}") from error
     return figures
@@ -246,7 +239,10 @@ def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
 def _plaintext(setting: AdaptationBenchmark, task: _Task) -> dict[str, float]:
     """Seconds of the same step in float32 on one thread: `step_seconds` from the outputs of all blocks to the
     parameters after it, and `with_backbone_seconds` from the images on."""
-    first, norm = each(torch.Tensor.float, task.learning.initial()), _norm(task, torch.float32)
+    first = each(torch.Tensor.float, task.learning.initial())
+    # The head reads the standardised token itself.
+    ones = torch.ones(task.learning.public.sizes.width)
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=task.learning.epsilon)
     images, labels = task.own.images[: setting.batch], task.own.labels[: setting.batch]
     whole, steps = [], []
     threads = torch.get_num_threads()
@@ -264,24 +260,3 @@ def _plaintext(setting: AdaptationBenchmark, task: _Task) -> dict[str, float]:
     finally:
         torch.set_num_threads(threads)
     return {"step_seconds": median(steps[1:]), "with_backbone_seconds": median(whole[1:])}
-
-
-def _norm(task: _Task, dtype: torch.dtype) -> FinalNorm:
-    """What the head reads on shares: the standardised token itself."""
-    ones = torch.ones(task.learning.public.sizes.width, dtype=dtype)
-    return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=task.learning.epsilon)
-
-
-def _crypten(setting: AdaptationBenchmark, task: _Task, cores: frozenset[int], progress: Progress) -> dict[str, Any]:
-    """Rows of CrypTen by its provider of tuples: a step of the adapters and the head, without the blocks."""
-    outputs = block_outputs(task.transformer, task.own.images[: setting.batch]).double()
-    outputs = outputs - outputs.mean(-1, keepdim=True)
-    return stock_adapters.measure(
-        task.learning.initial(),
-        _norm(task, torch.float64),
-        Features(outputs=outputs, labels=task.own.labels[: setting.batch]),
-        rate=_RATE,
-        repeats=setting.repeats,
-        cores=cores,
-        progress=progress,
-    )

@@ -1,4 +1,4 @@
-"""Blocks of a vision transformer on shares, by our protocol, by stock CrypTen and by SHAFT: what a pass costs in all.
+"""Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: what a pass costs in all.
 
 Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback TCP,
 for a model of so many blocks with random weights, calibrated on random images and asked about others: once with
@@ -6,9 +6,9 @@ softmax, GELU and LayerNorm themselves, and once with the polynomials of friendl
 counted are the rounds of its blocks; those of the embedding and the head come apart. In one session material is
 fetched before the clock of a pass starts: the online seconds. In another one passes follow each other while material
 is made and fetched, as in use: the sustained seconds, of whole passes, embedding and head included. CrypTen
-(stock_blocks.py) computes the same polynomials over gloo, SHAFT (shaft.py) the functions themselves; both make their
-material while they compute. One thread for each process, and all of them on two cores. A link that is shaped is the
-one between model owner and data owner, in all; links of the dealer and of the third party never are.
+(stock_blocks.py) computes the same polynomials over gloo, and makes its material while it computes. One thread for each
+process, and all of them on two cores. A link that is shaped is the one between model owner and data owner, in both;
+links of the dealer and of the third party never are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final, Literal
 
@@ -39,7 +38,7 @@ from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, material_bytes, stages
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
-from tacit.simulate.bench import shaft, stock_blocks
+from tacit.simulate.bench import stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.peak import highest_bytes
 from tacit.simulate.federation.relay import Shaping, relaying
@@ -54,7 +53,7 @@ model has."""
 _BLOCK: Final = "block"
 _CORES: Final = 2
 
-Against = Literal["crypten", "shaft"]
+Against = Literal["crypten"]
 TRUE, POLYNOMIALS = "true_functions", "polynomials"
 """What ours computes, and the keys of its rows."""
 
@@ -74,30 +73,13 @@ class BlockBenchmark:
     shaping: Shaping = field(default_factory=Shaping)
     """Of the link between model owner and data owner."""
     against: Against | None = None
-    """What is measured beside; with SHAFT, CrypTen too."""
-    checkout: Path | None = None
-    """Of SHAFT; None: figures that were measured once, of the model `shaft.MODEL` and one image over loopback."""
-
-    def __post_init__(self) -> None:
-        if self.checkout is not None:
-            if self.against != "shaft":
-                raise ValueError("--checkout is of SHAFT: give --against shaft with it")
-            object.__setattr__(self, "checkout", shaft.checked(self.checkout))
-        elif self.against == "shaft" and (
-            (self.model, self.batch, self.shaping) != (shaft.MODEL, 1, Shaping()) or self.device != "cpu"
-        ):
-            raise ValueError(
-                f"without --checkout, figures of SHAFT are there for blocks of {shaft.MODEL} and one image over "
-                "loopback only: name a checkout, or leave out what differs"
-            )
+    """What is measured beside."""
 
 
 @dataclass(frozen=True, repr=False)
 class _Task:
     """The model and an input, in the clear and in whole numbers."""
 
-    original: Any
-    """Timm's."""
     friendly: FriendlyTransformer
     exact: FriendlyTransformer
     """The same in float64."""
@@ -116,17 +98,16 @@ def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[str, Any]:
     """The figures, under stable keys. ValueError for a model that cannot be computed, ProcessError if a party fails,
-    BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if others are compared and CrypTen is not
-    installed.
+    BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if CrypTen is compared and not installed.
 
     Bytes are those of shares, of one pass of all blocks: between the owners, and what the dealer, or the third party,
     sends each of them; `relayed_bytes` are all that have passed the relay of a shaped link, from the first greeting on.
     `total` has all bytes, and rounds with those in which material is asked for: ours ahead of its use, one for each
     block. Peaks of memory are those of processes, with what they have loaded. Errors are those of the logits behind the
     blocks, relative to the norm of those in the clear of the same model in float64; the head is private in ours, and in
-    the clear behind the others' blocks. `far`: whether scores reach so far that their exponentials are squares of those
-    of half the scores; the model's typical images decide it. CrypTen and SHAFT count what a party sends and receives;
-    half of that is given, the data owner's for both.
+    the clear behind CrypTen's blocks. `far`: whether scores reach so far that their exponentials are squares of those
+    of half the scores; the model's typical images decide it. CrypTen counts what a party sends and receives; half
+    of that is given, the data owner's for both.
     """
     resolve_device(setting.device)
     if setting.against is not None:
@@ -138,12 +119,11 @@ def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
     figures = asdict(setting) | {"cores": len(cores)}
     figures |= figures.pop("shaping")
-    figures["checkout"] = None if setting.checkout is None else str(setting.checkout)
     try:
         for name, task in tasks.items():
             figures[name] = _ours(setting, task, cores, partial(_of, name, progress))
         if setting.against is not None:
-            figures |= _others(setting, tasks, cores, progress)
+            figures |= _crypten(setting, tasks[POLYNOMIALS], cores, progress)
     except OSError as error:
         raise BenchmarkError(f"the parties cannot be run here: {error}") from error
     return figures
@@ -157,49 +137,26 @@ def _said(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _others(
-    setting: BlockBenchmark, tasks: dict[str, _Task], cores: frozenset[int], progress: Callable[[str], object]
+def _crypten(
+    setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Rows of CrypTen, on the polynomials, and of SHAFT if it is asked for, on the functions themselves."""
-    task = tasks[POLYNOMIALS]
+    """Rows of CrypTen, by its provider of tuples, on the same polynomials."""
     given = task.friendly.embed(task.friendly.patches(task.images))
-    common: dict[str, Any] = {
-        "repeats": setting.repeats,
-        "shaping": setting.shaping,
-        "cores": cores,
-        "progress": progress,
-    }
     blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
-    stock = stock_blocks.StockBlocks(tuple(blocks))
     rows: dict[str, Any] = {}
     for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
-        row = stock_blocks.measure(stock, given, provider=provider, **common)
+        row = stock_blocks.measure(
+            blocks,
+            given,
+            provider=provider,
+            repeats=setting.repeats,
+            shaping=setting.shaping,
+            cores=cores,
+            progress=progress,
+        )
         output = row.pop("output").reshape(given.shape)
         rows[key] = row | {"relative_error": task.error(task.exact.classify(output))}
-    if setting.against != "shaft":
-        return rows
-    if setting.checkout is None:
-        found = shaft.published(blocks=setting.blocks, crypten_seconds=rows["crypten"]["online_seconds"])
-        return rows | {
-            "shaft": {
-                "scale": found["scale"],
-                "online_seconds": found["seconds"],
-                "sustained_seconds": found["seconds"],
-                "online_bytes_sent": dict.fromkeys((MODEL_OWNER, DATA_OWNER), found["bytes"] // 2),
-                "dealer_bytes": dict.fromkeys((MODEL_OWNER, DATA_OWNER), 0),
-                "rounds": found["rounds"],
-                "total": {"bytes": found["bytes"], "rounds": found["rounds"]},
-                "peak_bytes": {},
-                "relayed_bytes": None,
-                "relative_error": None,
-            }
-        }
-    task = tasks[TRUE]
-    fork = shaft.ShaftBlocks.of(setting.checkout, task.original.blocks)
-    given = task.friendly.embed(task.friendly.patches(task.images))
-    row = stock_blocks.measure(fork, given, **common)
-    output = row.pop("output").reshape(given.shape)
-    return rows | {"shaft": row | {"scale": None, "relative_error": task.error(task.exact.classify(output))}}
+    return rows
 
 
 def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:
@@ -221,7 +178,7 @@ def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:
     calibrate(friendly, typical, margin=_MARGIN)
     friendly.requires_grad_(False)
     private = prepared_model(friendly, typical, margin=_MARGIN)
-    return _Task(model, friendly, with_parameters(friendly, lambda name, tensor: tensor.double()), private, mine)
+    return _Task(friendly, with_parameters(friendly, lambda name, tensor: tensor.double()), private, mine)
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ _LOOPBACK: Final = bytes((127, 0, 0, 1))
 _THIS_MACHINE: Final = bytes(4)
 
 
-def prepare(path: Path, rank: int, relay: Relay | None = None) -> None:
+def prepare(path: Path, rank: int, relay: Relay | None) -> None:
     """Let crypten.init() join, as this rank of two, those who meet at this file; one thread computes in this process.
 
     With a relay, once in a process (then RuntimeError).

@@ -60,13 +60,11 @@ class SumBenchmark:
     """Whether every coordinate carries a count of its contributors."""
     sockets: bool
     """Whether messages go over ZeroMQ with CURVE instead of a queue in memory."""
-    everybody: int = 0
-    """Whose values the ring has to hold, if there are more cohorts than this one."""
 
     def agreement(self, signing_keys: tuple[bytes, ...]) -> Agreement:
         """One round of these clients. ValueError where there are no parameters for them."""
         packing = Packing(
-            clients=max(self.clients, self.everybody),
+            clients=self.clients,
             clip=1.0,
             value_bits=VALUE_BITS,
             max_weight=1,
@@ -106,7 +104,7 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
     server = TimedServer(agreement)
     staying = setting.clients - int(setting.dropout * setting.clients)
     dropping = set(agreement.cohort[staying:])
-    check_memory(agreement)
+    _check_memory(agreement)
     progress(f"preparing {setting.clients} clients")
     cores = (os.cpu_count() or 1) if setting.clients > SEQUENTIAL_CLIENTS else 1
     with ExitStack() as stack:
@@ -161,18 +159,17 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
     } | ({"profile_seconds": _added([stopwatch.seconds, *(host.work_seconds for host in figures)])} if profile else {})
 
 
-def check_memory(agreement: Agreement, *, at_once: int = 1) -> None:
-    """Raise BenchmarkError if there is no room for so many such sums at once."""
+def _check_memory(agreement: Agreement) -> None:
+    """Raise BenchmarkError if such a sum does not fit in memory."""
     clients, neighbours = agreement.size, agreement.parameters.neighbours
     # In a regular graph of active mode a client holds shares for as many others again.
     others = min(clients - 1, 2 * neighbours if agreement.active else neighbours)
     vector_bytes = agreement.length * agreement.ring.word.itemsize
-    needed = at_once * clients * (others * (2 * record_bytes(agreement) + NEIGHBOUR_BYTES) + vector_bytes)
+    needed = clients * (others * (2 * record_bytes(agreement) + NEIGHBOUR_BYTES) + vector_bytes)
     available = available_memory()
     if available is not None and needed > available:
-        several = f"{at_once} cohorts at once, each of " if at_once > 1 else ""
         raise BenchmarkError(
-            f"{several}{clients:,} clients with {neighbours:,} neighbours and vectors of {vector_bytes:,} bytes take "
+            f"{clients:,} clients with {neighbours:,} neighbours and vectors of {vector_bytes:,} bytes take "
             f"about {gigabytes(needed)}, and there are {gigabytes(available)}: take fewer, or tolerate that fewer drop "
             "out (--tolerate-dropout), which makes fewer neighbours"
         )

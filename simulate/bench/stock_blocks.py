@@ -1,6 +1,6 @@
-"""CrypTen, or a fork of it, on the blocks of a transformer, over gloo on loopback: what our protocol is compared with.
+"""Stock CrypTen on the blocks of a transformer, over gloo on loopback, to compare with our protocol.
 
-Both make their tuples while they compute: their time is with material included.
+It makes its tuples while it computes: its time includes preprocessing.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -38,46 +37,17 @@ def stock_library() -> Any:
     return crypten
 
 
-class Compared(Protocol):
-    """A computation, as of blocks one after the other, and what computes it on shares; every process gets it."""
-
-    NAME: ClassVar[str]
-    """Of what computes."""
-
-    def library(self) -> Any:
-        """CrypTen or its fork, once in a process."""
-
-    def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
-        """Its parts, one after the other, with weights that `share` has made shares of. No gradients are asked for."""
-
-
-@dataclass(frozen=True)
-class StockBlocks:
-    """Blocks of polynomials, computed by CrypTen."""
-
-    NAME: ClassVar[str] = "CrypTen"
-    blocks: tuple[Block, ...] = field(repr=False)
-
-    def library(self) -> Any:
-        """CrypTen."""
-        return stock_library()
-
-    def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
-        """As of Compared."""
-        return [with_parameters(block, lambda name, tensor: share(tensor)) for block in self.blocks]
-
-
 def measure(
-    compared: Compared,
+    blocks: Sequence[Block],
     x: torch.Tensor,
     *,
-    provider: str = "TFP",
+    provider: str,
     repeats: int,
     shaping: Shaping,
     cores: Collection[int],
     progress: Callable[[str], object],
 ) -> dict[str, Any]:
-    """Figures of a pass of x through the parts, and its `output` [n]. ProcessError if a process fails.
+    """Figures of a pass of x through the blocks, and its `output` [n]. ProcessError if a process fails.
 
     provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party; cores: where all processes run.
     """
@@ -87,7 +57,7 @@ def measure(
             "meeting": meeting,
             "relay": relay,
             "provider": provider,
-            "compared": compared,
+            "blocks": blocks,
             "x": x,
             "repeats": repeats,
             "cores": cores,
@@ -137,27 +107,29 @@ def _run_stock(
     meeting: str,
     relay: Relay | None,
     provider: str,
-    compared: Compared,
+    blocks: Sequence[Block],
     x: torch.Tensor,
     repeats: int,
 ) -> dict[str, Any]:
     """One process. Its model owner shares the weights, its data owner the input, beforehand."""
     prepare(Path(meeting) / "gloo", rank, relay)
-    library = compared.library()
-    library.cfg.mpc.provider = provider
-    library.cfg.communicator.verbose = True
+    crypten = stock_library()
+    crypten.cfg.mpc.provider = provider
+    crypten.cfg.communicator.verbose = True
     if rank == len(_OWNERS):
-        library.mpc.provider.ttp_provider.TTPServer()
+        crypten.mpc.provider.ttp_provider.TTPServer()
         return {}
-    library.init()
-    communicator = library.communicator.get()
-    with library.no_grad():
-        shared = compared.shared(lambda tensor: library.cryptensor(tensor, src=MODEL))
+    crypten.init()
+    communicator = crypten.communicator.get()
+    with crypten.no_grad():
+        shared = [
+            with_parameters(block, lambda name, tensor: crypten.cryptensor(tensor, src=MODEL)) for block in blocks
+        ]
         seconds = []
         for repeat in range(repeats + 1):
             if rank == DATA:
-                control.send({"progress": f"{compared.NAME}, {provider}, pass {repeat} of {repeats}"})
-            stream = library.cryptensor(x.float(), src=DATA)
+                control.send({"progress": f"CrypTen, {provider}, pass {repeat} of {repeats}"})
+            stream = crypten.cryptensor(x.float(), src=DATA)
             communicator.barrier()
             communicator.reset_communication_stats()
             begin = time.perf_counter()
@@ -167,7 +139,7 @@ def _run_stock(
         costs = communicator.get_communication_stats()
         output = stream.get_plain_text(dst=DATA)
     communicator.barrier()
-    library.uninit()
+    crypten.uninit()
     return {
         "seconds": seconds[1:],
         "bytes": int(costs["bytes"]),

@@ -251,16 +251,16 @@ def locate(target: Callable[..., object]) -> tuple[str, str]:
 
 def warm_up(preload: str = PRELOAD) -> None:
     """Starts the fork server, if it is not running yet, and returns while it loads what the parties need."""
-    with starting_deaf(), _one_thread_environment():
+    with _sigint_blocked(), _one_thread_environment():
         forkserver.set_forkserver_preload(["__main__", "tacit.simulate.federation.hand_over", preload])
         forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def starting_deaf() -> Iterator[None]:
-    """Processes that are started within are deaf to Ctrl-C: it reaches every process of the terminal, but only the
-    supervisor handles it. They inherit the signal mask of this thread, as do their children. The resource tracker comes
-    first, because starting it clears the mask."""
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in processes started within: Ctrl-C reaches every process of the terminal, but only the supervisor
+    handles it. They inherit the signal mask of this thread, as do their children. The resource tracker comes first,
+    because starting it clears the mask."""
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 from tacit.parties.runs.outputs import DroppedClient, PhaseFigures
 from tacit.parties.runs.provenance import Invocation, Seed
@@ -154,11 +154,8 @@ class AdaptationBenchmarkFigures(TypedDict):
     blocks: int
     batch: int
     repeats: int
-    against: str | None
     cores: int
     """Where all parties have run."""
     arms: dict[str, AdaptationArmFigures]
     """By what data owners are told of outputs of blocks."""
     plaintext: dict[str, float]
-    crypten: NotRequired[dict[str, Any]]
-    crypten_ttp: NotRequired[dict[str, Any]]

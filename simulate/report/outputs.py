@@ -188,46 +188,6 @@ class SumBenchmarkFigures(TypedDict):
     profile_seconds: NotRequired[dict[str, float]]
 
 
-class CohortsBenchmarkFigures(TypedDict):
-    """Secure sums of many cohorts, added up."""
-
-    clients: int
-    cohorts: int
-    computed_now: int
-    survivors: int
-    total_mean: float
-    client_median_ms: float
-    server_median_ms: float
-    cohort_seconds: float
-    bytes_up_per_client: int
-    peak_mb_of_a_process: float
-    peak_mb_of_all: float
-    neighbours: int
-    threshold: int
-    ring_bits: int
-    sum_is_exact: bool
-    wall_seconds: float
-
-
-class ProtectionBenchmarkFigures(TypedDict):
-    """What protections cost a client."""
-
-    cores: int | None
-    repeats: int
-    large: dict[str, Any]
-    default: dict[str, Any]
-
-
-class CryptenBenchmarkFigures(TypedDict):
-    """CrypTen over several transports."""
-
-    repeats: int
-    tokens: int
-    width: int
-    heads: int
-    rows: dict[str, dict[str, float]]
-
-
 class NetworkBenchmarkFigures(TypedDict):
     """What the network costs."""
 
@@ -239,16 +199,6 @@ class NetworkBenchmarkFigures(TypedDict):
     by_delay_ms: dict[str, dict[str, float]]
     upload: dict[str, dict[str, float]]
     memory: dict[str, float]
-
-
-class StartBenchmarkFigures(TypedDict):
-    """How long until something happens."""
-
-    clients: int
-    images: int
-    repeats: int
-    seconds: dict[str, float]
-    profile: dict[str, float]
 
 
 class StudentBenchmarkFigures(TypedDict):
@@ -264,28 +214,6 @@ class StudentBenchmarkFigures(TypedDict):
     seconds_per_image: float
     megabytes_per_image: float
     rounds_per_batch: float
-
-
-class CkksBenchmarkFigures(TypedDict):
-    """A student's block under CKKS. Bytes of keys are sent once, those of ciphertexts for an image."""
-
-    tokens: int
-    width: int
-    seconds: float
-    keys_seconds: float
-    encryption_seconds: float
-    decryption_seconds: float
-    relative_error: float
-    within_tolerance: bool
-    largest_difference: float
-    bytes_to_model_owner: int
-    bytes_to_data_owner: int
-    keys_bytes: int
-    peak_bytes: int
-    levels: int
-    bootstraps: int
-    asked_of_data_owner: int
-    per_operation: dict[str, dict[str, float]]
 
 
 class CheckedVectors(TypedDict):
@@ -329,15 +257,12 @@ class BlockBenchmarkFigures(TypedDict):
     latency_ms: float | None
     bandwidth_mbit: float | None
     against: str | None
-    checkout: str | None
-    """Of SHAFT, if it was run."""
     cores: int
     """Where all parties have run."""
     true_functions: dict[str, Any]
     polynomials: dict[str, Any]
     crypten: NotRequired[dict[str, Any]]
     crypten_ttp: NotRequired[dict[str, Any]]
-    shaft: NotRequired[dict[str, Any]]
 
 
 class ComparedRound(TypedDict):

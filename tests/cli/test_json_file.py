@@ -33,9 +33,9 @@ COMMANDS = (
     ["experiment", "tastan-table5"],
     ["data", "inspect"],
     ["bench", "secagg"],
-    ["bench", "protection"],
-    ["bench", "crypten"],
+    ["bench", "network"],
     ["bench", "inference"],
+    ["bench", "adapt"],
     ["conformance", "vectors"],
     ["conformance", "peer", "tcp://127.0.0.1:1", "--as", "client", "--keys", "."],
 )

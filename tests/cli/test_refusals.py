@@ -97,9 +97,10 @@ def test_a_bad_option(tacit: Invoke, tmp_path: Path, arguments: list[object], ex
         ("simulate", ["--colour"], "no such option: --colour"),
         ("simulate", ["one.toml", "two.toml"], "got unexpected extra argument"),
         ("", ["simulat"], "no such command 'simulat'"),
+        ("bench", ["ckks"], "no such command 'ckks'"),
         ("report", [], "missing argument 'DIR'"),
         ("data inspect", ["--alpha", "x"], "invalid value for '--alpha': "),
-        ("bench secagg", ["--clients", "1"], "invalid value for '--clients' / '--cohort': "),
+        ("bench secagg", ["--clients", "1"], "invalid value for '--clients': "),
         ("config", ["--party", "nobody"], "invalid value for '--party': "),
     ],
 )

@@ -18,7 +18,7 @@ from tacit.cli.main import app
 NEED_IT = {
     *(f"tacit.parties.crypten.{name}" for name in ("communicator", "compatibility", "computation", "linear")),
     *(f"tacit.parties.crypten.{name}" for name in ("permutation", "provider", "shared_model", "wiring")),
-    *(f"tacit.simulate.bench.{name}" for name in ("crypten", "inference")),
+    "tacit.simulate.bench.inference",
 }
 IMPORT_ALL = """
 import pkgutil, sys
@@ -39,11 +39,8 @@ for module in pkgutil.walk_packages(tacit.__path__, "tacit."):
 @pytest.mark.parametrize(
     "command",
     [
-        ["bench", "crypten"],
         ["bench", "inference", "student"],
         ["bench", "inference", "--against", "crypten"],
-        ["bench", "inference", "--against", "shaft"],
-        ["bench", "adapt", "--against", "crypten"],
     ],
     ids=" ".join,
 )

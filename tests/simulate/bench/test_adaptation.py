@@ -1,4 +1,4 @@
-"""`tacit bench adapt`: batches of learning between processes, beside plaintext and CrypTen's autograd."""
+"""`tacit bench adapt`: batches of learning between processes, beside plaintext."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from docs.generate import adaptation_costs
 from tacit.cli.main import app
-from tacit.models.adapters.configuration import ParallelConfiguration
-from tacit.models.adapters.gradients import descent
-from tacit.models.adapters.parallel import FinalNorm, each, initial, logits
 from tacit.parties.adaptation.public import learning_terms
-from tacit.parties.crypten.compatibility import crypten
 from tacit.protocol.adaptation.schedule import adaptation_rounds
 from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.inference.schedule import LOGITS, Round
 from tacit.simulate.bench import adaptation
 from tacit.simulate.bench.adaptation import AdaptationBenchmark
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.stock_adapters import StockAdapters
 from tacit.simulate.federation.processes import ProcessError
 from tests.cli.outputs import check_output
 
@@ -50,7 +44,7 @@ def declared(reveal: Reveal) -> tuple[Round, ...]:
 @pytest.mark.end_to_end
 def test_batches_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    options = ["--blocks", "2", "--batch", "2", "--repeats", "1", "--against", "crypten"]
+    options = ["--blocks", "2", "--batch", "2", "--repeats", "1"]
     done = CliRunner().invoke(app, ["bench", "adapt", *options, "--json", str(file)])
     assert done.exit_code == 0, done.output
     figures = check_output(file, "bench-adapt")
@@ -86,12 +80,6 @@ def test_batches_are_measured(tmp_path: Path) -> None:
     assert [told["seconds"][part] for part in ("adapters", "head", "backwards")] == [0, 0, 0]
     assert sum(told["dealer_bytes"].values()) < sum(none["dealer_bytes"].values())
     assert 0 < figures["plaintext"]["step_seconds"] < figures["plaintext"]["with_backbone_seconds"]
-    for key in ("crypten", "crypten_ttp"):
-        assert figures[key]["online_seconds"] > 0
-        # The first gradient is of probabilities 1 / C; it has the errors of fixed point alone, 2^-16 times what a
-        # product adds up, 128 channels and 2 images.
-        assert figures[key]["relative_error"] < 2.0**-16 * 128 * 2
-    assert set(figures["crypten_ttp"]["peak_bytes"]) == {*OWNERS, "dealer"}
     # The page of costs is made of them.
     page = adaptation_costs.section(figures)
     assert f"| online | `online_seconds` | {none['online_seconds']:.3f} | {told['online_seconds']:.3f} |" in page
@@ -132,28 +120,3 @@ def test_nothing_at_all_cannot_be_measured(option: str) -> None:
     done = CliRunner().invoke(app, ["bench", "adapt", option, "0"])
     assert done.exit_code == 2
     assert option in done.output
-
-
-def test_cryptens_autograd_takes_the_same_step() -> None:
-    sizes = {"blocks": 2, "tokens": 5, "width": 16, "classes": 4}
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int, deviation: float = 1.0) -> torch.Tensor:
-        return deviation * torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    first = initial(ParallelConfiguration(rank=2), seed=1, **sizes)
-    parameters = each(lambda tensor: tensor.double() + normal(*tensor.shape, deviation=0.1), first)
-    outputs, labels, ones = normal(2, 4, 5, 16), torch.tensor([0, 1, 2, 2]), torch.ones(16).double()
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=1e-6)
-    compared = StockAdapters(parameters, labels, norm.epsilon, 0.1)
-    crypten.init()
-    with crypten.no_grad():
-        (step,) = compared.shared(crypten.cryptensor)
-        found = step(crypten.cryptensor(outputs)).get_plain_text()
-    expected = compared.flat(descent(parameters, norm, outputs, labels).gradient)
-    # CrypTen's exponential is (1 + x / 2^8)^(2^8), so that it is off by x^2 / 2^9 of itself; x is less than the spread
-    # of an image's logits. Twice that for a probability, and twice that for the difference from the label, which is
-    # half as large as its probability at least here.
-    found_logits = logits(parameters, norm, outputs)
-    spread = (found_logits.amax(-1) - found_logits.amin(-1)).max().item()
-    assert (found - expected).norm() / expected.norm() < 4 * spread**2 / 2**9
