@@ -332,7 +332,6 @@ def listen(
     peers: Sequence[str],
     session: bytes,
     patience: float = PATIENCE_SECONDS,
-    end: type[ListeningEnd] = ListeningEnd,
 ) -> Listener:
     """Listen at tcp://HOST:PORT or ipc://PATH for the members `peers`.
 
@@ -341,7 +340,7 @@ def listen(
     roster.
     """
     _check_session(session)
-    opened = end.listen(address, keys=keys, roster=roster, peers=peers, patience=patience)
+    opened = ListeningEnd.listen(address, keys=keys, roster=roster, peers=peers, patience=patience)
     return Listener(opened, own=keys.name, peers=peers, session=session, roster=roster)
 
 
@@ -353,11 +352,10 @@ def connect(
     server: str,
     session: bytes,
     patience: float = PATIENCE_SECONDS,
-    end: type[DialledEnd] = DialledEnd,
 ) -> PeerLink:
     """Open a link to the member `server`, who listens at the address; arguments and errors as of listen()."""
     _check_session(session)
-    opened = end.dial(address, keys=keys, roster=roster, server=server, patience=patience)
+    opened = DialledEnd.dial(address, keys=keys, roster=roster, server=server, patience=patience)
     try:
         return PeerLink(opened, own=keys.name, peer=server)._greet(session, roster)
     except BaseException:

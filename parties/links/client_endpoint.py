@@ -78,7 +78,10 @@ class ClientEndpoint(Endpoint):
         self.refusal: EndpointError | None = None
         """How the last attempt to link again was refused, while there is no link; whoever answers there may say so."""
         self._again: asyncio.TimerHandle | None = None
-        self._protect(keys, server)
+        # CURVE, and a link with nobody but the server that has this key.
+        self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.curve_public)
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.curve_public)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
         self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
@@ -149,12 +152,6 @@ class ClientEndpoint(Endpoint):
             if task is None or not task.cancelling():
                 self._check_open()
             raise
-
-    def _protect(self, keys: PartyKeys, server: Member) -> None:
-        """Use CURVE, and link with nobody but the server that has this key."""
-        self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.curve_public)
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.curve_public)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
 
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""

@@ -6,7 +6,7 @@ when the socket monitor reports the end of its file descriptor, which every mess
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 import zmq
@@ -100,8 +100,10 @@ class ServerEndpoint(Endpoint):
         self._links = LinkBook(self._report)
         self._order: dict[str, asyncio.Lock] = {}
         self._refusals: set[HandshakeRefused] = set()
-        self._zap = self._guard(names)
-        self._protect(keys)
+        # Admits these public keys and no others.
+        self._zap = ZapHandler(self._context, names, self._refuse_key)
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
         self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         # No handshake succeeds without the handler's answer.
         self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
@@ -173,15 +175,6 @@ class ServerEndpoint(Endpoint):
         if not self._closed:
             await self._zap.close()
         await super().close()
-
-    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler:
-        """Admit these public keys and no others."""
-        return ZapHandler(self._context, names, self._refuse_key)
-
-    def _protect(self, keys: PartyKeys) -> None:
-        """Require CURVE of every link."""
-        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
 
     async def _try_send(self, name: str, frames: Sequence[bytes | memoryview]) -> bool:
         """Hand a message to the member's link; False when its queue is full."""
