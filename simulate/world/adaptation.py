@@ -99,8 +99,8 @@ class LearningOwner(Owner):
     def provide(self, machine: LearningModelOwner, number: int, since: float) -> None:
         """Tell the sum that was waited for since then, or why there is none."""
         world = self.world
-        reason = world.sums.give_up(number, since)
         data = world.sum_of(number) if world.sums.verdict(number) == "" else None
+        reason = "" if data is not None else world.sums.give_up(number, since)
         self.tell("owners", machine.provide(number, data, world.now, reason))
 
     def wait(self, number: int, since: float) -> None:
@@ -141,14 +141,17 @@ class MemoryAdaptation(MemoryInference):
         self.plans = {name: tuple(plan) for name, plan in plans.items()}
         self.purposes, self.smallest_cohort, self.counts = purposes or {}, smallest_cohort, counts or {}
         self.learning = terms or learning_terms()
-        self.sums = RoundSums(opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0))
+        policy = opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0)
         self.behind: dict[str, int] = {}
         wishes = dict.fromkeys(plans, wish or Wish(images=3, batch=1, channels=1, side=4))
         super().__init__(wishes, terms=self.learning, **given)
+        self.sums = self.make(f"{self.host}/sums", RoundSums, policy)
 
     def join(self, name: str) -> LearningDataOwner:
         self.network.forget(lambda link: link[1] == name)
-        machine = LearningDataOwner(
+        machine = self.make(
+            name,
+            LearningDataOwner,
             name,
             self.roster,
             wish=self.wishes[name],
@@ -163,7 +166,9 @@ class MemoryAdaptation(MemoryInference):
         return machine
 
     def serve(self, data_owner: str) -> LearningModelOwner:
-        machine = LearningModelOwner(
+        machine = self.make(
+            f"{self.host}/{data_owner}",
+            LearningModelOwner,
             data_owner,
             self.roster,
             terms=self.learning,

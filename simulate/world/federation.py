@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +116,9 @@ class MemoryFederation(World[Parcel]):
         self.kill(self.host)
         self.dead.discard(self.host)
         self.disks[self.host].start_again()
-        self.server = TrainingServer(
+        self.server = self.make(
+            self.host,
+            TrainingServer,
             self.roster,
             self.configuration,
             self.model,
@@ -135,7 +137,9 @@ class MemoryFederation(World[Parcel]):
         self.dead.discard(name)
         self.disks[name].start_again()
         self._journals[name] = self.journal(name)
-        client = TrainingClient(
+        client = self.make(
+            name,
+            TrainingClient,
             name,
             self.rosters.get(name, self.roster),
             signing=self.signing[name],
@@ -191,7 +195,7 @@ class MemoryFederation(World[Parcel]):
         if name in self.clients:
             self.emit(name, self.clients[name].server_back())
 
-    def run(self) -> MemoryFederation:
+    def run(self) -> Self:
         """Start all clients and settle."""
         self.start()
         return self.settle()

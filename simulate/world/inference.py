@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -237,7 +237,9 @@ class Owner:
             case Agreed(piece=int()) if isinstance(machine, InferenceModelOwner):
                 self._mask()
             case Agreed(piece=None):
-                self.material = MaterialOwner(
+                self.material = world.make(
+                    f"{self.name}/{world.dealer_name}/{self.data_owner}",
+                    MaterialOwner,
                     self.name,
                     world.roster,
                     dealer=world.dealer_name,
@@ -336,7 +338,7 @@ class MemoryInference(World[Parcel]):
         """Of all owners in all sessions."""
         return [*self.served.values(), *self.owners.values()]
 
-    def run(self) -> MemoryInference:
+    def run(self) -> Self:
         """Start all data owners and settle."""
         self.start()
         return self.settle()
@@ -351,7 +353,9 @@ class MemoryInference(World[Parcel]):
         """A new session of a data owner, which is yet to start."""
         self.network.forget(lambda link: link[1] == name)
         policy = self.policies.get(name, EITHER_INPUT)
-        machine = InferenceDataOwner(
+        machine = self.make(
+            name,
+            InferenceDataOwner,
             name,
             self.roster,
             wish=self.wishes[name],
@@ -364,7 +368,9 @@ class MemoryInference(World[Parcel]):
 
     def serve(self, data_owner: str) -> InferenceModelOwner:
         """A new session of the model owner, which is yet to be greeted."""
-        machine = InferenceModelOwner(
+        machine = self.make(
+            f"{self.host}/{data_owner}",
+            InferenceModelOwner,
             data_owner,
             self.roster,
             terms=self.terms,
@@ -504,7 +510,9 @@ class MemoryInference(World[Parcel]):
         return next((output for output in reversed(found) if isinstance(output, InferenceEnded)), None)
 
     def _deal_for(self, data_owner: str, session: bytes, now: float) -> InferenceDealer:
-        return InferenceDealer(
+        return self.make(
+            f"{self.dealer_name}/{data_owner}",
+            InferenceDealer,
             self.dealer_name,
             self.roster,
             data_owner=data_owner,

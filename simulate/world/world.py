@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from tacit.protocol.core.machine import Machine, Output
 from tacit.simulate.world.disk import Killed, SimulatedDisk
@@ -23,6 +23,8 @@ from tacit.simulate.world.network import Item, Network
 from tacit.simulate.world.streams import Streams
 
 Kind = TypeVar("Kind")
+Made = TypeVar("Made")
+Settings = ParamSpec("Settings")
 
 
 Timer = tuple[float | None, Callable[[], object]]
@@ -49,6 +51,15 @@ class World(Generic[Item]):
         self.due: list[Item] = []
         self.disks: defaultdict[str, SimulatedDisk] = defaultdict(SimulatedDisk)
         self._agenda: list[tuple[float, Callable[[], object]]] = []
+
+    def make(
+        self, name: str, kind: Callable[Settings, Made], /, *settings: Settings.args, **more: Settings.kwargs
+    ) -> Made:
+        """Make a machine. Every one is made here, so that a recorder sees it (tests/vectors_corpus/recorder.py).
+
+        name: of its party, followed by a slash and the peer where a party has a machine for each peer.
+        """
+        return kind(*settings, **more)
 
     def timers(self) -> Iterator[Timer]:
         """Of every machine of a party that lives."""
