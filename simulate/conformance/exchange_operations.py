@@ -5,45 +5,29 @@ Of a group key also what its members compute, without machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from tacit.protocol.core.codec import Frame
-from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Machine, Output, Send, Trigger
+from tacit.protocol.core.machine import Output, Send, Trigger
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed
 from tacit.protocol.group_key.member import GroupKeyMember
 from tacit.protocol.group_key.relay import GroupKeyRelay
 from tacit.protocol.group_key.transcript import Transcript, commit_record
-from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.secagg.ring import Words
+from tacit.simulate.conformance.exchange import hear, links
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.primitive_operations import SumTerms
 from tacit.simulate.conformance.stage import Done, Stage, entropy_of
-
-
-def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
-    """The links of an exchange, by who speaks and who hears; the bytes of all are counted together."""
-    pairs = [pair for name in members for pair in ((name, server), (server, name))]
-    return {(own, peer): Link(own, peer, session, traffic, MESSAGES) for own, peer in pairs}
-
-
-def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float) -> list[Output]:
-    """What a machine makes of what comes over its link."""
-    try:
-        packet = link.packet(frames)
-    except RemoteProtocolError as error:
-        return machine.reject(link.peer, error, now)
-    return machine.receive(link.peer, packet, now)
 
 
 class ExchangeStage(Stage):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +10,7 @@ from tacit.protocol.core.codec import Envelope, decode, decode_structure, encode
 from tacit.protocol.core.messages import BODY_LIMIT, Kinds
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.simulate.conformance.notation import Octets, VectorError, octets
+from tacit.simulate.conformance.notation import Octets, VectorError, from_hex, to_hex
 from tacit.simulate.conformance.operations import Operations
 
 Fields = dict[str, Any]
@@ -72,29 +71,13 @@ def read_configuration(*, encoding: Octets, policy: Policy) -> bytes:
 
 def fields_of(structure: msgspec.Struct) -> Fields:
     """The fields of a body or an envelope, as vectors have them."""
-    fields: Fields = _from_bytes(msgspec.to_builtins(structure, builtin_types=(bytes,)))
+    fields: Fields = to_hex(msgspec.to_builtins(structure, builtin_types=(bytes,)))
     return fields
 
 
 def structure_of(fields: Fields, kind: Any) -> Any:
     """The inverse of `fields_of`."""
-    return msgspec.convert(_to_bytes(fields), kind, builtin_types=(bytes,))
-
-
-def _to_bytes(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return (
-            octets(value["hex"]) if value.keys() == {"hex"} else {key: _to_bytes(part) for key, part in value.items()}
-        )
-    return [_to_bytes(part) for part in value] if isinstance(value, list) else value
-
-
-def _from_bytes(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"hex": value}
-    if isinstance(value, Mapping):
-        return {key: _from_bytes(part) for key, part in value.items()}
-    return [_from_bytes(part) for part in value] if isinstance(value, list | tuple) else value
+    return msgspec.convert(from_hex(fields), kind, builtin_types=(bytes,))
 
 
 MESSAGE_OPERATIONS: Final[Operations] = {

@@ -72,6 +72,22 @@ def plain(value: Any, *, longest: int = LONGEST) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in a vector")
 
 
+def to_hex(value: Any) -> Any:
+    """The value, of plain types, with every byte string as {"hex": ...}: for values that have text as well."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"hex": bytes(value).hex()}
+    if isinstance(value, Mapping):
+        return {key: to_hex(part) for key, part in value.items()}
+    return [to_hex(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def from_hex(value: Any) -> Any:
+    """The inverse of `to_hex`."""
+    if isinstance(value, Mapping):
+        return octets(value["hex"]) if value.keys() == {"hex"} else {key: from_hex(part) for key, part in value.items()}
+    return [from_hex(part) for part in value] if isinstance(value, list) else value
+
+
 def octets_hook(kind: type[Any], value: Any) -> Any:
     """Lets msgspec read what is annotated as Octets."""
     if kind is Octets and isinstance(value, str):
