@@ -33,6 +33,9 @@ class AtDealer(Exchange):
         self.send("material-hello", body | {"contribution": self.contribution})
         self.state, self.deadline = "AWAIT_WELCOME", now + self.patience
 
+    def ignores(self, envelope: dict[str, Any]) -> bool:
+        return envelope["session"] != self.session
+
     def admitted(self) -> tuple[str, ...]:
         return {"AWAIT_WELCOME": ("material-welcome",), "SERVED": ("material",)}.get(self.state, ())
 

@@ -57,6 +57,8 @@ class SessionServer:
         self.outcome: dict[str, Any] = {}
         self.holds: dict[str, bytes] = {}
         self.successor: Roster | None = None
+        self.reports_sums_early = False
+        """Whether what happens in a sum is reported at once; vectors of operations have it at the end of the round."""
 
     @property
     def deadline(self) -> float | None:
@@ -340,6 +342,8 @@ class SessionServer:
 
     def on_sum_event(self, event: dict[str, Any]) -> None:
         self.later.append(event)
+        if self.reports_sums_early and event["event"] in ("dropped", "complaint"):
+            self.report(event)
 
     def after_sum(self, now: float) -> None:
         assert self.sum is not None
@@ -351,7 +355,7 @@ class SessionServer:
                 return
             except Refused as reason:
                 last = {"event": "aborted", "code": reason.code, "culprit": ""}
-        for event in self.earlier + before:
+        for event in [] if self.reports_sums_early else self.earlier + before:
             self.report(event)
         code = last.get("code")
         self.outcome = {"code": code, "culprit": last.get("culprit", "")}

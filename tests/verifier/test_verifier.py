@@ -198,6 +198,26 @@ def test_finds_every_error_planted_into_the_vectors(tmp_path: Path) -> None:
     assert [what for number, what in enumerate(PLANTED) if f"{number:02}" not in disagreed] == []
 
 
+def test_finds_every_error_planted_into_the_transcripts(tmp_path: Path) -> None:
+    """The last message that is sent, the last event, state and deadline differ, each in a copy of its own."""
+    planted = []
+    for path in sorted(VECTORS.glob("transcript_*.json")):
+        for what in ("sends", "events", "state", "deadline"):
+            file = json.loads(path.read_text(encoding="utf-8"))
+            if (step := next((step for step in reversed(file["steps"]) if step.get(what)), None)) is None:
+                continue
+            if what == "sends":
+                frames = file["messages"][step["sends"][-1]]["frames"]
+                frames[0] = other(frames[0])
+            else:
+                step[what] = {"state": "ELSEWHERE", "deadline": -1.0, "events": [{"event": "ended"}]}[what]
+            planted.append(f"{path.stem}-{what}.json")
+            (tmp_path / planted[-1]).write_text(json.dumps(file), encoding="utf-8")
+    ((status, output),) = verify((HERE, tmp_path))
+    assert status == 1
+    assert [name for name in planted if f"{name}: step " not in output] == []
+
+
 # Errors planted into the verifier.
 
 MISREAD = [

@@ -14,6 +14,7 @@ with status 0 only if there is none.
     transfer    models in chunks              key_holder           a client and group keys
     play        the parties of a transcript   key_keeper           the server and group keys
     operations  the operations of the vectors conversation         who talks to whom, and numbering
+    transcripts the transcripts of the vectors
 
 Of private inference: inference_terms (messages, terms, rounds), inference_owner (both owners towards each other),
 inference_dealer (owners and dealer), inference_material (requests and corrections), inference_play (its operations).
@@ -29,6 +30,7 @@ from adaptation_play import AdaptationPerformance
 from constants import CODES, Refused
 from inference_play import InferencePerformance
 from operations import Performance
+from transcripts import disagreement as disagreement_of_transcript
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 LEVELS = ("primitive", "message", "round", "session")
@@ -41,6 +43,8 @@ PERFORMANCES: dict[str, Any] = {
 
 def disagreement(vector: dict[str, Any]) -> str | None:
     """The first operation with another outcome than the file says; later ones may follow from it."""
+    if "steps" in vector:
+        return disagreement_of_transcript(vector)
     if set(vector) != {"protocol", "level", "about", "operations"} or vector["level"] not in LEVELS:
         return "no test vector"
     performance = PERFORMANCES.get(vector["protocol"], Performance)()
