@@ -25,6 +25,7 @@ from tacit.simulate.conformance.operations import Operations, Protocol, RefusedO
 from tacit.simulate.conformance.primitive_operations import PRIMITIVES
 from tacit.simulate.conformance.protection_operations import PROTECTIONS
 from tacit.simulate.conformance.session_operations import SessionStage
+from tacit.simulate.conformance.transcripts import TranscriptFile, replay
 
 SCHEMA: Final = "schema.json"
 """The one file among the vectors that is none."""
@@ -65,12 +66,19 @@ class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     operations: Annotated[tuple[VectorStep, ...], Meta(min_length=1)]
 
 
+class _Head(msgspec.Struct):
+    """What tells a transcript from other vectors."""
+
+    steps: msgspec.Raw | UnsetType = UNSET
+
+
 @dataclass(frozen=True)
 class VectorVerdict:
     """What came of one file: `fault` is empty if everything is as it says."""
 
     file: str
     operations: int
+    """Or steps, of a transcript."""
     fault: str
 
 
@@ -88,6 +96,9 @@ def vector_files(folder: Traversable) -> list[Traversable]:
 def check(name: str, content: bytes) -> VectorVerdict:
     """Replay one file."""
     try:
+        if msgspec.json.decode(content, type=_Head).steps is not UNSET:
+            transcript = msgspec.json.decode(content, type=TranscriptFile)
+            return VectorVerdict(name, len(transcript.steps), replay(transcript))
         vector = msgspec.json.decode(content, type=VectorFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return VectorVerdict(name, 0, f"not a vector file: {error}")

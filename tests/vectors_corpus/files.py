@@ -33,23 +33,32 @@ from tests.vectors_corpus import (
 )
 from tests.vectors_corpus.schema import schema
 from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.transcripts import TRANSCRIPTS
 
 PARTS: Final = (
     primitives, cryptography, messages, rounds, disputes, lying_clients, lying_server, spoilt, group_keys, protections,
     sessions, session_faults, protected_sessions, groups, rosters, inference, inference_sessions, inference_faults,
     adaptation, adaptation_sessions,
 )  # fmt: skip
-CORPUS: Final[dict[str, Callable[[], Script]]] = {
+SCRIPTS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()
 }
-"""What makes each file."""
+"""What makes each file of operations."""
+CORPUS: Final = (*SCRIPTS, *TRANSCRIPTS)
+"""The names of all files."""
 
 
 def content(name: str) -> bytes:
-    """The bytes of one vector file: an operation a line."""
-    head, operations = msgspec.json.encode(CORPUS[name]().file()).split(b'"operations":[', 1)
-    steps = msgspec.json.decode(b"[" + operations.removesuffix(b"}"), type=list[msgspec.Raw])
-    return head + b'"operations":[\n' + b",\n".join(bytes(step) for step in steps) + b"\n]}\n"
+    """The bytes of one vector file: an operation, a message or a step a line."""
+    made = TRANSCRIPTS[name]() if name in TRANSCRIPTS else SCRIPTS[name]().file()
+    fields = []
+    for field, raw in msgspec.json.decode(msgspec.json.encode(made), type=dict[str, msgspec.Raw]).items():
+        written = bytes(raw)
+        if field in ("operations", "messages", "steps"):
+            lines = msgspec.json.decode(raw, type=list[msgspec.Raw])
+            written = b"[\n" + b",\n".join(bytes(line) for line in lines) + b"\n]"
+        fields.append(msgspec.json.encode(field) + b":" + written)
+    return b"{" + b",".join(fields) + b"}\n"
 
 
 def schema_content() -> bytes:

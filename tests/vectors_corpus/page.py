@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import getdoc, isclass
+from inspect import signature as signature_of
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from msgspec import inspect
+import numpy.typing as npt
+from msgspec import NODEFAULT, inspect
 
+from tacit.protocol.adaptation.sums import RoundSums
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.machine import Entropy
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.inference.results import Agreed
+from tacit.simulate.conformance.notation import to_hex
 from tacit.simulate.conformance.operations import parameters_of
+from tacit.simulate.conformance.transcripts import EVENTS, PLAYED, REPORTS, PlayedRole
 from tacit.simulate.conformance.vectors import PROTOCOLS
 
 INTRODUCTION: Final = """\
@@ -97,10 +108,46 @@ bits.
 """
 
 
+TRANSCRIPTS: Final = """\
+## Transcripts
+
+A file `transcript_*.json` records one run of a protocol: the inputs and outputs of every machine. To check an
+implementation, create the machine of one role, give it the inputs of its steps in order, and compare the outcomes.
+Machines do not depend on each other, because the file has all messages.
+
+| key | meaning |
+|---|---|
+| `protocol`, `version` | what is played, and the version of the wire |
+| `about` | what it shows |
+| `common` | settings of all machines that have a setting of that name |
+| `messages` | every message of the run: `sender`, `receiver`, and its `frames` in hexadecimal |
+| `steps` | the steps, one after the other |
+
+A step has these keys; one that is absent is empty, 0 or null.
+
+| key | meaning |
+|---|---|
+| `machine` | who acts: its party, followed by a slash and the peer where a party has a machine for each peer |
+| `do` | `create`, `receive`, or one of the calls below |
+| `role`, `given` | what is created, and its settings; or the arguments of the call |
+| `message` | what is received: its place among the messages |
+| `now` | seconds since the beginning of the run |
+| `entropy` | the random bytes that the machine draws in this step, in hexadecimal |
+| `sends` | places of the messages that it sends, in order |
+| `events` | what it reports to the party around it, in any order; a refusal has its `code` |
+| `state` | its state afterwards, as in [states.md](states.md) |
+| `deadline` | when `expire` must be called; null if never |
+
+In settings, arguments and events a byte string is `{"hex": ...}`. Two messages are equal if they differ only in
+`detail`, which explains something to people. A message that no step sends was made up or changed on its way: such files
+are named `transcript_WHAT_bad_CORRUPTION.json` and end with the step that refuses it. These events are recorded:
+"""
+
+
 def page() -> str:
     """The whole page."""
     lines = [INTRODUCTION]
-    structures: dict[str, inspect.StructType] = {}
+    structures: dict[str, inspect.StructType | inspect.DataclassType] = {}
     for protocol, make in PROTOCOLS.items():
         lines += [f"## Operations: {protocol}\n", "| operation | inputs | what it does or returns |", "|---|---|---|"]
         for name, operation in make().items():
@@ -109,6 +156,7 @@ def page() -> str:
             inputs = ", ".join(f"`{field.encode_name}`: {_field(field, structures)}" for field in given)
             lines.append(f"| `{name}` | {inputs} | {_about(operation)} |")
         lines.append("")
+    lines += [TRANSCRIPTS, *_transcripts(structures)]
     lines.append("## Structures in the inputs\n")
     described: set[str] = set()
     while rest := [name for name in structures if name not in described]:
@@ -119,27 +167,79 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _transcripts(structures: dict[str, inspect.StructType | inspect.DataclassType]) -> Iterator[str]:
+    """The events, and what the machines of every protocol are made of and are called with."""
+    fields: dict[str, set[str]] = {}
+    for name, *paths in EVENTS.values():
+        fields.setdefault(name, set()).update(f"`{path.split('.')[0]}`" for path in paths)
+    yield from ("| event | fields |", "|---|---|")
+    yield from (f"| `{name}` | {', '.join(sorted(fields[name]))} |" for name in sorted(fields))
+    yield f"| {', '.join(f'`{name}`' for name in sorted(REPORTS))} | those of the report, without `detail` |\n"
+    described: dict[PlayedRole, str] = {}
+    for protocol, played in PLAYED.items():
+        for role, found in played.roles.items():
+            first = described.setdefault(found, protocol)
+            if first != protocol:
+                yield from (f"### {protocol}, {role}\n", f"As in {first}.\n")
+                continue
+            yield from (f"### {protocol}, {role}\n", "| do | given | what it is |", "|---|---|---|")
+            yield f"| `create` | {_given(found.make, structures)} | {_about(found.make)} |"
+            for call in found.calls:
+                act = getattr(found.made, call)
+                yield f"| `{call}` | {_given(act, structures)} | {_about(act)} |"
+            yield ""
+
+
+def _given(act: Callable[..., Any], structures: dict[str, inspect.StructType | inspect.DataclassType]) -> str:
+    hints = get_type_hints(act.__init__ if isclass(act) else act)
+    named = [name for name in signature_of(act).parameters if name in hints]
+    kept = [name for name in named if name != "now" and hints[name] != Entropy]
+    return ", ".join(f"`{name}`: {_hint(hints[name], structures)}" for name in kept)
+
+
+def _hint(kind: Any, structures: dict[str, inspect.StructType | inspect.DataclassType]) -> str:
+    if kind in _READ:
+        return _READ[kind]
+    if get_origin(kind) is Iterable:
+        return f"list of ({_hint(get_args(kind)[0], structures)})"
+    return " or ".join(_kinds(inspect.type_info(kind), structures))
+
+
+_READ: Final[Mapping[Any, str]] = {
+    SigningKey: "bytes (the private key)",
+    npt.NDArray[Any]: "list of integers (ring words)",
+    Frame: "bytes",
+    Frame | None: "bytes or null",
+    Agreed: "object with `peer`, `session` and `terms` (their digest)",
+    RoundSums: "text (the name of a machine)",
+    RemoteProtocolError: "object with `code` and `culprit`",
+}
+
+
 def _about(documented: Callable[..., Any] | type[Any]) -> str:
-    return " ".join((documented.__doc__ or "").split()).replace("|", "\\|")
+    return " ".join((getdoc(documented) or "").split()).replace("|", "\\|")
 
 
-def _field(field: inspect.Field, structures: dict[str, inspect.StructType]) -> str:
+def _field(field: inspect.Field, structures: dict[str, inspect.StructType | inspect.DataclassType]) -> str:
     kind = " or ".join(_kinds(field.type, structures))
     if field.required:
         return kind
-    return f"{kind} (default `{json.dumps(field.default)}`)"
+    default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    return f"{kind} (default `{json.dumps(to_hex(default))}`)"
 
 
-def _kinds(kind: inspect.Type, structures: dict[str, inspect.StructType]) -> Iterator[str]:
+def _kinds(kind: inspect.Type, structures: dict[str, inspect.StructType | inspect.DataclassType]) -> Iterator[str]:
     match kind:
         case inspect.Metadata(type=bare):
             yield from _kinds(bare, structures)
-        case inspect.CustomType():
+        case inspect.CustomType() | inspect.BytesType():
             yield "bytes"
-        case inspect.VarTupleType(item_type=item):
+        case inspect.TupleType(item_types=items):
+            yield "list of " + " and ".join(" or ".join(_kinds(item, structures)) for item in items)
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item) | inspect.SetType(item_type=item):
             kinds = list(_kinds(item, structures))
             yield f"list of {kinds[0] if len(kinds) == 1 else '(' + ' or '.join(kinds) + ')'}"
-        case inspect.StructType(cls=cls):
+        case inspect.StructType(cls=cls) | inspect.DataclassType(cls=cls):
             structures[cls.__name__] = kind
             yield f"[{cls.__name__}](#{cls.__name__.lower()})"
         case inspect.UnionType(types=types):

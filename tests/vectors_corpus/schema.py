@@ -9,18 +9,22 @@ import msgspec
 from tacit.protocol.core.errors import Code
 from tacit.simulate.conformance.notation import PATTERN, Octets
 from tacit.simulate.conformance.operations import INVALID, parameters_of
+from tacit.simulate.conformance.transcripts import PLAYED, TranscriptFile
 from tacit.simulate.conformance.vectors import PROTOCOLS, Level
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """The schema: for every protocol its operations with their inputs, each expecting something or refused."""
+    """The schema: of transcripts, and for every protocol its operations with their inputs, each expecting something or
+    refused."""
     operations = {
         (protocol, name): operation for protocol, make in PROTOCOLS.items() for name, operation in make().items()
     }
     inputs = [parameters_of(operation) for operation in operations.values()]
-    references, definitions = msgspec.json.schema_components(inputs, schema_hook=_octets)
+    (transcript, *references), definitions = msgspec.json.schema_components(
+        [TranscriptFile, *inputs], schema_hook=_octets
+    )
     steps: dict[str, list[Any]] = {protocol: [] for protocol in PROTOCOLS}
     for (protocol, name), reference in zip(operations, references, strict=True):
         steps[protocol].append({"properties": {"do": {"const": name}, "with": reference}})
@@ -36,9 +40,7 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "oneOf": [{"required": ["expect"]}, {"required": ["refused"]}],
     }
-    return {
-        "$schema": DIALECT,
-        "title": "Test vectors",
+    of_operations = {
         "type": "object",
         "required": ["protocol", "level", "about", "operations"],
         "properties": {
@@ -52,6 +54,11 @@ def schema() -> dict[str, Any]:
             {"properties": {"protocol": {"const": protocol}, "operations": {"items": {"oneOf": possible}}}}
             for protocol, possible in steps.items()
         ],
+    }
+    return {
+        "$schema": DIALECT,
+        "title": "Test vectors",
+        "oneOf": [{**transcript, "properties": {"protocol": {"enum": list(PLAYED)}}}, of_operations],
         "$defs": definitions,
     }
 

@@ -12,13 +12,16 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.notation import octets
 from tacit.simulate.conformance.operations import RefusedOperation
+from tacit.simulate.conformance.transcripts import PLAYED
 from tacit.simulate.conformance.vectors import PROTOCOLS, SCHEMA, installed, vector_files
 from tests.vectors_corpus.files import CORPUS, write_corpus
 from tests.vectors_corpus.page import page
 from tests.vectors_corpus.script import Script
 
 REPOSITORY = Path(__file__).parents[2]
-VECTORS = {path.name: json.loads(path.read_bytes()) for path in vector_files(installed())}
+FILES = {path.name: json.loads(path.read_bytes()) for path in vector_files(installed())}
+VECTORS = {name: file for name, file in FILES.items() if "operations" in file}
+TRANSCRIPTS = {name: file for name, file in FILES.items() if "steps" in file}
 STEPS = [(name, file["protocol"], step) for name, file in VECTORS.items() for step in file["operations"]]
 
 
@@ -41,7 +44,9 @@ def test_there_are_enough_and_they_are_small() -> None:
     assert len(VECTORS) - len(bad) >= 12
     # Group keys, counting, protections and groups are two fifths of it: their sessions repeat a whole attempt at a key,
     # or have clients for three groups. A sixth are the signatures of packets, an eighth sessions that adapt a model.
-    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 6_100_000
+    assert sum(len(json.dumps(file)) for file in VECTORS.values()) < 6_300_000
+    # Transcripts are to take their place.
+    assert sum(len(json.dumps(file)) for file in TRANSCRIPTS.values()) < 1_500_000
 
 
 def codes(value: Any) -> set[str]:
@@ -62,6 +67,45 @@ def test_negative_vectors_are_named_so() -> None:
             assert ("_bad_" in name) == bool(found), name
         elif "_bad_" in name:
             assert found or told, name
+
+
+def test_transcripts_that_end_with_a_refusal_are_named_so() -> None:
+    for name, file in TRANSCRIPTS.items():
+        sent = {number for step in file["steps"] for number in step.get("sends", ())}
+        received = [step["message"] for step in file["steps"] if step["do"] == "receive"]
+        played = {step["machine"].split("/")[0] for step in file["steps"]}
+        forged = [number for number in received if number not in sent and file["messages"][number]["sender"] in played]
+        last = file["steps"][-1]
+        refused = any(event.get("code") for event in last.get("events", ()))
+        assert ("_bad_" in name) == (last["do"] == "receive" and refused), name
+        assert not forged, name
+
+
+def test_every_played_role_is_in_a_transcript() -> None:
+    created = {
+        (file["protocol"], step["role"])
+        for file in TRANSCRIPTS.values()
+        for step in file["steps"]
+        if step["do"] == "create"
+    }
+    at_dealer = {("double-blind adaptation", role) for role in ("dealer", "owner at the dealer")}
+    assert created == {(name, role) for name, played in PLAYED.items() for role in played.roles} - at_dealer
+
+
+def test_sums_of_transcripts_are_those_of_the_vectors() -> None:
+    sums = 0
+    for file in TRANSCRIPTS.values():
+        given = {
+            (step["machine"], step["given"].get("round")): step["given"]["vector"]
+            for step in file["steps"]
+            if step["do"] == "contribute"
+        }
+        for event in [event for step in file["steps"] for event in step.get("events", ())]:
+            if event.get("total") is not None and event["survivors"][0] in {name for name, _ in given}:
+                columns = zip(*(given[name, event.get("round")] for name in event["survivors"]), strict=True)
+                assert event["total"] == [sum(column) % 2**32 for column in columns]
+                sums += 1
+    assert sums >= 8
 
 
 def test_every_code_of_the_wire_is_reached() -> None:

@@ -8,7 +8,8 @@ import pytest
 from tacit.simulate.conformance.notation import LONGEST, octets, plain
 from tacit.simulate.conformance.vectors import PROTOCOLS, check, installed, vector_files
 
-VECTORS = {path.name: json.loads(path.read_bytes()) for path in vector_files(installed())}
+FILES = {path.name: json.loads(path.read_bytes()) for path in vector_files(installed())}
+VECTORS = {name: file for name, file in FILES.items() if "operations" in file}
 
 
 def fault(file: dict[str, Any]) -> str:

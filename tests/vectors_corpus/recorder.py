@@ -1,0 +1,319 @@
+"""Recording of transcripts: worlds that record the inputs and outputs of their machines.
+
+The hook of a world may change messages on their way: a message that is delivered, and that no machine has sent, is
+recorded as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+
+from msgspec import structs
+
+from tacit.protocol.core.machine import Entropy, Output, Trigger
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.primitives import SigningKey
+from tacit.simulate.conformance.exchange import (
+    LinkedMachine,
+    linked_key_member,
+    linked_key_relay,
+    linked_sum_client,
+    linked_sum_server,
+)
+from tacit.simulate.conformance.transcripts import (
+    PLAYED,
+    TranscriptFile,
+    TranscriptMessage,
+    TranscriptStep,
+    deadline_of,
+    event_of,
+    outputs_of,
+    plain,
+    state_of,
+)
+from tacit.simulate.world.adaptation import MemoryAdaptation
+from tacit.simulate.world.federation import MemoryFederation
+from tacit.simulate.world.inference import MemoryInference
+from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Timer, World
+from tests.world.group_keys import MemoryGroupKey
+from tests.world.sums import MemorySum
+
+Made = TypeVar("Made")
+Settings = ParamSpec("Settings")
+
+_RECEIVING = ("feed", "hear")
+_NOT_GIVEN = ("entropy", "now")
+"""Parameters for which a step has fields."""
+
+
+class Recorder:
+    """One transcript in the making."""
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        self.steps: list[TranscriptStep] = []
+        self.messages: list[TranscriptMessage] = []
+        self.delivered = Parcel("", "", ())
+        """The message that was delivered last."""
+        self._machines: list[tuple[str, object]] = []
+        """Every machine with its name: some are settings of others."""
+        self._drawn = bytearray()
+        """The random bytes that were drawn since the last step."""
+        self._calling = False
+
+    def make(self, name: str, kind: Callable[..., Made], now: float, /, *settings: Any, **more: Any) -> Made:
+        """Make a machine, and record it from now on."""
+        given = inspect.signature(kind).bind(*settings, **more)
+        if "entropy" in given.arguments:
+            given.arguments["entropy"] = self._watched(given.arguments["entropy"])
+        machine = kind(*given.args, **given.kwargs)
+        self._machines.append((name, machine))
+        title, role = next(pair for pair in PLAYED[self.protocol].roles.items() if kind in (pair[1].make, pair[1].made))
+        self._note(name, machine, [], do="create", role=title, now=now, given=self._written(given))
+        for call in filter(lambda call: hasattr(machine, call), (*_RECEIVING, *role.calls)):
+            setattr(machine, call, self._recorded(name, machine, call))
+        return machine
+
+    def _watched(self, entropy: Entropy) -> Entropy:
+        def draw(length: int) -> bytes:
+            drawn = entropy(length)
+            self._drawn += drawn
+            return drawn
+
+        return draw
+
+    def _recorded(self, name: str, machine: Any, call: str) -> Callable[..., Any]:
+        act = getattr(machine, call)
+        signature = inspect.signature(act)
+
+        def recorded(*arguments: Any, **more: Any) -> Any:
+            if self._calling:  # A machine calls itself.
+                return act(*arguments, **more)
+            self._calling = True
+            try:
+                result = act(*arguments, **more)
+            finally:
+                self._calling = False
+            given = signature.bind(*arguments, **more)
+            now = given.arguments.get("now", self.steps[-1].now)
+            if call in _RECEIVING:
+                message = self._numbered(self.delivered)
+                self._note(name, machine, outputs_of(result), do="receive", message=message, now=now)
+            else:
+                self._note(name, machine, outputs_of(result), do=call, given=self._written(given), now=now)
+            return result
+
+        return recorded
+
+    def _note(self, name: str, machine: Any, outputs: list[Output], **what: Any) -> None:
+        party = name.split("/")[0]
+        sent = [Parcel(party, each.to, tuple(each.frames)) for each in outputs if isinstance(each, Transmit)]
+        step = TranscriptStep(
+            machine=name,
+            entropy=self._drawn.hex(),
+            sends=tuple(map(self._numbered, sent)),
+            events=tuple(event for output in outputs if (event := event_of(output)) is not None),
+            state=state_of(machine),
+            deadline=deadline_of(machine),
+            **what,
+        )
+        self.steps.append(step)
+        self._drawn.clear()
+
+    def _numbered(self, parcel: Parcel) -> int:
+        """Return the index of a message."""
+        frames = tuple(bytes(frame).hex() for frame in parcel.frames)
+        message = TranscriptMessage(sender=parcel.sender, receiver=parcel.receiver, frames=frames)
+        if message not in self.messages:
+            self.messages.append(message)
+        return self.messages.index(message)
+
+    def _written(self, given: inspect.BoundArguments) -> dict[str, Any]:
+        """Return settings or arguments in the notation of transcripts, without those that have their defaults."""
+        parameters = given.signature.parameters
+        return {
+            name: self._plain(value)
+            for name, value in given.arguments.items()
+            if name not in _NOT_GIVEN and value is not parameters[name].default
+        }
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, SigningKey):
+            return plain(bytes(value._key))
+        return next((name for name, machine in self._machines if machine is value), None) or plain(value)
+
+    def transcript(self, about: str, steps: Sequence[TranscriptStep] = ()) -> TranscriptFile:
+        """Make a transcript of these steps; of all that were recorded if none are given."""
+        steps = steps or self.steps
+        kept = sorted({*(step.message for step in steps if step.message is not None)}.union(*(s.sends for s in steps)))
+        places = {number: place for place, number in enumerate(kept)}
+        settings = [step.given for step in steps if step.do == "create"]
+        common = {name: value for given in settings for name, value in given.items() if _is_common(name, settings)}
+        return TranscriptFile(
+            protocol=self.protocol,
+            version=PLAYED[self.protocol].kinds.version,
+            about=about,
+            common=common,
+            messages=tuple(self.messages[number] for number in kept),
+            steps=tuple(
+                structs.replace(
+                    step,
+                    given={
+                        name: value for name, value in step.given.items() if step.do != "create" or name not in common
+                    },
+                    message=None if step.message is None else places[step.message],
+                    sends=tuple(places[number] for number in step.sends),
+                )
+                for step in steps
+            ),
+        )
+
+
+def _is_common(name: str, settings: list[dict[str, Any]]) -> bool:
+    """Return whether several machines have this setting, all with the same value."""
+    values = [given[name] for given in settings if name in given]
+    return len(values) > 1 and all(value == values[0] for value in values)
+
+
+class RecordedWorld(World[Parcel]):
+    """Mixin that records the world of the next base class."""
+
+    protocol: ClassVar[str]
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """The transcript in the making."""
+        return Recorder(self.protocol)
+
+    def make(
+        self, name: str, kind: Callable[Settings, Made], /, *settings: Settings.args, **more: Settings.kwargs
+    ) -> Made:
+        return self.recorder.make(name, kind, self.now, *settings, **more)
+
+    def hand_over(self, item: Parcel) -> list[Output]:
+        self.recorder.delivered = item
+        return super().hand_over(item)
+
+
+class RecordedFederation(RecordedWorld, MemoryFederation):
+    """A federation."""
+
+    protocol = "federation"
+
+
+class RecordedInference(RecordedWorld, MemoryInference):
+    """Private inference."""
+
+    protocol = "private inference"
+
+
+class RecordedAdaptation(RecordedWorld, MemoryAdaptation):
+    """Double-blind adaptation."""
+
+    protocol = "double-blind adaptation"
+
+
+class RecordedExchange(RecordedWorld):
+    """A server and its members, whose machines subclasses make."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(streams)
+        self.machines: dict[str, LinkedMachine] = {}
+        """The server's first."""
+
+    @property
+    def server(self) -> str:
+        """Its name."""
+        return next(iter(self.machines))
+
+    @property
+    def members(self) -> list[str]:
+        """The names of those who live."""
+        return [name for name in self.machines if name not in self.dead | {self.server}]
+
+    def start(self) -> Self:
+        """Start every member, and deliver what follows."""
+        for name in self.members:
+            self.emit(name, self.machines[name].start(self.now))
+        self.advance()
+        return self
+
+    def run(self) -> Self:
+        """Let everything happen that happens when nobody intervenes."""
+        return self.start().settle()
+
+    def kill(self, name: str) -> None:
+        """A member is gone, and the server notices at once."""
+        super().kill(name)
+        self.emit(self.server, self.machines[self.server].drop(name, self.now))
+
+    def timers(self) -> Iterator[Timer]:
+        for name, machine in self.machines.items():
+            if name not in self.dead:
+                yield machine.next_deadline, partial(self._expire, name)
+
+    def _expire(self, name: str) -> None:
+        self.emit(name, self.machines[name].expire(self.now))
+
+    def carried(self, party: str, output: Output) -> Parcel | None:
+        return Parcel(party, output.to, tuple(map(bytes, output.frames))) if isinstance(output, Transmit) else None
+
+    def hand_over(self, item: Parcel) -> list[Output]:
+        self.recorder.delivered = item
+        return self.emit(item.receiver, self.machines[item.receiver].feed(item.sender, item.frames, self.now))
+
+
+class RecordedSum(RecordedExchange):
+    """The secure sum of one that was made for other worlds (tests/world/sums.py)."""
+
+    protocol = "secure sum"
+
+    def __init__(self, made: MemorySum) -> None:
+        super().__init__(made.streams)
+        agreement = made.agreement
+        self.vectors = made.vectors
+        self.machines[agreement.server] = self.make(agreement.server, linked_sum_server, agreement, now=0.0)
+        for name in agreement.cohort:
+            self.machines[name] = self.make(
+                name,
+                linked_sum_client,
+                agreement,
+                name,
+                signing=made.signing[name],
+                entropy=self.streams.of(name),
+            )
+
+    def contribute(self) -> Self:
+        """Give every client that still takes part its vector, and let what follows happen."""
+        for name in self.members:
+            if self.machines[name].machine.admits(Trigger.CONTRIBUTE):
+                self.emit(name, self.machines[name].contribute(self.vectors[name], self.now))
+        return self.settle()
+
+    def run(self) -> Self:
+        return self.start().contribute()
+
+
+class RecordedGroupKey(RecordedExchange):
+    """The attempt at a group key of one that was made for other worlds (tests/world/group_keys.py)."""
+
+    protocol = "group key"
+
+    def __init__(self, made: MemoryGroupKey) -> None:
+        super().__init__(made.streams)
+        agreement = made.agreement
+        self.machines[agreement.server] = self.make(agreement.server, linked_key_relay, agreement, now=0.0)
+        for name in agreement.members:
+            self.machines[name] = self.make(
+                name,
+                linked_key_member,
+                agreement,
+                name,
+                signing=made.signing[name],
+                entropy=self.streams.of(name),
+            )
