@@ -276,6 +276,7 @@ def press_ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("act", "status", "reason"), [(kill_dealer, 1, "dealer: "), (press_ctrl_c, 130, "interrupted")]
 )

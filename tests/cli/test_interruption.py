@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("ctrl_c")]
 
 PATIENCE = 120  # Seconds until a wait counts as lost; no test takes them.
 LOADED = "import time:"

@@ -306,6 +306,7 @@ def members_of_session(session: int) -> list[int]:
     return members
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_no_process_and_the_run_goes_on_as_if_it_had_not_been(
     tacit: Invoke, tmp_path: Path, small: Path
 ) -> None:
@@ -335,6 +336,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_as_if_it_had_not_been(
     assert Run(resumed, run).model == Run(resumed, whole).model
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_before_the_first_round_leaves_nothing(tmp_path: Path, small: Path) -> None:
     with command("simulate", small, "--out", tmp_path / "run") as process:
         assert process.stdout is not None

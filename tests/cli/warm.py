@@ -161,6 +161,8 @@ if __name__ == "__main__":
     # What was loaded is shared with all that are forked, and none of them looks for garbage there.
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Shells ignore it in what they start in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _next(socket.socket(fileno=int(sys.argv[1])))
     try:
         if sys.argv[0] == "tacit":

@@ -261,6 +261,7 @@ def wait_until_gone(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("ending", "end", "code"),
     [
@@ -302,6 +303,7 @@ def test_no_process_outlives_the_supervisor(
     assert (tmp_path / "wait_for_ever.log").read_text() == ("cleaned up\n" if asked else "")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("end", "code"),
     [(signal_group, 130), (subprocess.Popen.kill, -signal.SIGKILL)],
