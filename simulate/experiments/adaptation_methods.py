@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tacit.models.adapters.federated import LabelledOutputs, RoundWork, Schedule
     from tacit.models.adapters.methods import Adaptation
-    from tacit.models.adapters.parallel import AdapterParameters
     from tacit.models.friendly.transformer import FriendlyTransformer
     from tacit.simulate.experiments.adaptation_images import LabelledImages
 
@@ -45,16 +44,6 @@ class Setting:
     test_outputs: LabelledOutputs
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingStep:
-    """One step of a way to adapt, to be measured."""
-
-    weights: Sequence[torch.Tensor]
-    """Of the backbone and of what is trained."""
-    take: Callable[[torch.Tensor, torch.Tensor], None]
-    """Called with images float32 [B, C, S, S] and labels int64 [B]; whatever is learnt is thrown away."""
-
-
 class Method(Protocol):
     """A way to adapt."""
 
@@ -62,15 +51,9 @@ class Method(Protocol):
     def missing(self) -> str:
         """Why it cannot be used here; "" if it can."""
 
-    def adaptation(self) -> Adaptation:
-        """How a model is made of a backbone."""
-
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
         """Adapt to the clients' images; the balanced accuracy on the test images. FloatingPointError if training
         diverges, ActivationError for images beyond what the backbone is calibrated for."""
-
-    def step(self, backbone: FriendlyTransformer, *, classes: int, seed: int) -> TrainingStep:
-        """Forwards and backwards, the backbone included; on its device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,45 +69,22 @@ class BesideBlocks:
         """See Method: nothing."""
         return ""
 
-    def adaptation(self) -> Adaptation:
-        """See Method."""
-        from tacit.models.adapters.methods import Adapters
-
-        return Adapters(configuration=self.configuration)
-
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
         """See Method."""
         from tacit.models.adapters.features import final_norm
         from tacit.models.adapters.federated import balanced_accuracy, federated
+        from tacit.models.adapters.parallel import each, initial
         from tacit.models.adapters.sampling import ALL_BLOCKS, StochasticBlocks
 
-        start = self._start(setting.backbone, setting.classes, seed)
-        norm = final_norm(setting.backbone)
+        backbone = setting.backbone
+        tokens, width = backbone.size
+        sizes = {"blocks": len(backbone.blocks), "tokens": tokens, "width": width, "classes": setting.classes}
+        start = each(lambda one: one.to(setting.device), initial(self.configuration, **sizes, seed=seed))
+        norm = final_norm(backbone)
         clients: Sequence[LabelledOutputs] = setting.clients_outputs
         sampling = StochasticBlocks() if self.sampled else ALL_BLOCKS
         *_, last = federated(start, norm, clients, schedule, work, seed=seed, sampling=sampling)
         return balanced_accuracy(last, norm, setting.test_outputs)
-
-    def step(self, backbone: FriendlyTransformer, *, classes: int, seed: int) -> TrainingStep:
-        """See Method."""
-        from tacit.models.adapters.features import block_outputs, final_norm
-        from tacit.models.adapters.gradients import descent
-
-        start = self._start(backbone, classes, seed)
-        norm = final_norm(backbone)
-
-        def take(images: torch.Tensor, labels: torch.Tensor) -> None:
-            descent(start, norm, block_outputs(backbone, images), labels)
-
-        return TrainingStep(weights=[*backbone.parameters(), *start.tensors.values()], take=take)
-
-    def _start(self, backbone: FriendlyTransformer, classes: int, seed: int) -> AdapterParameters:
-        from tacit.models.adapters.parallel import each, initial
-
-        tokens, width = backbone.size
-        sizes = {"blocks": len(backbone.blocks), "tokens": tokens, "width": width, "classes": classes}
-        device = backbone.pos_embed.device
-        return each(lambda one: one.to(device), initial(self.configuration, **sizes, seed=seed))
 
 
 @dataclass(frozen=True)
@@ -138,7 +98,7 @@ class Throughout:
         return ""
 
     def adaptation(self) -> Adaptation:
-        """See Method."""
+        """Return what makes a model of a backbone."""
         from tacit.models.adapters.methods import FullFineTuning
 
         return FullFineTuning()
@@ -148,22 +108,6 @@ class Throughout:
         model = self.adaptation().adapt(setting.backbone, classes=setting.classes, seed=seed).to(setting.device)
         federated_model(model.train(), setting.clients, schedule, work, seed=seed)
         return model_accuracy(model, setting.test)
-
-    def step(self, backbone: FriendlyTransformer, *, classes: int, seed: int) -> TrainingStep:
-        """See Method."""
-        import torch
-        from torch.nn.functional import cross_entropy
-
-        from tacit.models.adapters.methods import trained
-
-        device = backbone.pos_embed.device
-        model = self.adaptation().adapt(backbone, classes=classes, seed=seed).to(device).train()
-        parameters = list(trained(model).values())
-
-        def take(images: torch.Tensor, labels: torch.Tensor) -> None:
-            torch.autograd.grad(cross_entropy(model(images), labels), parameters)
-
-        return TrainingStep(weights=list(model.parameters()), take=take)
 
 
 @dataclass(frozen=True)
@@ -177,7 +121,7 @@ class LowRankThroughout(Throughout):
         return "" if found else "peft is not installed: pip install 'tacit[lora]'"
 
     def adaptation(self) -> Adaptation:
-        """See Method. Of rank 8, as the adapters."""
+        """Return LoRA of rank 8, the rank of the adapters."""
         from tacit.models.adapters.methods import LowRankAdaptation
 
         return LowRankAdaptation()

@@ -8,10 +8,6 @@ from tacit.simulate.experiments import aso_table1, fedrsm_table2, sawada_fig5, s
 from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.measurement import Measurement
 from tacit.simulate.experiments.study import Study
-from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
-from tacit.simulate.experiments.tastan_costs import TABLE4
-from tacit.simulate.experiments.tastan_costs_page import CostMeasurement
-from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
 from tacit.simulate.experiments.tastan_reveal import REVEAL
 from tacit.simulate.experiments.tastan_reveal_page import RevealMeasurement
 from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE2, TABLE3
@@ -25,9 +21,6 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
         AdaptationMeasurement(claim=TABLE1),
         AdaptationMeasurement(claim=TABLE2),
         AdaptationMeasurement(claim=TABLE3),
-        CostMeasurement(claim=TABLE4),
-        ApproximationMeasurement(claim=TABLE5),
-        ApproximationMeasurement(claim=TABLE6),
         RevealMeasurement(claim=REVEAL),
     )
 }

@@ -21,8 +21,7 @@ from tacit.parties.runs.sections import FederationSection
 from tacit.protocol.adaptation.told import Reveal
 from tacit.simulate.experiments.criteria import verdict
 from tacit.simulate.experiments.study import Claim, ClaimVerdict
-from tacit.simulate.experiments.tastan_approximations import PAPER
-from tacit.simulate.experiments.tastan_tables import TWIN, VIT
+from tacit.simulate.experiments.tastan_tables import PAPER, TWIN, VIT
 
 CLEAR: Final = "in the clear"
 REVEALS: Final[tuple[Reveal, ...]] = ("none", "sampled", "all")

@@ -19,8 +19,11 @@ from tacit.simulate.experiments.adaptation_claims import as_good, better, loses_
 from tacit.simulate.experiments.adaptation_methods import BesideBlocks, LowRankThroughout, Throughout
 from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.study import ClaimVerdict
-from tacit.simulate.experiments.tastan_approximations import PAPER
 
+PAPER: Final = (
+    'Tastan and Nandakumar 2025, "A Framework for Double-Blind Federated Adaptation of Foundation Models" '
+    "(arXiv:2502.01289v1)"
+)
 PROBING, TUNING, LORA, OURS, SAMPLED = (
     "linear probing",
     "full fine-tuning",

@@ -269,7 +269,7 @@ def test_arms_that_are_not_finished_are_listed_after_an_interruption(chosen: tup
     ("command", "complaint"),
     [
         (("sawada-fig5", "--arm", "scratch-*", "--arm", "none"), "sawada-fig5 has no arm 'none'; it has pretrained-un"),
-        (("tastan-table4", "--arm", "ours"), "--arm: tastan-table4 has rows, which are measured together; leave it"),
+        (("tastan-table1", "--arm", "ours"), "--arm: tastan-table1 has rows, which are measured together; leave it"),
     ],
 )
 def test_arms_that_do_not_exist_are_refused(

@@ -30,7 +30,7 @@ COMMANDS = (
     ["distill"],
     ["infer", "."],
     ["experiment", "sawada-fig6"],
-    ["experiment", "tastan-table5"],
+    ["experiment", "tastan-table1"],
     ["data", "inspect"],
     ["bench", "secagg"],
     ["bench", "network"],

@@ -12,46 +12,13 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.catalogue import MEASUREMENTS
-from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
-from tacit.simulate.experiments.tastan_costs import TABLE4
-from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
-from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TABLE2, TABLE3, TUNING
+from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE2, TABLE3
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
 
 
 def test_a_measurement_is_written_like_the_other_experiments(
-    tacit: Invoke, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published = {degree: TABLE5.published[degree] for degree in (2, 6, None)}
-    monkeypatch.setitem(
-        MEASUREMENTS, "tastan-table5", ApproximationMeasurement(claim=replace(TABLE5, published=published))
-    )
-    out, copy = tmp_path / "out", tmp_path / "copy.json"
-    result = tacit(
-        "experiment", "tastan-table5", "--small", "--seeds", "3", "--data", images, "--out", out, "--json", copy
-    )
-    assert result.exit_code == 0, result.stderr
-    assert copy.read_bytes() == (out / "table.json").read_bytes()
-    table = check_output(copy, "measurement")
-    assert [(run["degree"], run["seed"]) for run in table["runs"]] == [(2, 3), (6, 3), (None, 3)]
-    assert [row["published"] for row in table["rows"]] == [list(row) for row in published.values()]
-    assert table["command"] == "tacit experiment tastan-table5 --small --seeds 3 --data images.npz"
-    page = (out / "table.md").read_text()
-    assert "## tastan-table5: Table 5, the degree of the softmax" in page
-    first = table["runs"][0]
-    assert f"| 2 | {100 * first['accuracy']:.2f} | {first['attention']:.3f} | {first['hidden']:.3f} | " in page
-    assert " | 75.17 | 44.37 | 915.46 | 0.41 | 16.82 |" in page
-    assert (out / "plot.svg").read_text().startswith("<?xml")
-    # One seed decides nothing.
-    assert result.stdout.count("not decided: ") == len(table["verdicts"])
-    again = tacit("experiment", "tastan-table5", "--small", "--seeds", "3", "--data", images, "--out", out)
-    assert again.exit_code == 2
-    assert "exists already and is not empty" in again.stderr
-
-
-def test_a_table_of_adaptation_is_written_like_the_other_experiments(
     tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On classes 0 and 1 of the owner and 2 and 3 of the clients, in seconds; without peft."""
@@ -78,6 +45,7 @@ def test_a_table_of_adaptation_is_written_like_the_other_experiments(
         "experiment", "tastan-table1", "--small", "--seeds", "3", "--data", data, "--out", out, "--json", copy
     )
     assert result.exit_code == 0, result.stderr
+    assert copy.read_bytes() == (out / "table.json").read_bytes()
     table = check_output(copy, "measurement")
     assert table["command"] == "tacit experiment tastan-table1 --small --seeds 3 --data four.npz"
     assert [row["row"] for row in table["rows"]] == [row.name for row in twin.rows]
@@ -89,25 +57,16 @@ def test_a_table_of_adaptation_is_written_like_the_other_experiments(
         assert f"{run['accuracy']:.3f}" in page
     assert "LoRA: not measured, peft is not installed: pip install 'tacit[lora]'." in page
     assert (out / "plot.svg").read_text().startswith("<?xml")
+    # One seed decides nothing.
     assert result.stdout.count("not decided: four.npz: ") == len(table["verdicts"]) == 3
-
-
-def test_costs_are_written_like_the_other_experiments(
-    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    out = tmp_path / "out"
-    result = tacit("experiment", "tastan-table4", "--small", "--seeds", "3", "--out", out)
-    assert result.exit_code == 0, result.stderr
-    table = check_output(out / "table.json", "measurement")
-    assert [(run["row"], run["seed"]) for run in table["runs"]] == [(row, 3) for row in (TUNING, PROBING, OURS)]
-    assert "| ours | 0.2536 (265,942); the paper: 0.2536 | " in (out / "table.md").read_text()
-    assert "holds: all numbers of parameters are the paper's (9 of 9)" in result.stdout
+    again = tacit("experiment", "tastan-table1", "--small", "--seeds", "3", "--data", data, "--out", out)
+    assert again.exit_code == 2
+    assert "exists already and is not empty" in again.stderr
 
 
 def test_the_list_names_the_tables(tacit: Invoke) -> None:
     result = tacit("experiment", "list")
-    for table in (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, TABLE6):
+    for table in (TABLE1, TABLE2, TABLE3):
         assert f"{table.name}\n  {table.paper}: {table.shows}\n" in result.stdout
 
 
@@ -123,12 +82,9 @@ def test_the_list_names_the_tables(tacit: Invoke) -> None:
         (["tastan-table1", "--small", "--data", "no.npz"], "no.npz"),
         (["tastan-table2", "--small"], "tastan-table2 has no small twin: its data set has no stand-in"),
         (["tastan-table2"], "of fed-isic2019, tiny-imagenet for the owner and of fed-isic2019 for the clients"),
-        (["tastan-table4", "--data", "some.npz"], "--data some.npz: tastan-table4 takes no images; leave it out"),
-        (["tastan-table5"], "the full size needs --data: the directory with the files of Fed-ISIC2019"),
-        (["tastan-table6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
-        (["tastan-table6", "--small", "--data", "no.npz"], "no.npz"),
-        (["tastan-table6", "--small", "--device", "tpu"], "--device tpu: choose cpu or cuda"),
-        (["tastan-table7", "--small"], "there is no experiment 'tastan-table7'; choose one of "),
+        (["tastan-table3", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
+        (["tastan-table3", "--small", "--device", "tpu"], "--device tpu: choose cpu or cuda"),
+        (["tastan-table4", "--small"], "there is no experiment 'tastan-table4'; choose one of "),
     ],
 )
 def test_wrong_input_is_refused_before_anything_starts(

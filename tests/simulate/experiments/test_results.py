@@ -9,7 +9,6 @@ import pytest
 from docs.generate.results import marks, take_over
 from tacit.simulate.experiments.adaptation import AdaptationTable
 from tacit.simulate.experiments.catalogue import STUDIES
-from tacit.simulate.experiments.tastan_costs import TABLE4
 from tacit.simulate.experiments.tastan_reveal import REVEAL, ROWS
 from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE3
 
@@ -93,16 +92,6 @@ def test_the_page_has_what_outputs_of_blocks_give_away() -> None:
     for sentence in REVEAL.small.differences:
         assert f"- {sentence}" in found
     assert f"`tacit experiment {REVEAL.name} --small --seeds " in found
-
-
-def test_the_page_has_the_costs() -> None:
-    begin, end = marks("tastan-table4")
-    found = (DOCS / "results.md").read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
-    for name, row in TABLE4.published:
-        assert f"; the paper: {TABLE4.published[name, row][0]:.4f}" in found
-    for sentence in TABLE4.full.differences:
-        assert f"- {sentence}" in found
-    assert "`tacit experiment tastan-table4 --seeds " in found
 
 
 @pytest.mark.parametrize("name", ["results.md", "experiments.md"])
