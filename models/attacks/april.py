@@ -8,8 +8,8 @@ through queries, keys and values alone, and with W the matrix of all three (its 
 
 So z comes out by least squares, and of z, less positions and bias, the pseudo-inverse of the patch embedding makes
 pixels: all of them where the width is a patch's number of pixels at least, else those of smallest norm. Transformers
-that are used have the norm and the residual. `without_first_residual` takes them away, as the authors' architecture (A)
-does. There must be another block behind, or patches reach the class token by few numbers, and A has not full rank.
+that are used have the norm and the residual, which the authors' architecture (A) lacks. There must be another block
+behind, or patches reach the class token by few numbers, and A has not full rank.
 Everything is in float64: A is so ill-conditioned that gradients in float32 do not do.
 
 Where there is no closed form the paper matches gradients g' of candidate images: it minimises
@@ -35,31 +35,6 @@ from tacit.models.attacks.closed_form import ReadImage
 from tacit.models.attacks.patches import POSITIONS, PatchEmbedding, solved, taken
 
 QKV = "blocks.0.attn.qkv.weight"
-
-
-class _AttentionFirst(nn.Module):
-    """A block without its first norm and both residuals; what is left has the same names."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.attn = block.get_submodule("attn")
-        self.norm2 = block.get_submodule("norm2")
-        self.mlp = block.get_submodule("mlp")
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        attended: torch.Tensor = self.mlp(self.norm2(self.attn(tokens)))
-        return attended
-
-
-def without_first_residual(model: nn.Module) -> nn.Module:
-    """A copy of a vision transformer of timm as architecture (A): block 0 is mlp(norm2(attn(z))). ValueError for a
-    model that has no such block."""
-    changed = copy.deepcopy(model)
-    blocks = getattr(changed, "blocks", None)
-    if not isinstance(blocks, nn.Sequential) or not all(hasattr(blocks[0], name) for name in ("attn", "norm2", "mlp")):
-        raise ValueError("the model has no blocks of attention and perceptron, of which the first could be changed")
-    blocks[0] = _AttentionFirst(blocks[0])
-    return changed
 
 
 def image_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> ReadImage:

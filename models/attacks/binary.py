@@ -1,4 +1,4 @@
-"""Random binary weights (models/binary_weights.py) against an attacker who sees zeros, and sums that show one client.
+"""An attack on random binary weights (models/binary_weights.py), by an attacker who sees zeros.
 
 A client's gradients of one image: those of the patch embedding [D, L] are A^T X, with A [N, D] those of the position
 embedding at the N patches and X [N, L] the pixels. Zeroed entries are missing on both sides. Sawada et al. 2024
@@ -8,18 +8,14 @@ fit. Entries that a gradient has as exactly zero are taken for missing; of other
 
 Rounds on the same image add equations: each has missing entries of its own, and all have X in common. With the model
 at rest, gradients of rounds are even the same, and `pooled` fills one's gaps from the others.
-
-`exposed` counts: where a sum has one contributor, it is that client's value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 SWEEPS: Final = 12
@@ -118,32 +114,3 @@ def _regular(normal: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     regular = normal + ridge[:, None, None] * torch.eye(size, dtype=normal.dtype, device=normal.device)
     solution: torch.Tensor = torch.linalg.solve(regular, right[..., None])
     return solution[..., 0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exposed:
-    """Shares of all coordinates at which somebody learns the value of one client."""
-
-    server: float
-    """Of the server, which opens the sum."""
-    receivers: float
-    """Of those who receive the model that is made of it."""
-
-
-def exposed(
-    counts: npt.NDArray[np.int_],
-    *,
-    min_contributors: int,
-    enforce: Literal["server", "clients"],
-    told: npt.NDArray[np.int_] | None = None,
-) -> Exposed:
-    """Who learns how much, by the contributors [D] of every coordinate of the sum that was opened.
-
-    With enforce = "clients" no coordinate is sent that had fewer contributors in the counts that were told before:
-    `told` [D], None: the same, as nobody was lost since. Against colluders give counts without their contributions.
-    """
-    opened = np.ones(counts.shape, np.bool_)
-    if enforce == "clients":
-        opened = (counts if told is None else told) >= min_contributors
-    alone = opened & (counts == 1)
-    return Exposed(server=float(alone.mean()), receivers=float((alone & (counts >= min_contributors)).mean()))

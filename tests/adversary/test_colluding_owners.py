@@ -29,15 +29,6 @@ from tacit.models.adapters.federated import Features, pooled
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
 from tacit.models.assignment import best_assignment
-from tacit.models.attacks.colluders import (
-    HeadGradient,
-    feature_of_copies,
-    features_of,
-    gradient_between,
-    imitated,
-    labels_of,
-    standardised,
-)
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
 from tacit.models.device import CPU
@@ -46,6 +37,15 @@ from tacit.models.vision_transformer import build
 from tacit.parties.adaptation.bounds import fitted_step
 from tacit.parties.adaptation.federation import mean_of
 from tacit.parties.adaptation.step import StepSizes
+from tests.adversary.colluders import (
+    HeadGradient,
+    feature_of_copies,
+    features_of,
+    gradient_between,
+    imitated,
+    labels_of,
+    standardised,
+)
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "adaptation")

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.models.attacks.crafted import Imprinted, fishing, imprint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.workload import Workload
 from tacit.parties.learning.keeper import Keeper
@@ -19,6 +18,7 @@ from tacit.parties.learning.task import Task, configure, read_task
 from tacit.parties.session.client import CRAFTED
 from tacit.protocol.core.errors import Code
 from tacit.protocol.sum.configuration import Configuration
+from tests.adversary.crafted import Imprinted, fishing, imprint
 
 pytestmark = pytest.mark.threat("server/crafted-model")
 

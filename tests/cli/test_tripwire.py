@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tacit.models.attacks.crafted import fishing
 from tacit.models.checkpoint import save
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
+from tests.adversary.crafted import fishing
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

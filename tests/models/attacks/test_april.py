@@ -1,15 +1,37 @@
 """APRIL reads images of architecture (A), in float64 and with as much width as pixels; never of a stock transformer."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tacit.models.attacks.april import image_of, matched_images, without_first_residual
+from tacit.models.attacks.april import image_of, matched_images
 
 FAILED = 15.0
 """dB that the closed form is to stay below where it does not apply."""
+
+
+class AttentionFirst(nn.Module):
+    """A block without its first norm and both residuals; what is left has the same names."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.attn = block.get_submodule("attn")
+        self.norm2 = block.get_submodule("norm2")
+        self.mlp = block.get_submodule("mlp")
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        attended: torch.Tensor = self.mlp(self.norm2(self.attn(tokens)))
+        return attended
+
+
+def without_first_residual(model: nn.Module) -> nn.Module:
+    """A copy of a vision transformer of timm as architecture (A): block 0 is mlp(norm2(attn(z)))."""
+    changed = copy.deepcopy(model)
+    changed.blocks[0] = AttentionFirst(changed.blocks[0])
+    return changed
 
 
 def large(small_vit: Any, width: int, heads: int) -> Any:
@@ -41,16 +63,6 @@ def test_other_tokens_do_not_matter(small_vit: Any, digits: Any, exact: Any, psn
     assert psnr(image_of(changed, exact(changed, x, y)).image, x) > 140  # 207.9
 
 
-def test_the_model_that_was_given_is_as_it_was(small_vit: Any, digits: Any) -> None:
-    model, x = small_vit(), digits(16).x_train[:2]
-    before = model(x)
-    changed = without_first_residual(model)
-    assert torch.equal(model(x), before)
-    assert not torch.allclose(changed(x), before)
-    names = {name for name, _ in model.named_parameters()}
-    assert names - {name for name, _ in changed.named_parameters()} == {"blocks.0.norm1.weight", "blocks.0.norm1.bias"}
-
-
 def test_what_does_not_apply_is_refused(small_vit: Any, digits: Any, exact: Any) -> None:
     x, y = digits(16).x_train[:1], digits(16).y_train[:1]
     apart = small_vit(no_embed_class=True).double()
@@ -59,8 +71,6 @@ def test_what_does_not_apply_is_refused(small_vit: Any, digits: Any, exact: Any)
     narrow = small_vit(embed_dim=16).double()
     with pytest.raises(ValueError, match="underdetermined: 17 tokens, and equations for 16"):
         image_of(narrow, exact(narrow, x, y))
-    with pytest.raises(ValueError, match="no blocks of attention"):
-        without_first_residual(nn.Linear(2, 2))
 
 
 def test_an_image_is_found_by_matching_gradients(small_vit: Any, digits: Any, exact: Any, psnr: Any) -> None:

@@ -1,16 +1,14 @@
-"""Random binary weights: missing entries are solved for, rounds add up, and counts of one expose."""
+"""Random binary weights: missing entries are solved for, and rounds add up."""
 
 from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
-from scipy.stats import binom, binomtest
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.attacks.binary import MaskedGradients, alternating, exposed, pooled
+from tacit.models.attacks.binary import MaskedGradients, alternating, pooled
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 
 Photograph = Callable[[int], torch.Tensor]
@@ -92,24 +90,3 @@ def test_rounds_of_other_shapes_are_refused(masked: Masked) -> None:
     (one,) = masked(0.2, 1)
     with pytest.raises(ValueError, match="rounds of one model"):
         alternating([one, MaskedGradients(kernel=one.kernel[:, 1:], positions=one.positions)])
-
-
-@pytest.mark.parametrize(("zero", "share"), [(0.8, 0.4096), (0.5, 0.15625)])
-def test_the_exposed_share_is_binomial(zero: float, share: float) -> None:
-    size, clients = 200_000, 5
-    assert binom.pmf(1, clients, 1 - zero) == pytest.approx(share)
-    counts = (np.random.default_rng(7).random((clients, size)) >= zero).sum(axis=0)
-    found = exposed(counts, min_contributors=2, enforce="server")
-    # The seed is fixed; a right function fails for one seed in 10^6.
-    assert binomtest(round(found.server * size), size, share).pvalue > 1e-6
-    assert found.receivers == 0.0
-    assert exposed(counts, min_contributors=1, enforce="server").receivers == found.server
-
-
-def test_clients_who_see_to_it_expose_nothing_unless_some_are_lost() -> None:
-    told = np.array([0, 1, 2, 2, 3, 5])
-    assert exposed(told, min_contributors=2, enforce="clients").server == 0.0
-    # The one at index 1 was never sent; those at 2 and 3 lost a contributor each.
-    left = exposed(np.array([0, 1, 1, 1, 3, 4]), told=told, min_contributors=2, enforce="clients")
-    assert left.server == pytest.approx(2 / 6)
-    assert left.receivers == 0.0

@@ -7,7 +7,7 @@ from torch.nn.functional import one_hot
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
-from tacit.models.attacks.colluders import (
+from tests.adversary.colluders import (
     HeadGradient,
     feature_of_copies,
     features_of,

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from tacit.models.attacks import closed_form
-from tacit.models.attacks.crafted import fishing, imprint, read_imprint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.vision_transformer import build
+from tests.adversary.crafted import fishing, imprint, read_imprint
 
 READ = 30.0
 """dB from which on an image counts as read."""

@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.methods import AdaptedTransformer, Adapters, trained
-from tacit.models.attacks.crafted_adapters import crafted_adapters, read_adapters
 from tacit.models.attacks.patches import PatchEmbedding
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.data import Dataset
 from tacit.models.tripwire import suspicious
 from tacit.models.vision_transformer import build
+from tests.adversary.crafted_adapters import crafted_adapters, read_adapters
 
 RANK, CLIENTS, READ = 64, 8, 30.0
 """READ: dB from which on an image counts as read."""

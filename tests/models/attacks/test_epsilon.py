@@ -1,15 +1,19 @@
 """Lower bounds of epsilon: never above the accountant's, but for the stated chance, and above a false claim."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from tacit.models.attacks.epsilon import LARGEST, Canaries, epsilon_refuted, lower_bound, right_guesses_chance
 from tacit.models.gaussian_noise import noise_bytes, noisy
 from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.protection import Noise
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parents[3] / "docs" / "demonstrations")
+    from epsilon import LARGEST, Canaries, epsilon_refuted, lower_bound, right_guesses_chance
 
 DELTA = 1e-5
 CANARIES, SIZE, NORM = 500, 2_000, 3.0
