@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.functional import mse_loss, normalize
 
-from tacit.models.assignment import best_assignment
 from tacit.models.device import seeded
 from tacit.models.training import EVALUATION_BATCH
 
@@ -53,8 +53,11 @@ def matched_outputs(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
             f"outputs of shapes {list(one.shape)} and {list(other.shape)} cannot be matched; both must be [n, T, D], "
             "for one image at least"
         )
+    if not (one.isfinite().all() and other.isfinite().all()):
+        raise ValueError("outputs that are not finite cannot be matched")
     rows, columns = (normalize((part - part.mean(0)).flatten(1), dim=1) for part in (one.double(), other.double()))
-    return torch.from_numpy(best_assignment((rows @ columns.T).cpu().numpy())).to(one.device)
+    _, order = linear_sum_assignment((columns @ rows.T).cpu().numpy(), maximize=True)
+    return torch.from_numpy(order).to(one.device)
 
 
 def matched_images(patches: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:

@@ -16,12 +16,6 @@ from tacit.simulate.experiments.study import ArmResult, ClaimVerdict, spread
 
 MARGIN: Final = 0.02
 """Accuracies that differ by no more count as equal: two images of a hundred."""
-QUANTILES: Final = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Of Student's t, 0.975, by degrees of freedom from 1; with more than these the last is wide enough."""
 INTERVAL: Final = "95 % interval (Student's t; with three seeds 4.303 standard errors to each side)"
 EQUAL_OR_LOWER: Final = (
     f"the accuracy of an arm less that of the unprotected one, seed by seed, and the {INTERVAL} of its mean: equal if "
@@ -34,8 +28,10 @@ def half_width(values: Sequence[float]) -> float:
     """Of the 95 % interval of the mean; infinite for a single value."""
     if len(values) < 2:
         return float("inf")
-    quantile = QUANTILES[min(len(values) - 1, len(QUANTILES)) - 1]
-    return quantile * spread(values) / math.sqrt(len(values))
+    # Imported here: scipy.stats takes a second to load, and `tacit experiment list` needs none of it.
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * spread(values) / math.sqrt(len(values))
 
 
 def is_above(values: Sequence[float], bound: float) -> bool | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import normalize
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
@@ -28,7 +29,6 @@ from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, pooled
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
-from tacit.models.assignment import best_assignment
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
 from tacit.models.device import CPU
@@ -185,7 +185,7 @@ def scored(found: torch.Tensor, true: torch.Tensor, labels: torch.Tensor) -> Sco
     """Within a class the order is any: the best is taken, for the blind attacker too."""
     cosines = normalize(found, dim=1) @ normalize(true, dim=1).T
     same = labels[:, None] == labels
-    order = torch.from_numpy(best_assignment((cosines - 10.0 * ~same).numpy()))
+    _, order = linear_sum_assignment((cosines - 10.0 * ~same).T.numpy(), maximize=True)
     found = found[order]
     others = digits().features(digits().tested)[:CANDIDATES]
     near = torch.cdist(found, others).min(1).values

@@ -7,26 +7,20 @@ import pytest
 from scipy import stats
 
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.experiments.criteria import QUANTILES, compare, differences, half_width, is_above, verdict
+from tacit.simulate.experiments.criteria import compare, differences, half_width, is_above, verdict
 from tacit.simulate.experiments.study import Arm, ArmResult
 
 ARM = Arm(name="arm", experiment=Experiment())
 
 
-def test_quantiles_are_those_of_students_t() -> None:
-    assert list(QUANTILES) == [round(stats.t.ppf(0.975, freedom), 3) for freedom in range(1, 31)]
-
-
-@pytest.mark.parametrize("count", [2, 3, 10, 31])
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
 def test_the_interval_is_that_of_scipy(count: int) -> None:
     values = np.random.default_rng(count).normal(0.3, 0.1, count)
     low, high = stats.t.interval(0.95, count - 1, loc=values.mean(), scale=stats.sem(values))
-    assert half_width(values.tolist()) == pytest.approx((high - low) / 2, rel=1e-3)
+    assert half_width(values.tolist()) == pytest.approx((high - low) / 2)
 
 
-def test_many_seeds_are_no_narrower_than_they_should_be() -> None:
-    values = np.random.default_rng(0).normal(0.3, 0.1, 100)
-    assert half_width(values.tolist()) > stats.t.ppf(0.975, 99) * stats.sem(values)
+def test_a_single_seed_has_no_interval() -> None:
     assert half_width([0.5]) == float("inf")
 
 
