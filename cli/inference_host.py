@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 
 from tacit.cli import output
@@ -15,29 +14,14 @@ from tacit.cli.host import PartyToml, Quiet, connecting
 from tacit.cli.serving_screen import show_serving
 
 _SHOWN = 20
-_MOST_AHEAD = 1 << 20
-"""As the protocol has it; its modules are not loaded for the help of the command."""
 
 
-def dealer(
-    party: PartyToml,
-    ahead: Annotated[
-        int,
-        typer.Option(
-            "--ahead",
-            metavar="N",
-            min=0,
-            max=_MOST_AHEAD,
-            help="After the passes of a session deal for N images more, which both owners keep for later ones.",
-        ),
-    ] = 0,
-    quiet: Quiet = False,
-) -> None:
+def dealer(party: PartyToml, quiet: Quiet = False) -> None:
     """Deal the random words of private inference, until it is stopped.
 
-    It sees neither weights nor images; killed and started again, it deals fresh ones. What it deals ahead serves
-    without it, and is kept by the owners alone. With \\[adaptation] in its file it also sums what data owners have
-    learned, until the rounds are over; killed and started again, it goes on after the last sum.
+    It sees neither weights nor images; killed and started again, it deals fresh ones. With \\[adaptation] in its file
+    it also sums what data owners have learned, until the rounds are over; killed and started again, it goes on after
+    the last sum.
 
     Exit status: 0 the rounds are over; 1 it failed; 2 wrong input; 3 the rounds ended early; 130 Ctrl-C or SIGTERM.
     """
@@ -52,8 +36,6 @@ def dealer(
     kinds = ((EndpointError, *WRONG_INPUT), output.WRONG_INPUT)
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)):
         opened = open_party(DealerFile, party)
-        if ahead and opened.file.adaptation is not None:
-            raise ValueError("--ahead: nothing is dealt ahead of learning; leave it out")
         _say_who(console, opened.roster.fingerprint, opened.file.tell)
         # Loads torch: what is wrong with the files is said before.
         if (own := opened.file.adaptation) is not None:
@@ -62,7 +44,7 @@ def dealer(
             raise deal(console, opened, own)
         from tacit.parties.hosting.inference_host import run_dealer
 
-        asyncio.run(interruptible(run_dealer(opened, ahead=ahead, show=partial(show_serving, console))))
+        asyncio.run(interruptible(run_dealer(opened, show=partial(show_serving, console))))
 
 
 def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
@@ -153,8 +135,6 @@ def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"{fields['images']} images{answered}{learned}")
     elif event == "agreed":
         say(f"model {fields['weights']}, {fields['input']} input")
-    elif event == "laid-by":
-        say(f"  {fields['reason']}")
     elif event == "answered":
         refused = f", {fields['refused']} of them refused: out of range" if fields["refused"] else ""
         say(f"  {fields['images']} of {fields['of']} images{refused}")

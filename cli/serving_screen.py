@@ -30,7 +30,5 @@ def show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"session with {who} over: {fields['detail']}{sent}", style="yellow" if fields["code"] else "")
     elif event == "refused":
         say(f"  refused: {fields['member']}: {fields['detail']}", style="yellow")
-    elif event == "laid-by":
-        say(f"  {fields['reason']}")
     elif event == "stranger":
         say(f"  stranger: {fields['reason']}", style="yellow")

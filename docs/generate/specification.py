@@ -141,9 +141,6 @@ def messages_page() -> str:
         ),
         *_messages(inference),
         "",
-        "## Stock, within `inference-terms` and `agree-terms`",
-        *_structure(inference_messages.Stock),
-        "",
         "## Terms, within `inference-terms`",
         *_structure(inference_messages.Terms),
         "",
@@ -186,8 +183,7 @@ def states_page() -> str:
             "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. In private inference: ASK, "
             "the data owner wants a pass; PROVIDE, a layer is masked; BEGIN, the material of the pass is there; GIVE, "
             "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; "
-            "LAY_BY, the next part of a piece is wanted; LAID_BY, it is on the disk, or nothing more will be; FINISH, "
-            "nothing more is wanted. In double-blind adaptation also: BEGIN_ROUND, a round begins, or goes on "
+            "FINISH, nothing more is wanted. In double-blind adaptation also: BEGIN_ROUND, a round begins, or goes on "
             "where it stands; KEEP_ROUND, its batches are over; ASK_SUM, its sum is wanted; PROVIDE, the sum is there, "
             "or there is none. *Ignored* means that the message is dropped without being parsed. *Inside* "
             "names the machine that a message is for: the secure sum of the round (sum), what a party does about group "

@@ -225,7 +225,7 @@ class PrivateLearner:
             count=self._count,
             entropy=own.surroundings.entropy,
         )
-        conversation = await self._exit.enter_async_context(conversing(own, lambda: machine))
+        conversation = await self._exit.enter_async_context(conversing(own, machine))
         self._conversation = conversation
         conversation.hear(machine.start(conversation.now()))
         agreed = await conversation.expect(Agreed)

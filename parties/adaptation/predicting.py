@@ -31,7 +31,6 @@ from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.data_owner import InferenceDataOwner, Wish
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.stock import Held
 
 
 def prediction_plan(terms: Terms, parameters: ParameterShares) -> PassPlan:
@@ -57,8 +56,8 @@ class PredictionSession(SessionKind):
         shares = shares_of_known(parameters)
         super().__init__(lambda terms: prediction_plan(terms, shares))
 
-    def machine(self, settings: DataOwnerSettings, wish: Wish, held: Held | None) -> InferenceDataOwner:
-        """See SessionKind. Nothing is laid by."""
+    def machine(self, settings: DataOwnerSettings, wish: Wish) -> InferenceDataOwner:
+        """See SessionKind."""
         return LearningDataOwner(
             settings.keys.name,
             settings.roster,

@@ -1,9 +1,9 @@
 """The data owner of private inference on a host of its own: it asks about its images until all are answered.
 
 Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
-asked in another session, which has other keys and other material, or the next piece of what both have laid by. A model
-that is not the one that has answered before is refused, so that answers of two are never mixed. Where it has learned
-beside the model (learned.py) it asks with that.
+asked in another session, which has other keys and other material. A model that is not the one that has answered before
+is refused, so that answers of two are never mixed. Where it has learned beside the model (learned.py) it asks with
+that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
 from tacit.parties.inference.model import Interface, PublicModel
 from tacit.parties.inference.owner import Waiting
-from tacit.parties.inference.store import StoreError
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.errors import Code
@@ -83,8 +82,6 @@ class _Asking:
             patience=file.answer,
             waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
             device=resolve_device(file.device),
-            laid_by=party.folder.material if learned is None else None,
-            told=lambda reason: diary.write("laid-by", reason=reason),
         )
 
     async def finish(self) -> None:
@@ -100,9 +97,6 @@ class _Asking:
             wish, policy = wanted(self._file, self._images, answers, learned)
             try:
                 await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take, session)
-            except StoreError as error:
-                # It is deleted, so this does not come again.
-                self._diary.write("session-over", code=Code.LOCAL.name, detail=str(error))
             except InferenceError as error:
                 self._diary.write("session-over", code=error.code and error.code.name, detail=str(error))
                 if answers.count > before:

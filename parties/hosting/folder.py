@@ -8,7 +8,6 @@ memory/NAME.safetensors what a client must remember from round to round, until t
 plain-model.safetensors with model encryption: the model in the clear, which one client keeps
 logs/NAME.log           lines for people, and tracebacks
 answers/IMAGES.jsonl    what a data owner was told of its images, which the name stands for
-material/PEER/          what an owner has laid by of the dealer's material with another; as secret as its keys
 adapters.safetensors    what a data owner has learned with others: the last common adapters, and their round
 learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
 openings.msgpack        which sums of what was learned a model owner has told, and the last of them
@@ -40,7 +39,6 @@ class PartyFolder:
         self.plain_model = path / "plain-model.safetensors"
         self.salt = path / "salt"
         self.ledger = path / "ledger.json"
-        self.material = path / "material"
         self.adapters = path / "adapters.safetensors"
         self.learning = path / "learning.msgpack"
         self.openings = path / "openings.msgpack"

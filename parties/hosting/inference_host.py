@@ -1,8 +1,7 @@
 """The dealer and the model owner of private inference, each on a host of its own: they serve until they are stopped.
 
 A dealer keeps nothing of a session. What a model owner keeps is a secret salt, so that the same model has the same
-commitment when it is started again, and data owners go on with it; what each data owner has used of its quota; and the
-material that a dealer deals ahead.
+commitment when it is started again, and data owners go on with it; and what each data owner has used of its quota.
 """
 
 from __future__ import annotations
@@ -27,15 +26,13 @@ from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.inference.quota import Quota
 
 
-async def run_dealer(party: OpenedParty[DealerFile], *, ahead: int, show: Tell) -> None:
-    """Serve, for ever; after the passes of a session deal for so many images ahead.
-
-    ValueError for a roster with another dealer as well; EndpointError if it cannot listen."""
+async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell) -> None:
+    """Serve, for ever. ValueError for a roster with another dealer as well; EndpointError if it cannot listen."""
     file, roster = party.file, party.roster
     # That there is one alone.
     status = Status(name=roster.dealer.name, role=file.role, process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
-        settings = DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer, ahead=ahead)
+        settings = DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer)
         await DealerParty(settings, Diary(log, tell)).run()
 
 
@@ -54,7 +51,6 @@ async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> 
             most_images=file.most_images,
             most_batch=file.most_batch,
             device=device,
-            laid_by=party.folder.material,
         )
         await ModelOwnerParty(settings, model, diary).run()
 

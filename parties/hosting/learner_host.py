@@ -189,25 +189,20 @@ class _Learning:
             return kept
         file, own = self.party.file, self.own
         settings = self._owner(None)
-
-        def machine() -> LearningDataOwner:
-            return LearningDataOwner(
-                self.party.name,
-                self.party.roster,
-                wish=Wish(images=file.batch, batch=file.batch),
-                policy=settings.policy,
-                patience=FOR_OWNER * file.answer,
-                purpose="learning",
-                reveal=own.reveal,
-                selection=own.selection,
-                smallest_cohort=own.smallest_cohort,
-                count=len(self.source.train.images) if own.weights == "counts" else 0,
-                entropy=os.urandom,
-            )
-
-        async with conversing(settings, machine) as conversation:
-            asking = conversation.machine
-            assert isinstance(asking, LearningDataOwner)
+        asking = LearningDataOwner(
+            self.party.name,
+            self.party.roster,
+            wish=Wish(images=file.batch, batch=file.batch),
+            policy=settings.policy,
+            patience=FOR_OWNER * file.answer,
+            purpose="learning",
+            reveal=own.reveal,
+            selection=own.selection,
+            smallest_cohort=own.smallest_cohort,
+            count=len(self.source.train.images) if own.weights == "counts" else 0,
+            entropy=os.urandom,
+        )
+        async with conversing(settings, asking) as conversation:
             conversation.hear(asking.start(conversation.now()))
             agreed = await conversation.expect(Agreed)
             try:

@@ -173,7 +173,7 @@ class Conversation:
 
     @property
     def material(self) -> MaterialOwner:
-        """The machine towards the dealer, which is there from the agreement on, unless material is laid by."""
+        """The machine towards the dealer, which is there from the agreement on."""
         assert self._material is not None
         return self._material
 
@@ -195,7 +195,7 @@ class Conversation:
                     self.fail(error)
                     return
             else:
-                if isinstance(output, Agreed) and output.piece is None:
+                if isinstance(output, Agreed):
                     self._material = MaterialOwner(
                         self.machine.own,
                         self._roster,

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -25,15 +24,13 @@ from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
 from tacit.parties.inference.results import logits
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.stages import input_share
-from tacit.parties.inference.store import Store
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.results import Agreed, LayByAnswered, MaskedLayer, PassBegun
+from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import Sizes, layer_shapes
-from tacit.protocol.inference.stock import Held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +50,6 @@ class DataOwnerSettings:
     """For the two others to come."""
     device: torch.device = CPU
     """Where it computes."""
-    laid_by: Path | None = None
-    """The folder for material that is laid by, with all model owners; None: none is."""
-    told: Callable[[str], None] = lambda reason: None
-    """Told what becomes of what is laid by."""
     surroundings: Surroundings = field(default_factory=Surroundings, repr=False, compare=False)
 
 
@@ -93,15 +86,14 @@ class SessionKind:
 
     planned: Planned = inference_plan
 
-    def machine(self, settings: DataOwnerSettings, wish: Wish, held: Held | None) -> InferenceDataOwner:
-        """Of the data owner. held: what it has laid by."""
+    def machine(self, settings: DataOwnerSettings, wish: Wish) -> InferenceDataOwner:
+        """Of the data owner."""
         return InferenceDataOwner(
             settings.keys.name,
             settings.roster,
             wish=wish,
             policy=settings.policy,
             patience=FOR_OWNER * settings.patience,
-            held=held,
         )
 
 
@@ -193,16 +185,10 @@ async def ask(
     Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
     for images that the model does not take. What was taken before stands.
     """
-    keys, roster, kind = settings.keys, settings.roster, session or SessionKind()
-    store = None
-    if settings.laid_by is not None:
-        store = Store(settings.laid_by, own=keys.name, peer=roster.server.name, told=settings.told)
-
-    def machine() -> InferenceDataOwner:
-        return kind.machine(settings, wish, None if store is None else store.held())
-
+    kind = session or SessionKind()
+    machine = kind.machine(settings, wish)
     async with conversing(settings, machine) as conversation:
-        return await _session(conversation, settings, store, prepare, take, kind.planned)
+        return await _session(conversation, machine, settings, prepare, take, kind.planned)
 
 
 LAST_WORDS_SECONDS = 1.0
@@ -210,9 +196,7 @@ LAST_WORDS_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def conversing(
-    settings: DataOwnerSettings, machine: Callable[[], InferenceDataOwner]
-) -> AsyncIterator[Conversation]:
+async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -> AsyncIterator[Conversation]:
     """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
     reached."""
     keys, roster, waiting, around = settings.keys, settings.roster, settings.waiting, settings.surroundings
@@ -224,7 +208,7 @@ async def conversing(
         to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
         to_dealer = Courier(dealing.send, lambda detail: conversation.dealer_lost(detail))
         conversation = Conversation(
-            machine(),
+            machine,
             roster,
             dealer=dealer.name,
             to_peer=to_peer,
@@ -254,14 +238,13 @@ async def conversing(
 
 async def _session(
     conversation: Conversation,
+    machine: InferenceDataOwner,
     settings: DataOwnerSettings,
-    store: Store | None,
     prepare: Prepare,
     take: Callable[[Answer], None],
     planned: Planned,
 ) -> int:
-    machine, now = conversation.machine, conversation.now
-    assert isinstance(machine, InferenceDataOwner)
+    now = conversation.now
     conversation.hear(machine.start(now()))
     agreed = await conversation.expect(Agreed)
     worker = Worker()
@@ -274,21 +257,13 @@ async def _session(
         public = plan.public
         images = await worker(prepare, agreed.terms, public)
         preparation = Preparation(
-            conversation,
-            public.sizes,
-            plan.course,
-            rank=DATA,
-            ahead=settings.ahead,
-            device=settings.device,
-            store=store,
+            conversation, public.sizes, plan.course, rank=DATA, ahead=settings.ahead, device=settings.device
         )
         weights_bytes = await masked_layers(conversation, preparation, public.sizes, settings.device)
-        # A session that takes what is laid by has as many images as that serves.
-        for number, pixels in enumerate(torch.split(images[: agreed.images], agreed.batch), 1):
+        for number, pixels in enumerate(torch.split(images, agreed.batch), 1):
             began = time.perf_counter()
             share = await worker(input_share, public, len(pixels), pixels)
             await preparation.ready()
-            preparation.mark(number)
             conversation.hear(machine.ask(now()))
             await conversation.expect(PassBegun)
             ready = time.perf_counter()
@@ -306,7 +281,6 @@ async def _session(
                     plan.classes,
                 )
             )
-        await _lay_by(conversation, machine, preparation, settings.told)
         conversation.hear(machine.finish(now()))
         await conversation.closed()
         return weights_bytes
@@ -335,20 +309,3 @@ async def masked_layers(
         layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(device)
     preparation.begin(layers)
     return octets
-
-
-async def _lay_by(
-    conversation: Conversation, machine: InferenceDataOwner, preparation: Preparation, told: Callable[[str], None]
-) -> None:
-    """Lay by as much as the dealer deals ahead, as long as both keep it."""
-    while preparation.lays_by:
-        conversation.hear(machine.lay_by(conversation.now()))
-        keeping = asyncio.ensure_future(preparation.lay_by())
-        try:
-            # Whatever becomes of it here, the model owner says what has become of it there.
-            if not (await conversation.expect(LayByAnswered)).kept or not await keeping:
-                break
-        finally:
-            await ended(keeping)
-    if preparation.pieces_laid:
-        told(f"material for {preparation.pieces_laid} passes is laid by")

@@ -26,9 +26,6 @@ from tacit.protocol.inference.service import Answers, DealerService
 class DealerSettings(ServingSettings):
     """Everything a dealer needs. patience: seconds to wait for one owner while the other waits."""
 
-    ahead: int = 0
-    """For how many images every two owners may lay material by, after the passes of a session."""
-
 
 class DealerParty(ServingParty[InferenceDealer]):
     """Serves until it is cancelled."""
@@ -63,7 +60,6 @@ class DealerParty(ServingParty[InferenceDealer]):
             entropy=settings.surroundings.entropy,
             patience=settings.patience,
             now=now,
-            ahead=settings.ahead,
         )
 
     def _spread(self, answers: Answers[InferenceDealer]) -> None:

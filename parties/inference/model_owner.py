@@ -27,7 +27,6 @@ from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
-from tacit.parties.inference.store import Store
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
@@ -35,7 +34,7 @@ from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota
-from tacit.protocol.inference.results import Agreed, LayByAsked, PassAsked, PassBegun
+from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.protocol.inference.service import Answers, ModelOwnerService
 
@@ -62,8 +61,6 @@ class ModelOwnerSettings(ServingSettings):
     """For the dealer to come."""
     device: torch.device = CPU
     """Where it computes."""
-    laid_by: Path | None = None
-    """The folder for material that is laid by, with all data owners; None: none is."""
 
 
 class ModelOwnerParty(ServingParty[InferenceModelOwner]):
@@ -108,7 +105,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     def _machine(self, peer: str) -> InferenceModelOwner:
         settings = self._settings
         patience = FOR_OWNER * settings.patience
-        store = self._store(peer) if peer in settings.roster.clients else None
         return InferenceModelOwner(
             peer,
             settings.roster,
@@ -117,7 +113,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             patience=patience,
             quota=settings.quota,
             spent=self._ledger.of(peer),
-            held=None if store is None else store.held(),
         )
 
     def _terms(self) -> Terms:
@@ -129,11 +124,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
         """What passes compute."""
         return of_model(model.public, terms)
-
-    def _store(self, peer: str) -> Store | None:
-        folder, own = self._settings.laid_by, self._settings.keys.name
-        told = partial(self.diary.write, "laid-by", peer=peer)
-        return None if folder is None else Store(folder, own=own, peer=peer, told=lambda reason: told(reason=reason))
 
     def _from_dealer(self, frames: Sequence[Frame]) -> None:
         """To the session that a message of the dealer is of; to all of them if it cannot be read."""
@@ -207,22 +197,12 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         self.diary.write("agreed", peer=machine.peer, **told)
         worker = Worker()
         preparation = Preparation(
-            conversation,
-            plan.public.sizes,
-            plan.course,
-            rank=MODEL,
-            ahead=settings.ahead,
-            device=settings.device,
-            store=self._store(machine.peer),
+            conversation, plan.public.sizes, plan.course, rank=MODEL, ahead=settings.ahead, device=settings.device
         )
         try:
             await mask_layers(conversation, machine, preparation, worker, model, settings.device)
-            while (asked := await conversation.next(PassAsked, LayByAsked)) is not None:
-                if not isinstance(asked, PassAsked):
-                    conversation.hear(machine.laid_by(await preparation.lay_by(), now()))
-                    continue
+            while (asked := await conversation.next(PassAsked)) is not None:
                 await preparation.ready()
-                preparation.mark(asked.number)
                 conversation.hear(machine.begin(self.model.commitment, time.time(), now()))
                 await conversation.expect(PassBegun)
                 share = input_share(plan.public, agreed.images_of(asked.number), None)

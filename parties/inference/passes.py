@@ -1,9 +1,6 @@
 """The passes of a session at one owner: their material is ordered ahead and made into stages that are ready, whose
 programs are advanced in a thread; what these open goes through the machine.
 
-The material comes from the dealer, or from what both have laid by (store.py). After the passes of a session in which
-the dealer has dealt, more may be laid by.
-
 While a pass is computed, the material of the stages to come is already being fetched: `ahead` stages are ready or being
 made at any time. With `ahead = None` a whole pass is made ready when the one before it is over, and nothing beyond it,
 so that what is measured online is not disturbed. Neither owner waits for the other to ask first: the dealer deals what
@@ -17,7 +14,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from math import prod
 from typing import Any
 
@@ -30,10 +26,8 @@ from tacit.parties.inference.material import AnyBlockRequest, corrected, correct
 from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
 from tacit.parties.inference.ring import byte_width, joined, unpacked
 from tacit.parties.inference.stages import Carried, PassStage, Run
-from tacit.parties.inference.store import Laid, Store, StoreError
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.inference.dealer import MOST_ORDERS
-from tacit.protocol.inference.messages import Stock
 from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened, PassRefused
 from tacit.protocol.inference.schedule import Sizes, layer_shapes
 
@@ -69,8 +63,7 @@ Course = Callable[[int], Sequence[PassStage]]
 
 
 class Preparation:
-    """Of one owner in one session, after the agreement. course: of its passes, where material is laid by the same for
-    all; ahead: see above; store: what it has laid by with the other."""
+    """Of one owner in one session, after the agreement. course: of its passes; ahead: see above."""
 
     def __init__(
         self,
@@ -81,7 +74,6 @@ class Preparation:
         rank: int,
         ahead: int | None,
         device: torch.device,
-        store: Store | None = None,
     ) -> None:
         self._conversation = conversation
         self._rank = rank
@@ -102,31 +94,12 @@ class Preparation:
         self._task: asyncio.Task[None] | None = None
         self._numbers = {name: number for number, name in enumerate(self._masks)}
         """Of the requests for the masks, by the name of the layer."""
-        self._store = store
-        self._laid: Laid | None = None
-        """What the passes take."""
-        self._new: Laid | None = None
-        """What is laid by for later."""
         self._taken: defaultdict[int, int] = defaultdict(int)
         """Bytes of corrections for this owner, by the pass that they are for."""
-        self._parts = 0
-        """How many parts are laid by."""
-        self._parts_wanted = 0
 
     async def masks(self) -> Mapping[str, int]:
-        """Wait for the dealer, or open what is laid by, and have a mask for every layer; the numbers of their requests
-        by name. StoreError if what is laid by cannot be used."""
-        agreed, store = self._agreed, self._store
-        if agreed.stock is None and store is not None:
-            store.void(f"{agreed.peer} does not have the same, on the same terms")
-        if agreed.piece is not None and agreed.stock is not None and store is not None:
-            self._laid = store.open(agreed.stock.id, requests=await self._worker(self._piece_digest))
-            self._key = self._laid.key
-            return self._numbers
-        dealt = await self._conversation.expect(MaterialKey)
-        self._key = dealt.key
-        if store is not None and agreed.stock is None:
-            self._parts_wanted = len(self._stages) * -(-dealt.ahead // agreed.batch)
+        """Wait for the dealer, and have a mask for every layer; the numbers of their requests by name."""
+        self._key = (await self._conversation.expect(MaterialKey)).key
         self._order(tuple(self._masks.values()))
         return self._numbers
 
@@ -139,54 +112,10 @@ class Preparation:
         """Start to prepare the passes."""
         self._task = asyncio.ensure_future(self._prepare(layers))
 
-    def mark(self, number: int) -> None:
-        """Before anything is said of a pass: if it takes a piece that is laid by, mark it as used. StoreError."""
-        if self._laid is not None and self._store is not None:
-            self._store.mark(self._laid.stock.id, self._piece_of(number))
-
     def over(self, number: int) -> int:
         """The pass of this number is over; how many bytes of the dealer's it has taken here."""
         self._between_passes.release()
-        if self._laid is not None and self._store is not None:
-            self._store.drop(self._laid.stock.id, self._piece_of(number))
         return self._taken.pop(number, 0)
-
-    @property
-    def lays_by(self) -> bool:
-        """Whether more is to be laid by."""
-        return self._parts < self._parts_wanted
-
-    @property
-    def pieces_laid(self) -> int:
-        """How many pieces are laid by in this session."""
-        return self._parts // len(self._stages)
-
-    async def lay_by(self) -> bool:
-        """Order the next part of a piece, and keep it. False if it is not kept: then nothing more is laid by."""
-        if not self.lays_by or self._store is None:
-            return False
-        piece, place = divmod(self._parts, len(self._stages))
-        requests = self._stages[place].requests(self._agreed.batch, self._numbers)
-        first = self._order(requests)
-        wanted, self._parts_wanted = self._parts_wanted, 0
-        try:
-            new = self._new
-            if new is None:
-                self._new = new = await self._worker(self._begun, first)
-                self._store.begin(new)
-            part = self._store.part(new, piece, place)
-            await self._worker(part.begin)
-            for _ in self._sizes(requests):
-                await self._worker(part.add, (await self._conversation.expect(MaterialArrived)).data)
-            await self._worker(part.finish)
-            # A session that is over does not count what the next one may have swept away.
-            if place + 1 == len(self._stages) and self._conversation.ended is None:
-                self._store.add(new.stock.id)
-        except OSError as error:
-            self._store.told(f"no more material is laid by with {self._agreed.peer}: {error.strerror or error}")
-            return False
-        self._parts, self._parts_wanted = self._parts + 1, wanted
-        return True
 
     async def ready(self) -> None:
         """Until the next pass can begin. InferenceError when the session ends before."""
@@ -212,7 +141,7 @@ class Preparation:
                     await self._between_passes.acquire()
                 for position, stage in enumerate(self._course(number)):
                     await self._room.acquire()
-                    run = await self._prepared(stage, position, number, layers)
+                    run = await self._prepared(stage, number, layers)
                     self._conversation.put(ReadyStage(stage.name, run))
                     if position + 1 == self._enough:
                         self._conversation.put(ReadyPass())
@@ -222,62 +151,19 @@ class Preparation:
             self._conversation.fail(error)
             raise
 
-    async def _prepared(self, stage: PassStage, position: int, number: int, layers: Mapping[str, FixedLinear]) -> Run:
+    async def _prepared(self, stage: PassStage, number: int, layers: Mapping[str, FixedLinear]) -> Run:
         images = self._agreed.images_of(number)
         requests = stage.requests(images, self._numbers)
-        kept: deque[bytearray] | None = None
-        if self._laid is None or self._store is None:
-            first = self._order(requests)
-        else:
-            piece = self._piece_of(number)
-            first = self._laid.first + self._requests_before(piece, position)
-            part, sizes = self._store.part(self._laid, piece, position), self._sizes(requests)
-            try:
-                kept = deque(await self._worker(part.read, sizes))
-            except StoreError as error:
-                self._store.void(str(error))
-                raise
         material: deque[list[torch.Tensor]] = deque()
-        for place, request in enumerate(requests, first):
+        for place, request in enumerate(requests, self._order(requests)):
             words = await self._worker(lambda: drawn(request, place, rank=self._rank, key=self._key))  # noqa: B023
             if self._receives(request):
-                data = (await self._conversation.expect(MaterialArrived)).data if kept is None else kept.popleft()
+                data = (await self._conversation.expect(MaterialArrived)).data
                 words += corrected(request, data)
                 self._taken[number] += len(data)
             material.append(words)
         party = Party(self._rank, lambda request: material.popleft(), self._device)
         return await self._worker(stage.prepared, party, images, layers)
-
-    def _piece_of(self, number: int) -> int:
-        """The piece that a pass takes."""
-        assert self._agreed.piece is not None
-        return self._agreed.piece + number - 1
-
-    def _requests_before(self, piece: int, position: int) -> int:
-        """How many requests come before a part of a piece, from the first of the first piece on."""
-        counts = [len(stage.requests(self._agreed.batch, self._numbers)) for stage in self._stages]
-        return piece * sum(counts) + sum(counts[:position])
-
-    def _piece_digest(self) -> bytes:
-        """Of what is asked for, for a piece."""
-        parts = (encoded_requests(stage.requests(self._agreed.batch, self._numbers)) for stage in self._stages)
-        return sha256(b"".join(parts)).digest()
-
-    def _sizes(self, requests: Sequence[AnyBlockRequest]) -> list[int]:
-        """Bytes of the corrections that come to this owner."""
-        return [correction_bytes(request) for request in requests if self._receives(request)]
-
-    def _begun(self, first: int) -> Laid:
-        """What is laid by from now on; first: number of its first request."""
-        agreed = self._agreed
-        return Laid(
-            owners=(self._conversation.machine.own, agreed.peer),
-            stock=Stock(id=agreed.session, batch=agreed.batch, next=0, end=0),
-            terms=agreed.digest,
-            requests=self._piece_digest(),
-            first=first,
-            key=self._key,
-        )
 
     def _order(self, requests: Sequence[AnyBlockRequest]) -> int:
         """Order at the dealer; the number of the first request."""

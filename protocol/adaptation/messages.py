@@ -30,7 +30,7 @@ from tacit.protocol.inference.messages import (
 )
 from tacit.protocol.inference.schedule import STREAM, WORD_BITS
 
-ADAPTATION_VERSION: Final = 4
+ADAPTATION_VERSION: Final = 7
 """Of double-blind adaptation alone. It is open: until it is frozen, messages may change without another number."""
 
 RoundNumber = Annotated[int, Meta(ge=1, le=2**31)]

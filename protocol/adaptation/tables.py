@@ -1,30 +1,19 @@
 """The transition tables of double-blind adaptation: those of private inference, and what is said of rounds between
-passes. No material is laid by. Between passes the model owner has no deadline: a data owner may take as long as the
+passes. Between passes the model owner has no deadline: a data owner may take as long as the
 others of its round need."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from tacit.protocol.adaptation.messages import AskSum, BeginRound, KeepRound, OwnSum, RoundBegun, SumLost
 from tacit.protocol.core.machine import IGNORE, Row, Table, Trigger
-from tacit.protocol.inference.messages import LaidBy, LayBy
 from tacit.protocol.inference.tables import DATA_OWNER_TABLE, MODEL_OWNER_TABLE, InferenceState, ending
 
 _S = InferenceState
-_LAYING_BY: Final = (LayBy, LaidBy, Trigger.LAY_BY, Trigger.LAID_BY)
-
-
-def _without_laying_by(table: Table[InferenceState]) -> dict[Any, Any]:
-    return {
-        (state, cause): cell
-        for (state, cause), cell in table.items()
-        if state is not _S.LAYING_BY and cause not in _LAYING_BY
-    }
-
 
 LEARNING_DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
-    **_without_laying_by(DATA_OWNER_TABLE),
+    **DATA_OWNER_TABLE,
     (_S.IDLE, Trigger.BEGIN_ROUND): Row("on_begin_round", (_S.AWAIT_ROUND,)),
     (_S.AWAIT_ROUND, RoundBegun): Row("on_round_begun", (_S.IDLE,)),
     (_S.IDLE, Trigger.KEEP_ROUND): Row("on_keep_round", (_S.IDLE,)),
@@ -35,7 +24,7 @@ LEARNING_DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     **{(_S.ABORTED, kind): IGNORE for kind in (RoundBegun, OwnSum, SumLost)},
 }
 LEARNING_MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
-    **{cell: row for cell, row in _without_laying_by(MODEL_OWNER_TABLE).items() if cell != (_S.IDLE, Trigger.EXPIRE)},
+    **{cell: row for cell, row in MODEL_OWNER_TABLE.items() if cell != (_S.IDLE, Trigger.EXPIRE)},
     (_S.IDLE, BeginRound): Row("on_begin_round", (_S.BEGINNING_ROUND,)),
     (_S.BEGINNING_ROUND, Trigger.BEGIN_ROUND): Row("on_round_begun", (_S.IDLE,)),
     (_S.IDLE, KeepRound): Row("on_keep_round", (_S.IDLE,)),

@@ -57,8 +57,6 @@ class Trigger(Enum):
     BEGIN = "begin a pass"
     GIVE = "give what is to be opened"
     ORDER = "order material"
-    LAY_BY = "lay material by"
-    LAID_BY = "have laid material by"
     DELIVER = "deliver material"
     BEGIN_ROUND = "begin a round of learning"
     KEEP_ROUND = "keep what a round has taught"

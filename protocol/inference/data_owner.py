@@ -5,8 +5,7 @@
 2. It receives the masked weights, once for the session.
 3. For every pass it says which commitment it expects, is told which model the other computes with, and goes through
    the rounds; the last round of a pass tells it the result.
-4. Where the dealer deals ahead, both lay material by for later sessions, part after part.
-5. It closes the session.
+4. It closes the session.
 """
 
 from __future__ import annotations
@@ -29,17 +28,14 @@ from tacit.protocol.inference.messages import (
     InferenceHello,
     InferenceTerms,
     Input,
-    LaidBy,
-    LayBy,
     MaskedWeights,
     PassStarted,
     StartPass,
     Terms,
 )
-from tacit.protocol.inference.results import Agreed, LayByAnswered, MaskedLayer
+from tacit.protocol.inference.results import Agreed, MaskedLayer
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
-from tacit.protocol.inference.stock import Held, fitting, joint, stock_on
 from tacit.protocol.inference.tables import DATA_OWNER_TABLE, InferenceState
 
 
@@ -79,10 +75,7 @@ class Wish:
 
 
 class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
-    """The data owner, towards the server of the roster.
-
-    held: what it has laid by. A session that takes its material from there has as many images as that serves.
-    """
+    """The data owner, towards the server of the roster."""
 
     terms_type: ClassVar[type[Terms]] = Terms
     """What terms it understands."""
@@ -95,7 +88,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         wish: Wish,
         policy: InferencePolicy,
         patience: float,
-        held: Held | None = None,
     ) -> None:
         super().__init__(
             DATA_OWNER_TABLE,
@@ -107,7 +99,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         )
         self._wish = wish
         self._policy = policy
-        self._held = held
 
     def start(self, now: float) -> list[Output]:
         """Say hello."""
@@ -116,10 +107,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
     def ask(self, now: float) -> list[Output]:
         """Begin the next pass; LocalProtocolError beyond those agreed on."""
         return [] if self.over else self.trigger(Trigger.ASK, now)
-
-    def lay_by(self, now: float) -> list[Output]:
-        """Have the next part of a piece laid by, which this side orders too."""
-        return [] if self.over else self.trigger(Trigger.LAY_BY, now)
 
     def finish(self, now: float) -> list[Output]:
         """Close the session."""
@@ -134,16 +121,13 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         terms = decode_structure(message.terms, self.terms_type, limit=TERMS_LIMIT)
         self._check(terms)
-        agreed_on = digest(Label.INFERENCE_TERMS, message.terms)
-        own = stock_on(agreed_on, self._held)
-        stock = joint(own, message.stock)
-        images, batch = fitting(stock, images=self._wish.images, batch=self._wish.batch)
-        agreed = Agreed(self.peer, self._link.session, terms, agreed_on, images, batch, stock)
+        agreed_on, wish = digest(Label.INFERENCE_TERMS, message.terms), self._wish
+        agreed = Agreed(self.peer, self._link.session, terms, agreed_on, wish.images, wish.pass_images)
 
         def commit() -> None:
             self._agreed = agreed
 
-        agreement = AgreeTerms(terms=agreed_on, images=images, batch=batch, stock=own)
+        agreement = AgreeTerms(terms=agreed_on, images=agreed.images, batch=agreed.batch)
         layers = Arrivals("layer", enumerate(weight_bytes(terms.sizes)))
         return Step(InferenceState.AWAIT_WEIGHTS, (self._send(agreement), agreed), commit, data=layers)
 
@@ -174,12 +158,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
                 Code.MODEL, "it computes with another model than was agreed on: open a new session for the new model"
             )
         return self._begun()
-
-    def on_lay_by(self, now: float) -> Step[InferenceState]:
-        return Step(InferenceState.LAYING_BY, (self._send(LayBy()),))
-
-    def on_laid_by(self, heard: Heard[LaidBy], now: float) -> Step[InferenceState]:
-        return Step(InferenceState.IDLE, (LayByAnswered(heard.message.kept),))
 
     def on_finish(self, now: float) -> Step[InferenceState]:
         return Step(InferenceState.CLOSING, (self._send(CloseInference()),))

@@ -42,8 +42,7 @@ class InferenceDealer(
 ):
     """The dealer, towards the server of the roster and one data owner.
 
-    session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting;
-    ahead: for how many images both may lay material by after their passes.
+    session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class InferenceDealer(
         entropy: Entropy,
         patience: float,
         now: float,
-        ahead: int = 0,
     ) -> None:
         super().__init__(DEALER_TABLE, DealerState.AWAIT_OWNERS)
         self.own = name
@@ -67,7 +65,6 @@ class InferenceDealer(
         self._roster = roster
         self._entropy = entropy
         self._patience = patience
-        self._ahead = ahead
         self._links = {owner: Link(name, owner, session, self.traffic, INFERENCE_MESSAGES) for owner in self.owners}
         self._hellos: dict[str, MaterialHello] = {}
         self._orders: dict[str, deque[OrderMaterial]] = {owner: deque() for owner in self.owners}
@@ -223,7 +220,7 @@ class InferenceDealer(
         return [
             KeysDealt(self.owners, (keys[0], keys[1])),
             *(
-                Send(owner, MaterialWelcome(contribution=contribution, ahead=self._ahead))
+                Send(owner, MaterialWelcome(contribution=contribution))
                 for owner, contribution in zip(self.owners, contributions, strict=True)
             ),
         ]

@@ -99,9 +99,7 @@ class MaterialOwner(
             owner_contribution=self.at(bytes),
             contribution=heard.message.contribution,
         )
-        return Step(
-            MaterialState.SERVED, (MaterialKey(key, heard.message.ahead),), data=Arrivals("the material of request")
-        )
+        return Step(MaterialState.SERVED, (MaterialKey(key),), data=Arrivals("the material of request"))
 
     def on_order(
         self, requests: bytes, count: int, corrections: Sequence[tuple[int, int]], now: float

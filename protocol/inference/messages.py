@@ -16,7 +16,7 @@ from msgspec import Meta
 from tacit.protocol.core.messages import Abort, Hash, Index, Kinds, Message, by_type
 from tacit.protocol.inference.schedule import Results, Sizes
 
-INFERENCE_VERSION: Final = 3
+INFERENCE_VERSION: Final = 6
 """Of private inference alone. It is open: until it is frozen, messages may change without another number."""
 TERMS_LIMIT: Final = 1 << 20
 """Longest encoding of terms, in bytes."""
@@ -49,23 +49,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Scales and tables of the computation, encoded; private inference as a protocol does not look inside."""
 
 
-class Stock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an owner has laid by of the material of one session for passes of later ones: a piece for each pass."""
-
-    id: Hash
-    """The session in which it was dealt."""
-    batch: Images
-    """Images of every pass that it is for."""
-    next: Index
-    """Number of the first piece that has served no pass."""
-    end: Index
-    """Number after that of the last piece that is there."""
-
-
-NOTHING: Final = Stock(id=bytes(32), batch=1, next=0, end=0)
-"""Of whoever has laid nothing by."""
-
-
 class InferenceHello(Message, frozen=True, kw_only=True):
     """Data owner to model owner: I am here and hold this roster."""
 
@@ -78,8 +61,6 @@ class InferenceTerms(Message, frozen=True, kw_only=True):
     roster: Hash
     terms: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
     """Canonical encoding of Terms; its digest enters every key of the dealer's material."""
-    stock: Stock = NOTHING
-    """What the model owner has laid by for this data owner on these terms."""
 
 
 class AgreeTerms(Message, frozen=True, kw_only=True):
@@ -88,8 +69,6 @@ class AgreeTerms(Message, frozen=True, kw_only=True):
     terms: Hash
     images: Images
     batch: Images
-    stock: Stock = NOTHING
-    """What the data owner has laid by on these terms."""
 
 
 class MaskedWeights(Message, frozen=True, kw_only=True):
@@ -121,16 +100,6 @@ class Opening(Message, frozen=True, kw_only=True):
     chunk: Index
 
 
-class LayBy(Message, frozen=True, kw_only=True):
-    """Data owner to model owner: I order the material of the next part of a piece; order it too, and lay it by."""
-
-
-class LaidBy(Message, frozen=True, kw_only=True):
-    """Model owner to data owner: that part is on my disk, or I lay nothing more by."""
-
-    kept: bool
-
-
 class CloseInference(Message, frozen=True, kw_only=True):
     """Data owner to model owner: I have what I wanted."""
 
@@ -156,11 +125,9 @@ class MaterialWelcome(Message, frozen=True, kw_only=True):
     """Dealer to owner: both are here; my contribution to the key of this owner's material, 32 fresh random bytes."""
 
     contribution: Hash
-    ahead: Annotated[int, Meta(ge=0, le=MOST_IMAGES)] = 0
-    """For how many images both may lay material by when their passes are done."""
 
     def __repr__(self) -> str:
-        return f"MaterialWelcome(<secret>, ahead={self.ahead})"
+        return "MaterialWelcome(<secret>)"
 
 
 class OrderMaterial(Message, frozen=True, kw_only=True):
@@ -190,7 +157,7 @@ INFERENCE_MESSAGES: Final = Kinds(
     protocol="private inference",
     version=INFERENCE_VERSION,
     types=by_type(
-        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, LayBy, LaidBy,
+        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening,
         CloseInference, InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
     ),
 )  # fmt: skip

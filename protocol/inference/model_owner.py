@@ -23,26 +23,22 @@ from tacit.protocol.inference.messages import (
     InferenceClosed,
     InferenceHello,
     InferenceTerms,
-    LaidBy,
-    LayBy,
     MaskedWeights,
     PassStarted,
     StartPass,
     Terms,
 )
 from tacit.protocol.inference.quota import Quota, Spent, answered, charged
-from tacit.protocol.inference.results import Agreed, Charged, LayByAsked, PassAsked
+from tacit.protocol.inference.results import Agreed, Charged, PassAsked
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
-from tacit.protocol.inference.stock import Held, joint, stock_on
 from tacit.protocol.inference.tables import MODEL_OWNER_TABLE, InferenceState
 
 
 class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
     """The server of the roster, towards one data owner.
 
-    entropy: gives the session its name; spent: what the data owner has used of its quota before; held: what is laid by
-    for it.
+    entropy: gives the session its name; spent: what the data owner has used of its quota before.
     """
 
     def __init__(
@@ -55,7 +51,6 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         patience: float,
         quota: Quota,
         spent: Spent,
-        held: Held | None = None,
     ) -> None:
         super().__init__(
             MODEL_OWNER_TABLE,
@@ -68,7 +63,6 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         self._terms = terms
         self._encoded = encode_structure(terms)
         self._digest = digest(Label.INFERENCE_TERMS, self._encoded)
-        self._stock = stock_on(self._digest, held)
         self._entropy = entropy
         self._sizes = weight_bytes(terms.sizes)
         self._quota = quota
@@ -83,10 +77,6 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         quota."""
         return [] if self.over else self.trigger(Trigger.BEGIN, now, weights, at)
 
-    def laid_by(self, kept: bool, now: float) -> list[Output]:
-        """The part of a piece that was asked for is on the disk; or it is not, and nothing more will be."""
-        return [] if self.over else self.trigger(Trigger.LAID_BY, now, kept)
-
     def on_hello(self, heard: Heard[InferenceHello], now: float) -> Step[InferenceState]:
         if self.peer not in self._roster.clients:
             raise RemoteProtocolError(Code.MEMBERS, "it is no client of the roster: only a client can be a data owner")
@@ -97,21 +87,13 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         def commit() -> None:
             self._link = link
 
-        terms = InferenceTerms(roster=self._roster.hash, terms=self._encoded, stock=self._stock)
+        terms = InferenceTerms(roster=self._roster.hash, terms=self._encoded)
         return Step(InferenceState.AWAIT_AGREEMENT, (self._send(terms),), commit)
 
     def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:
         message = heard.message
         terms = self._terms
-        agreed = Agreed(
-            self.peer,
-            self._link.session,
-            terms,
-            self._digest,
-            message.images,
-            message.batch,
-            joint(self._stock, message.stock),
-        )
+        agreed = Agreed(self.peer, self._link.session, terms, self._digest, message.images, message.batch)
         if message.terms != agreed.digest:
             raise RemoteProtocolError(Code.POLICY, "it agrees to other terms than were offered")
         if message.images > terms.most_images or message.batch > min(terms.most_batch, message.images):
@@ -173,14 +155,6 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
             return super()._judged(in_range)
         self._spent = answered(self._spent, self.agreed.images_of(self.number))
         return [Charged(self.peer, self._spent)]
-
-    def on_lay_by(self, heard: Heard[LayBy], now: float) -> Step[InferenceState]:
-        if self.agreed.stock is not None:
-            raise RemoteProtocolError(Code.POLICY, "it wants material laid by while some is left of the last")
-        return Step(InferenceState.LAYING_BY, (LayByAsked(),))
-
-    def on_laid_by(self, kept: bool, now: float) -> Step[InferenceState]:
-        return Step(InferenceState.IDLE, (self._send(LaidBy(kept=kept)),))
 
     def on_close(self, heard: Heard[CloseInference], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed", "", self._send(InferenceClosed()))

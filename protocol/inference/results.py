@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output
-from tacit.protocol.inference.messages import Stock, Terms
+from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.schedule import Round
-from tacit.protocol.inference.stock import serves
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,6 @@ class Agreed(Output):
     """Of the encoded terms."""
     images: int
     batch: int
-    stock: Stock | None = None
-    """What is left to both of what they have laid by; what else either has is of no use any more."""
-
-    @property
-    def piece(self) -> int | None:
-        """Number of the piece of the stock that the first pass takes; None where the dealer is asked."""
-        if self.stock is None or not serves(self.stock, images=self.images, batch=self.batch):
-            return None
-        return self.stock.next
 
     def images_of(self, number: int) -> int:
         """How many images the pass of this number has, from 1."""
@@ -91,24 +81,10 @@ class PassRefused(Output):
 
 
 @dataclass(frozen=True)
-class LayByAsked(Output):
-    """To the model owner's shell: order the next part of a piece, lay it by, and call `laid_by`."""
-
-
-@dataclass(frozen=True)
-class LayByAnswered(Output):
-    """To the data owner's shell: the model owner has laid a part by, or lays nothing more by."""
-
-    kept: bool
-
-
-@dataclass(frozen=True)
 class MaterialKey(Output):
     """To an owner's shell: the dealer and the other owner are there; the key of this owner's streams of material."""
 
     key: bytes = field(repr=False)
-    ahead: int = 0
-    """For how many images material may be laid by after the passes."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ from tacit.protocol.inference.results import (
     Agreed,
     Charged,
     InferenceEnded,
-    LayByAnswered,
-    LayByAsked,
     MaskedLayer,
     Opened,
     PassAsked,
@@ -102,17 +100,7 @@ class PassRounds:
 
 class InferenceSession(
     ExchangeSide[InferenceState],
-    outputs=Transmit
-    | Agreed
-    | MaskedLayer
-    | PassAsked
-    | PassBegun
-    | Charged
-    | Opened
-    | PassRefused
-    | LayByAsked
-    | LayByAnswered
-    | InferenceEnded,
+    outputs=Transmit | Agreed | MaskedLayer | PassAsked | PassBegun | Charged | Opened | PassRefused | InferenceEnded,
 ):
     """One owner towards one other."""
 

@@ -17,8 +17,6 @@ from tacit.protocol.inference.messages import (
     InferenceClosed,
     InferenceHello,
     InferenceTerms,
-    LaidBy,
-    LayBy,
     MaskedWeights,
     Material,
     MaterialHello,
@@ -44,7 +42,6 @@ class InferenceState(Enum):
     PREPARING = "have the material of a pass ready"
     AWAIT_START = "await the start of a pass"
     COMPUTING = "go through the rounds of a pass"
-    LAYING_BY = "lay material by for later"
     BEGINNING_ROUND = "find out where a round of learning stands"
     AWAIT_ROUND = "await the beginning of a round of learning"
     SUMMING = "have the sum of a round ready"
@@ -102,17 +99,15 @@ DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.AWAIT_START, PassStarted): Row("on_started", (_S.COMPUTING,)),
     (_S.COMPUTING, Opening): Row("on_opening", (_S.COMPUTING, _S.IDLE)),
     (_S.COMPUTING, Trigger.GIVE): Row("on_give", (_S.COMPUTING, _S.IDLE)),
-    (_S.IDLE, Trigger.LAY_BY): Row("on_lay_by", (_S.LAYING_BY,)),
-    (_S.LAYING_BY, LaidBy): Row("on_laid_by", (_S.IDLE,)),
     (_S.IDLE, Trigger.FINISH): Row("on_finish", (_S.CLOSING,)),
     (_S.CLOSING, InferenceClosed): Row("on_closed", (_S.CLOSED,)),
     **ending(
         _S.ABORTED,
         own=(_S.IDLE,),
-        awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.LAYING_BY, _S.CLOSING),
+        awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.CLOSING),
     ),
     **_over((_S.CLOSED,), ()),
-    **_over((_S.ABORTED,), (InferenceTerms, MaskedWeights, PassStarted, Opening, LaidBy, InferenceClosed)),
+    **_over((_S.ABORTED,), (InferenceTerms, MaskedWeights, PassStarted, Opening, InferenceClosed)),
 }
 MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.AWAIT_HELLO, InferenceHello): Row("on_hello", (_S.AWAIT_AGREEMENT,)),
@@ -123,16 +118,14 @@ MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.PREPARING, Trigger.BEGIN): Row("on_begin", (_S.COMPUTING, _S.ABORTED)),
     (_S.COMPUTING, Opening): Row("on_opening", (_S.COMPUTING, _S.IDLE)),
     (_S.COMPUTING, Trigger.GIVE): Row("on_give", (_S.COMPUTING, _S.IDLE)),
-    (_S.IDLE, LayBy): Row("on_lay_by", (_S.LAYING_BY,)),
-    (_S.LAYING_BY, Trigger.LAID_BY): Row("on_laid_by", (_S.IDLE,)),
     (_S.IDLE, CloseInference): Row("on_close", (_S.CLOSED,)),
     **ending(
         _S.ABORTED,
-        own=(_S.MASKING, _S.PREPARING, _S.LAYING_BY),
+        own=(_S.MASKING, _S.PREPARING),
         awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.COMPUTING),
     ),
     **_over((_S.CLOSED,), ()),
-    **_over((_S.ABORTED,), (AgreeTerms, StartPass, Opening, LayBy, CloseInference)),
+    **_over((_S.ABORTED,), (AgreeTerms, StartPass, Opening, CloseInference)),
 }
 MATERIAL_TABLE: Final[Table[MaterialState]] = {
     (MaterialState.READY, Trigger.START): Row("on_start", (MaterialState.AWAIT_WELCOME,)),

@@ -20,7 +20,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Stock, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import MOST_A_DAY, Quota, Spent
 from tacit.protocol.inference.results import (
@@ -29,8 +29,6 @@ from tacit.protocol.inference.results import (
     Deal,
     InferenceEnded,
     KeysDealt,
-    LayByAnswered,
-    LayByAsked,
     MaskedLayer,
     MaterialArrived,
     MaterialKey,
@@ -40,34 +38,9 @@ from tacit.protocol.inference.results import (
     PassRefused,
 )
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
-from tacit.protocol.inference.stock import Held
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of
 from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event, found
-
-
-class StockInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A stock of material."""
-
-    id: Octets
-    batch: int
-    next: int
-    end: int
-
-
-class HeldInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an owner has laid by."""
-
-    stock: StockInput
-    terms: Octets
-    """Digest of those on which it was dealt."""
-
-
-def _held(given: HeldInput | None) -> Held | None:
-    if given is None:
-        return None
-    stock = given.stock
-    return Held(Stock(id=stock.id, batch=stock.batch, next=stock.next, end=stock.end), given.terms)
 
 
 class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +59,6 @@ class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The commitment to weights that it wants; any if null."""
     entropy: Octets
     patience: float
-    held: HeldInput | None = None
 
 
 class ModelOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -99,8 +71,6 @@ class ModelOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     images_a_day: int = MOST_A_DAY
     """Of the quota."""
     refused_a_day: int = MOST_A_DAY
-    held: HeldInput | None = None
-    """For every data owner."""
 
 
 class InferenceDealerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +78,6 @@ class InferenceDealerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
     entropy: Octets
     patience: float
-    ahead: int = 0
 
 
 class CorrectionInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -127,9 +96,7 @@ class InferenceStage(Stage):
         PassAsked: ("pass asked", "number"),
         Opened: ("opened", "step", "data"),
         PassRefused: ("pass refused", "number"),
-        MaterialKey: ("material key", "key", "ahead"),
-        LayByAsked: ("lay by asked",),
-        LayByAnswered: ("lay by answered", "kept"),
+        MaterialKey: ("material key", "key"),
         MaterialArrived: ("material", "number", "data"),
         KeysDealt: ("keys", "owners", "keys"),
         Deal: ("deal", "first", "count"),
@@ -174,10 +141,9 @@ class InferenceStage(Stage):
                 wish=Wish(images=owner.images, batch=owner.batch, channels=owner.channels, side=owner.side),
                 policy=InferencePolicy(inputs=owner.inputs, bits=owner.bits, weights=owner.weights),
                 patience=owner.patience,
-                held=_held(owner.held),
             )
         if model_owner is not None:
-            terms, held = decode_structure(model_owner.terms, Terms, limit=TERMS_LIMIT), _held(model_owner.held)
+            terms = decode_structure(model_owner.terms, Terms, limit=TERMS_LIMIT)
             self._services[host] = ModelOwnerService(
                 lambda data_owner: InferenceModelOwner(
                     data_owner,
@@ -185,12 +151,10 @@ class InferenceStage(Stage):
                     terms=terms,
                     quota=Quota(images=model_owner.images_a_day, refused=model_owner.refused_a_day),
                     spent=self._spent.get(data_owner, Spent()),
-                    held=held,
                     **self._own[host],
                 )
             )
         if dealer is not None:
-            ahead = dealer.ahead
             self._services[self._dealer] = DealerService(
                 members,
                 lambda data_owner, session, now: InferenceDealer(
@@ -199,7 +163,6 @@ class InferenceStage(Stage):
                     data_owner=data_owner,
                     session=session,
                     now=now,
-                    ahead=ahead,
                     **self._own[self._dealer],
                 ),
             )
@@ -238,14 +201,6 @@ class InferenceStage(Stage):
     def give(self, *, party: str, step: int, data: Octets, data_owner: str | None = None, now: float = 0.0) -> Done:
         """An owner opens something in a round."""
         return self.did(party, lambda own: own.give(step, data, now), self._machine(party, data_owner))
-
-    def lay_by(self, *, party: str, now: float = 0.0) -> Done:
-        """A data owner wants the next part of a piece laid by."""
-        return self.did(party, lambda owner: owner.lay_by(now))
-
-    def laid_by(self, *, party: str, kept: bool, data_owner: str | None = None, now: float = 0.0) -> Done:
-        """The model owner has laid it by, or has not and never will."""
-        return self.did(party, lambda own: own.laid_by(kept, now), self._machine(party, data_owner))
 
     def close(self, *, party: str, now: float = 0.0) -> Done:
         """A data owner has what it wanted."""
@@ -334,7 +289,7 @@ class InferenceStage(Stage):
         match output:
             case Agreed():
                 self._agreed[self._key(party, output.peer)] = output
-                plain = {"images": output.images, "batch": output.batch, "piece": output.piece}
+                plain = {"images": output.images, "batch": output.batch}
                 return [{"event": "agreed", "terms": output.digest, **plain}]
             case Charged():
                 self._spent[output.peer] = output.spent

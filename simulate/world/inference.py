@@ -24,7 +24,7 @@ from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Stock, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import (
@@ -32,8 +32,6 @@ from tacit.protocol.inference.results import (
     Charged,
     Deal,
     InferenceEnded,
-    LayByAnswered,
-    LayByAsked,
     MaterialArrived,
     MaterialKey,
     Opened,
@@ -42,7 +40,6 @@ from tacit.protocol.inference.results import (
 )
 from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, weight_bytes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
-from tacit.protocol.inference.stock import Held
 from tacit.protocol.inference.tables import DealerState, InferenceState
 from tacit.simulate.world.network import Parcel, written
 from tacit.simulate.world.streams import Streams, new_members
@@ -112,10 +109,6 @@ class Owner:
     """Rounds of the pass in which this owner has opened something."""
     opened: set[int] = field(default_factory=set)
     """Rounds of the pass in which the peer has."""
-    ahead: int = 0
-    """For how many images material may be laid by."""
-    lays_by: bool = False
-    """Whether a piece is ordered that is not on the disk yet."""
 
     @property
     def rank(self) -> int:
@@ -160,27 +153,13 @@ class Owner:
     def go_on(self) -> None:
         """Do what can be done now."""
         machine, world = self.machine, self.world
-        waits = not self.ordered and (machine._agreed is None or machine.agreed.piece is None)
-        if waits or self.due or self.name in world.idle:
+        if not self.ordered or self.due or self.name in world.idle:
             return
         if isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.PREPARING:
-            self._mark(machine.number)
             self.tell("owners", machine.begin(world.weights, world.clock, world.now))
-        elif isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.LAYING_BY:
-            self._keep()
-            self.tell("owners", machine.laid_by(True, world.now))
         elif isinstance(machine, InferenceDataOwner) and machine.state is InferenceState.IDLE:
-            if self.lays_by:
-                self._keep()
             if machine.number < machine.agreed.passes:
-                self._mark(machine.number + 1)
                 asked = machine.ask(world.now)
-                if machine.agreed.piece is None:
-                    world.order(self)
-                self.tell("owners", asked)
-            elif machine.agreed.stock is None and self._laid() * machine.agreed.batch < self.ahead:
-                self.lays_by = True
-                asked = machine.lay_by(world.now)
                 world.order(self)
                 self.tell("owners", asked)
             else:
@@ -195,24 +174,6 @@ class Owner:
             for layer, size in enumerate(weight_bytes(machine.agreed.terms.sizes)):
                 masked = content(size, "masked", self.data_owner, layer)
                 self.tell("owners", machine.mask(layer, masked, self.world.now))
-
-    def _mark(self, number: int) -> None:
-        """Mark the piece that the pass of this number takes."""
-        agreed = self.machine.agreed
-        if agreed.piece is not None:
-            piece = agreed.piece + number - 1
-            self.world.used.append((self.name, agreed.stock.id if agreed.stock else b"", piece))
-            self.world.hold(self, next=piece + 1)
-
-    def _keep(self) -> None:
-        """A piece is on the disk."""
-        self.lays_by = False
-        self.world.hold(self, end=self._laid() + 1)
-
-    def _laid(self) -> int:
-        """How many pieces this session has laid by."""
-        held = self.world.held.get((self.name, self.data_owner))
-        return 0 if held is None or held.stock.id != self.machine.session else held.stock.end
 
     def _open(self) -> None:
         """Open what the schedule says, up to the first round in which the peer still has to open something."""
@@ -234,9 +195,7 @@ class Owner:
     def _act(self, side: Side, output: Output) -> None:
         world, machine = self.world, self.machine
         match output:
-            case Agreed(piece=int()) if isinstance(machine, InferenceModelOwner):
-                self._mask()
-            case Agreed(piece=None):
+            case Agreed():
                 self.material = world.make(
                     f"{self.name}/{world.dealer_name}/{self.data_owner}",
                     MaterialOwner,
@@ -248,22 +207,13 @@ class Owner:
                     patience=PATIENCE,
                 )
                 self.tell("dealer", self.material.start(world.now))
-            case MaterialKey(ahead=ahead):
-                self.ahead = ahead
+            case MaterialKey():
                 world.order(self)
                 self._mask()
             case MaterialArrived(number=number):
                 self.due.remove(number)
-            case PassAsked() if machine.agreed.piece is None:
+            case PassAsked():
                 world.order(self)
-            case LayByAsked():
-                if self._laid() * machine.agreed.batch < self.ahead:
-                    world.order(self)
-                elif isinstance(machine, InferenceModelOwner):
-                    self.tell("owners", machine.laid_by(False, world.now))
-            case LayByAnswered(kept=False):
-                self.ahead, self.lays_by = 0, False
-                self.due.clear()
             case PassBegun():
                 self.schedule, self.given, self.opened = output.rounds, set(), set()
             case Charged():
@@ -285,7 +235,7 @@ class MemoryInference(World[Parcel]):
 
     wishes: of the data owners by name; policies: of those that do not hold the default one. requests: what both owners
     order for every pass, as bytes of corrections for the model owner and for the data owner. roster: in the place of a
-    new one. ahead: for how many images the dealer lets material be laid by.
+    new one.
     """
 
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
@@ -300,14 +250,8 @@ class MemoryInference(World[Parcel]):
         requests: Sequence[tuple[int, int]] = ((24, 0), (0, 16)),
         seed: bytes = b"inference",
         roster: Roster | None = None,
-        ahead: int = 0,
     ) -> None:
         super().__init__(Streams(seed))
-        self.ahead = ahead
-        self.held: dict[tuple[str, str], Held] = {}
-        """What every owner has laid by, with which data owner; it survives the death of the owner."""
-        self.used: list[tuple[str, bytes, int]] = []
-        """Owner, stock and piece, whenever one is marked as used."""
         self.wishes, self.terms, self.policies = wishes, terms or small_terms(), policies or {}
         self.requests = requests
         roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(self.wishes, "client"), DEALER: "dealer"}
@@ -361,7 +305,6 @@ class MemoryInference(World[Parcel]):
             wish=self.wishes[name],
             policy=policy,
             patience=PATIENCE,
-            held=self.held.get((name, name)),
         )
         self.owners[name] = Owner(self, name, name, machine)
         return machine
@@ -378,19 +321,9 @@ class MemoryInference(World[Parcel]):
             patience=PATIENCE,
             quota=self.quota,
             spent=self.spent.get(data_owner, Spent()),
-            held=self.held.get((self.host, data_owner)),
         )
         self.served[data_owner] = Owner(self, self.host, data_owner, machine)
         return machine
-
-    def hold(self, owner: Owner, **changes: int) -> None:
-        """An owner writes what it has laid by, of which this has changed."""
-        key, machine = (owner.name, owner.data_owner), owner.machine
-        agreed, old = machine.agreed, self.held.get(key)
-        known = agreed.stock.id if agreed.stock else machine.session
-        if old is None or old.stock.id != known:
-            old = Held(Stock(id=known, batch=agreed.batch, next=0, end=0), agreed.digest)
-        self.held[key] = Held(msgspec.structs.replace(old.stock, **changes), old.terms)
 
     def note(self, told: Told) -> None:
         """A machine has told something."""
@@ -520,7 +453,6 @@ class MemoryInference(World[Parcel]):
             entropy=self.streams.of(self.dealer_name),
             patience=PATIENCE,
             now=now,
-            ahead=self.ahead,
         )
 
     def verdicts(self, *, unheard: bool = False) -> set[tuple[Code | None, str]]:

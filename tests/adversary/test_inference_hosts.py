@@ -175,7 +175,8 @@ async def test_who_speaks_the_version_of_a_federation_is_told_which_one_is_spoke
             assert isinstance(told[0], Abort)
             assert (told[0].code, told[0].detail) == (
                 Code.VERSION,
-                "protocol version 2, here 3 of private inference: install the same release on both sides",
+                f"protocol version {VERSION}, here {INFERENCE_VERSION} of private inference: "
+                "install the same release on both sides",
             )
         await check(home, alice, one_block, images)
 

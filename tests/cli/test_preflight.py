@@ -62,7 +62,7 @@ from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Abort, Kinds, Message, Resume
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Role, Roster
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, InferenceHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.session.messages import MESSAGES
@@ -586,7 +586,7 @@ def test_versions() -> None:
             f"what listens at {NOBODY} is a model owner of private inference: correct",
         ),
         (MODEL_OWNER, refusal, MESSAGES, f"{NOBODY} is the server of a federation: correct the address"),
-        (DEALER, refusal, other, "protocol version 9, here 3 of private inference: install the same release"),
+        (DEALER, refusal, other, f"protocol version 9, here {INFERENCE_VERSION} of private inference: install"),
         (SUMS, refusal, INFERENCE_MESSAGES, f"{NOBODY} is where the dealer deals, and not where it sums"),
     ):
         with pytest.raises((NotReady, RemoteProtocolError), match=expected):

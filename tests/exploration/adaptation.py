@@ -140,33 +140,29 @@ class AdaptationWorld(InferenceWorld):
                 yield f"{machine.own} takes something else for the secret of zeros"
 
     def _data_owner(self) -> InferenceDataOwner:
-        machine = self._new(
-            LearningDataOwner(
-                DATA_OWNER,
-                self._roster,
-                wish=Wish(images=max(self._passes, 1), batch=1, channels=1, side=1),
-                policy=InferencePolicy(),
-                patience=PATIENCE,
-                purpose="learning",
-                smallest_cohort=2,
-                entropy=SymbolicEntropy("zeros"),
-            )
+        machine = LearningDataOwner(
+            DATA_OWNER,
+            self._roster,
+            wish=Wish(images=max(self._passes, 1), batch=1, channels=1, side=1),
+            policy=InferencePolicy(),
+            patience=PATIENCE,
+            purpose="learning",
+            smallest_cohort=2,
+            entropy=SymbolicEntropy("zeros"),
         )
         machine.performed = 0  # type: ignore[attr-defined]
         return machine
 
     def _model_owner(self, entropy: SymbolicEntropy, sums: RoundSums | None = None) -> InferenceModelOwner:
-        return self._new(
-            LearningModelOwner(
-                DATA_OWNER,
-                self._roster,
-                terms=TERMS,
-                entropy=entropy,
-                patience=PATIENCE,
-                quota=Quota(),
-                spent=Spent(),
-                sums=sums or RoundSums(POLICY),
-            )
+        return LearningModelOwner(
+            DATA_OWNER,
+            self._roster,
+            terms=TERMS,
+            entropy=entropy,
+            patience=PATIENCE,
+            quota=Quota(),
+            spent=Spent(),
+            sums=sums or RoundSums(POLICY),
         )
 
     def _another(self, machine: InferenceModelOwner) -> InferenceModelOwner:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator
 from copy import copy
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.link import Link
@@ -25,7 +25,7 @@ from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePol
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
-from tacit.protocol.inference.results import InferenceEnded, LayByAnswered, MaskedLayer, Opened, PassAsked
+from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, Opened, PassAsked
 from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, pass_rounds, weight_bytes
 from tacit.protocol.inference.session import PassRounds
 from tacit.protocol.inference.tables import InferenceState
@@ -38,7 +38,6 @@ PATIENCE: Final = 1.0
 SIZES: Final = Sizes(side=1, channels=1, patch=1, width=1, heads=1, hidden=1, blocks=1, classes=1)
 ROUNDS: Final = pass_rounds(SIZES, 1, known=True)
 Owner = InferenceDataOwner | InferenceModelOwner
-OwnerT = TypeVar("OwnerT", InferenceDataOwner, InferenceModelOwner)
 Frames = tuple[bytes, ...]
 InferenceWorldState = tuple[int, int, int]
 """Numbers of both owners' states, and the letters that were sent: a bit for each."""
@@ -81,8 +80,8 @@ def content(size: int, *place: object) -> bytes:
 
 
 class InferenceWorld:
-    """One session, after a former one. passes: of one image each, which the data owner asks for, maybe none; parts:
-    that are laid by after them; sessions: that the model owner may begin.
+    """One session, after a former one. passes: of one image each, which the data owner asks for, maybe none; sessions:
+    that the model owner may begin.
 
     Greetings that are replayed begin sessions at the model owner, which nobody takes part in.
     """
@@ -92,7 +91,7 @@ class InferenceWorld:
     PATIENT: ClassVar[Collection[InferenceState]] = (InferenceState.AWAIT_HELLO, InferenceState.READY)
     """Where an owner may wait without a deadline."""
 
-    def __init__(self, *, passes: int = 1, sessions: int = 2, parts: int = 0) -> None:
+    def __init__(self, *, passes: int = 1, sessions: int = 2) -> None:
         roles = {MODEL_OWNER: "server", DATA_OWNER: "client"}
         self._roster = Roster(
             tuple(
@@ -109,7 +108,7 @@ class InferenceWorld:
             most_batch=1,
             arithmetic=b"",
         )
-        self._passes, self._sessions, self._parts = passes, sessions, parts
+        self._passes, self._sessions = passes, sessions
         self._range_step = [each.operation for each in self.ROUNDS].index(RANGE)
         self.letters: list[tuple[str, Frames]] = []
         """Receiver and frames by number."""
@@ -147,8 +146,6 @@ class InferenceWorld:
             yield "the data owner has come to the regular end, and the model owner has not"
         if owners[0].state is InferenceState.CLOSED and owners[0].number != self._passes:
             yield "the data owner has come to the regular end before its last pass"
-        if owners[0].laid > owners[1].laid and same:  # type: ignore[union-attr]
-            yield "the data owner has been told of a part that the model owner has not laid by"
 
     def outcome(self, state: InferenceWorldState) -> str:
         return " / ".join(self.machines[number].state.name for number in state[:2])
@@ -213,21 +210,13 @@ class InferenceWorld:
                 layer = machine.data
                 words = content(weight_bytes(SIZES)[layer], "layer", machine.session, layer)
                 return lambda: machine.mask(layer, words, 0.0)
-            if state is InferenceState.LAYING_BY:
-                return lambda: self._laid_by(machine)
             return (lambda: machine.begin(self._terms.weights, 0.0, 0.0)) if state is InferenceState.PREPARING else None
         if state is InferenceState.READY:
             return lambda: machine.start(0.0)
         if state is InferenceState.IDLE:
             done = machine.number == self._passes
-            if done and machine.laid < self._parts:  # type: ignore[attr-defined]
-                return lambda: machine.lay_by(0.0)
             return (lambda: machine.finish(0.0)) if done else (lambda: machine.ask(0.0))
         return None
-
-    def _laid_by(self, machine: InferenceModelOwner) -> list[Output]:
-        machine.laid += 1  # type: ignore[attr-defined]
-        return machine.laid_by(True, 0.0)
 
     def _words(self, own: str, session: bytes, number: int, step: int, *, out_of_range: bool = False) -> bytes:
         """What an owner opens in a round."""
@@ -240,10 +229,10 @@ class InferenceWorld:
     def _number(self, machine: Owner, outputs: list[Output] | tuple[()], judged: int | None = None) -> int:
         faults = (*self._broken(machine, outputs, judged),)
         # Of what is over only the end matters, and whether another session may begin.
-        kept = machine.session, machine.number, machine.laid  # type: ignore[union-attr]
         end = (
             machine.state,
-            *kept,
+            machine.session,
+            machine.number,
             *(fingerprint(getattr(machine, name, None)) for name in ("_entropy", "_sums", "performed")),
         )
         key = machine.own, end if machine.over else fingerprint(machine), faults
@@ -268,8 +257,6 @@ class InferenceWorld:
             elif isinstance(output, MaskedLayer):
                 if output.data != content(len(output.data), "layer", machine.session, output.layer):
                     yield f"{machine.own} takes something else for layer {output.layer}"
-            elif isinstance(output, LayByAnswered):
-                machine.laid += 1  # type: ignore[union-attr]
             elif isinstance(output, PassAsked) and output.number > self._passes:
                 yield f"{machine.own} prepares a pass too many"
         waits = machine.state not in self.PATIENT and not machine.over
@@ -292,8 +279,6 @@ class InferenceWorld:
             while outputs:
                 output = outputs.pop(0)
                 ended += isinstance(output, InferenceEnded)
-                if isinstance(output, LayByAnswered):
-                    owners[DATA_OWNER].laid += 1  # type: ignore[union-attr]
                 if isinstance(output, Transmit):
                     frames = tuple(bytes(frame) for frame in output.frames)
                     found.setdefault(decode(frames, self.KINDS).kind, (output.to, frames))
@@ -315,27 +300,19 @@ class InferenceWorld:
     def _data_owner(self) -> InferenceDataOwner:
         wish = Wish(images=max(self._passes, 1), batch=1, channels=1, side=1)
         policy = InferencePolicy(inputs=("known",))
-        return self._new(InferenceDataOwner(DATA_OWNER, self._roster, wish=wish, policy=policy, patience=PATIENCE))
+        return InferenceDataOwner(DATA_OWNER, self._roster, wish=wish, policy=policy, patience=PATIENCE)
 
     def _model_owner(self, entropy: SymbolicEntropy) -> InferenceModelOwner:
-        return self._new(
-            InferenceModelOwner(
-                DATA_OWNER,
-                self._roster,
-                terms=self._terms,
-                entropy=entropy,
-                patience=PATIENCE,
-                quota=Quota(),
-                spent=Spent(),
-            )
+        return InferenceModelOwner(
+            DATA_OWNER,
+            self._roster,
+            terms=self._terms,
+            entropy=entropy,
+            patience=PATIENCE,
+            quota=Quota(),
+            spent=Spent(),
         )
 
     def _another(self, machine: InferenceModelOwner) -> InferenceModelOwner:
         """The model owner's machine of the next session."""
         return self._model_owner(machine._entropy)  # type: ignore[arg-type]
-
-    @staticmethod
-    def _new(machine: OwnerT) -> OwnerT:
-        """With a count of the parts that it has laid by, which is the shell's."""
-        machine.laid = 0  # type: ignore[attr-defined]
-        return machine

@@ -10,11 +10,9 @@ from tests.exploration.engine import RuleBroken, explore
 from tests.exploration.inference import InferenceWorld
 
 
-@pytest.mark.parametrize(
-    ("passes", "sessions", "parts"), [(2, 1, 0), (1, 1, 2), pytest.param(1, 2, 0, marks=pytest.mark.exhaustive)]
-)
-def test_no_state_breaks_a_rule(passes: int, sessions: int, parts: int) -> None:
-    outcomes = explore(InferenceWorld(passes=passes, sessions=sessions, parts=parts)).outcomes
+@pytest.mark.parametrize(("passes", "sessions"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.exhaustive)])
+def test_no_state_breaks_a_rule(passes: int, sessions: int) -> None:
+    outcomes = explore(InferenceWorld(passes=passes, sessions=sessions)).outcomes
     ends = {"CLOSED / CLOSED", "ABORTED / ABORTED", "ABORTED / CLOSED"}
     # Of greetings that are replayed the model owner makes sessions to which nobody comes.
     assert set(outcomes) == ends | ({"CLOSED / ABORTED"} if sessions > 1 else set())

@@ -28,26 +28,20 @@ TERMS: Final[dict[str, Any]] = {
     "most_images": 3, "most_batch": 2, "arithmetic": octets(b"scales"),
 }  # fmt: skip
 _CONTRIBUTION: Final = {"contribution": octets(drawn("contribution"))}
-NOTHING: Final = {"id": octets(bytes(32)), "batch": 1, "next": 0, "end": 0}
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "inference-hello": {"roster": octets(drawn("roster"))},
-    "inference-terms": {"roster": octets(drawn("roster")), "terms": octets(b"\x80"), "stock": NOTHING},
-    "agree-terms": {
-        "terms": octets(drawn("terms")), "images": 1 << 20, "batch": 1,
-        "stock": {"id": octets(drawn("stock")), "batch": 1 << 20, "next": 2**31, "end": 0},
-    },
+    "inference-terms": {"roster": octets(drawn("roster")), "terms": octets(b"\x80")},
+    "agree-terms": {"terms": octets(drawn("terms")), "images": 1 << 20, "batch": 1},
     "masked-weights": {"layer": 5, "chunk": 128},
     "start-pass": {"weights": octets(drawn("weights"))},
     "pass-started": {"weights": octets(drawn("weights"))},
     "opening": {"step": 27, "chunk": 2**31},
-    "lay-by": {},
-    "laid-by": {"kept": True},
     "close-inference": {},
     "inference-closed": {},
     "material-hello": {
         "roster": octets(drawn("roster")), "peer": "model-owner", "terms": octets(drawn("terms")), **_CONTRIBUTION
     },
-    "material-welcome": {**_CONTRIBUTION, "ahead": 1 << 20},
+    "material-welcome": _CONTRIBUTION,
     "order-material": {"first": 2**63 - 1, "count": 1 << 20, "requests": octets(b"\x90")},
     "material": {"number": 2**32, "chunk": 0},
     "material-over": {},
@@ -135,9 +129,6 @@ def inference_message_bad_value() -> Script:
         ("material-hello", {"peer": "p" * 65}), ("material-hello", {"contribution": bytes(31)}),
         ("order-material", {"first": 2**63}), ("order-material", {"count": 0}),
         ("order-material", {"count": 2**20 + 1}), ("material", {"number": 2**63}),
-        ("agree-terms", {"stock": None}), ("inference-terms", {"stock": {"id": bytes(32), "batch": 1, "next": 0}}),
-        ("inference-terms", {"stock": {"id": bytes(32), "batch": 0, "next": 0, "end": 0}}),
-        ("laid-by", {"kept": 1}), ("material-welcome", {"ahead": MOST_IMAGES + 1}),
     )  # fmt: skip
     for kind, changes in beyond:
         envelope, body, *rest = _frames(kind)

@@ -19,8 +19,6 @@ from tacit.protocol.inference.messages import (
     AgreeTerms,
     InferenceHello,
     InferenceTerms,
-    LaidBy,
-    LayBy,
     MaskedWeights,
     Material,
     MaterialHello,
@@ -30,7 +28,6 @@ from tacit.protocol.inference.messages import (
     OrderMaterial,
     PassStarted,
     StartPass,
-    Stock,
 )
 from tacit.protocol.inference.schedule import Sizes, weight_bytes
 from tests.vectors_corpus.inference import SESSION, encoded_terms
@@ -42,7 +39,6 @@ from tests.vectors_corpus.inference_sessions import (
     WEIGHTS,
     data_owner,
     dealer,
-    held,
     model_owner,
     roster,
 )
@@ -227,28 +223,6 @@ def start_pass_bad_model() -> Script:
     return part
 
 
-def lay_by_bad_stock() -> Script:
-    """In a session of one image in passes of one, of a stock of pieces for two."""
-    limits: dict[str, Any] = {"most_images": 2, "most_batch": 2}
-    kept = held(0, 1, batch=2, terms=limits)
-    part = Part("The data owner wants material laid by while some is left to both.", MODEL_OWNER,
-                model_owner=model_owner(**limits) | {"held": kept})  # fmt: skip
-    session, stock = session_of(0, 1), Stock(**kept["stock"])
-    part.tell(InferenceHello(roster=part.roster))
-    part.tell(AgreeTerms(terms=kept["terms"], images=1, batch=1, stock=stock), session=session)
-    for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
-        part.act(MODEL_OWNER, "mask", party=MODEL_OWNER, layer=layer, data=bytes(size))
-    part.tell(LayBy(), "POLICY", session=session, sequence=1)
-    return part
-
-
-def laid_by_bad_turn() -> Script:
-    part = Part("The model owner has laid by what nobody has asked for.", DATA_OWNER, data_owners=[data_owner()])
-    _weights(part)
-    part.tell(LaidBy(kept=True), "UNEXPECTED", sender=MODEL_OWNER, session=SESSION, sequence=7)
-    return part
-
-
 def _masked(part: Part) -> None:
     part.agree(session_of(0, 1))
     for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
@@ -353,7 +327,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     for function in (
         inference_hello_bad_form, agree_terms_bad_number, inference_terms_bad_policy, inference_terms_bad_form,
         masked_weights_bad_order, pass_started_bad_model, opening_bad_round,
-        start_pass_bad_model, lay_by_bad_stock, laid_by_bad_turn,
+        start_pass_bad_model,
         material_bad_number, material_hello_bad_form, order_material_bad_number,
     )
 }  # fmt: skip

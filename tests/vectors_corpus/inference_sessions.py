@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.inference.schedule import RANGE, Sizes, pass_rounds, weight_bytes
 from tests.vectors_corpus.faults import envelope
 from tests.vectors_corpus.inference import encoded_terms
@@ -56,12 +56,6 @@ def model_owner(sessions: int = 1, *, quota: Changes | None = None, **terms: Any
 def dealer(sessions: int = 1, **changes: Any) -> Changes:
     """The dealer."""
     return {"entropy": drawn("dealer entropy", 64 * sessions), "patience": PATIENCE} | changes
-
-
-def held(first: int, end: int, *, name: str = "stock", batch: int = 1, terms: Changes | None = None) -> Changes:
-    """What an owner has laid by: pieces with these numbers, on terms of a model with sizes of 1."""
-    agreed = digest(Label.INFERENCE_TERMS, encoded_terms(**ONE | (terms or {})))
-    return {"stock": {"id": drawn(name), "batch": batch, "next": first, "end": end}, "terms": agreed}
 
 
 def begun(about: str, *, with_dealer: bool = False, batch: int = 1, images: int = 1, **owner: Any) -> Play:
@@ -205,62 +199,6 @@ def inference_early_end() -> Script:
     return ending(play, "ended")
 
 
-def inference_lay_by() -> Script:
-    """The dealer deals ahead: two parts are ordered after the masks, of which the model owner keeps one."""
-    play = Play("private inference", "session", "Both lay material by; of the second part the model owner does not.")
-    play.do(
-        "begin inference", roster=roster(DATA_OWNER), data_owners=[data_owner()], model_owner=model_owner(),
-        dealer=dealer(ahead=3),
-    )  # fmt: skip
-    play.act(DATA_OWNER, "hello", party=DATA_OWNER)
-    play.deliver()
-    at_dealer(play)
-    for owner in (MODEL_OWNER, DATA_OWNER):
-        order(play, owner, b"masks", 6)
-    mask(play)
-    play.refuse("INVALID", "laid by", party=MODEL_OWNER, kept=True)
-    play.act(DATA_OWNER, "lay by", party=DATA_OWNER)
-    order(play, DATA_OWNER, b"part", 2)
-    play.deliver()
-    order(play, MODEL_OWNER, b"part", 2, (7, 24))
-    play.deliver()
-    deal(play, MODEL_OWNER, 7, 24)
-    play.deliver()
-    for kept in (True, False):
-        play.act(MODEL_OWNER, "laid by", party=MODEL_OWNER, kept=kept)
-        play.deliver()
-        play.act(DATA_OWNER, "lay by" if kept else "close", party=DATA_OWNER)
-        play.deliver()
-    for owner in (DATA_OWNER, MODEL_OWNER):
-        play.act(owner, "order no more", party=owner)
-    play.deliver()
-    return ending(play, "ended")
-
-
-def inference_stock() -> Script:
-    """Both begin at the larger counter and end at the smaller number; there is no dealer."""
-    play = Play(
-        "private inference", "session",
-        "Material that is laid by serves without a dealer, from the larger of both counters on: three data owners, of "
-        "whom the second has another stock, and the third too few images for a piece.",
-    )  # fmt: skip
-    names = (DATA_OWNER, SECOND, "data-3")
-    limits: dict[str, Any] = {"most_images": 9, "most_batch": 3}
-    owners = [
-        data_owner(DATA_OWNER, images=9, batch=3, held=held(4, 9, batch=2, terms=limits)),
-        data_owner(SECOND, images=9, batch=3, held=held(4, 9, batch=2, terms=limits, name="other")),
-        data_owner("data-3", held=held(4, 9, batch=2, terms=limits)),
-    ]
-    of_all = model_owner(3, **limits) | {"held": held(6, 8, batch=2, terms=limits)}
-    play.do("begin inference", roster=roster(*names), data_owners=owners, model_owner=of_all)
-    for name in names:
-        play.act(name, "hello", party=name)
-        play.deliver()
-    mask(play)
-    start_pass(play)
-    return play
-
-
 def inference_two_data_owners() -> Script:
     play = Play(
         "private inference", "session",
@@ -390,7 +328,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         start_pass_bad_number, opening_bad_range, start_pass_bad_quota,
-        inference_early_end, inference_lay_by, inference_stock,
+        inference_early_end,
         inference_two_data_owners, dealer_bad_link,
         data_owner_bad_link, dealer_bad_silence, material_hello_bad_silence, order_material_bad_silence,
         agree_terms_bad_silence, pass_started_bad_replacement,

@@ -92,10 +92,9 @@ operation is about, the last of them where a message is about several; the state
 operation without `data_owner` is about the session with the first client of the roster. A model owner draws the name of
 a session when a hello is right, a data owner and the model owner their contribution when they say hello to the dealer,
 the dealer that for the model owner and that for the data owner when both have come. Nothing is computed: masked
-weights, openings and corrections are inputs. Events: `agreed` (on terms with this digest; the first pass
-takes this piece of what is laid by, or none), `layer` (its masked weights), `pass asked`, `pass begun` (of so many
-rounds), `opened` (by the other owner), `lay by asked`, `lay by answered`, `material key`, `material` (the corrections
-of a request), `keys` (those that the dealer has for both owners), `deal` (both have ordered this) and
+weights, openings and corrections are inputs. Events: `agreed` (on terms with this digest), `layer` (its masked
+weights), `pass asked`, `pass begun` (of so many rounds), `opened` (by the other owner), `material key`, `material` (the
+corrections of a request), `keys` (those that the dealer has for both owners), `deal` (both have ordered this) and
 `ended`, which has the code null for a regular end.
 
 In double-blind adaptation there is no dealer, and nothing is computed. A data owner draws the secret of its zeros when

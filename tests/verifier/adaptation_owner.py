@@ -102,7 +102,7 @@ class LearningDataOwner(Learner, DataOwner):
         require(terms["smallest_cohort"] >= self.wish["smallest_cohort"], "POLICY")
 
     def admitted(self) -> tuple[str, ...]:
-        return {"AWAIT_ROUND": ("round-begun",), "AWAIT_SUM": ("own-sum", "sum-lost"), "LAYING_BY": ()}.get(
+        return {"AWAIT_ROUND": ("round-begun",), "AWAIT_SUM": ("own-sum", "sum-lost")}.get(
             self.state, super().admitted()
         )
 

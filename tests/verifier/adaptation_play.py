@@ -124,8 +124,6 @@ class AdaptationPerformance:
         self.sends.append((receiver, frames))
 
     def tell(self, event: dict[str, Any]) -> None:
-        if event["event"] == "agreed":
-            event = {name: value for name, value in event.items() if name != "piece"}
         if event["event"] == "charged":
             event = {"event": "charged", "peer": self.touched.peer}
         self.events.append(event)
@@ -207,7 +205,7 @@ class AdaptationPerformance:
             assert self.model_owner is not None
             exchange = (self.roster.server, sender, self.model_owner["patience"], self.transmit, self.tell)
             quota, spent = (1 << 40, 1 << 40), {"day": 0, "images": 0, "refused": 0}
-            offered = (given(self.model_owner["terms"]), None, self.draw, quota, spent)
+            offered = (given(self.model_owner["terms"]), self.draw, quota, spent)
             self.served[sender] = LearningModelOwner(
                 self.sums, self.roster.hash, self.roster.clients, *offered, *exchange
             )

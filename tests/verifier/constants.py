@@ -1,8 +1,8 @@
 """Labels, codes and limits: docs/spec/constants.md and docs/spec/errors.md, typed in again by hand."""
 
 VERSION = 2
-INFERENCE_VERSION = 3
-ADAPTATION_VERSION = 4
+INFERENCE_VERSION = 6
+ADAPTATION_VERSION = 7
 
 CONFIGURATION = b"tacit/1 configuration"
 MODEL = b"tacit/1 model"

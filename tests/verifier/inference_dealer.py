@@ -43,7 +43,7 @@ class AtDealer(Exchange):
         if kind == "material-welcome":
             key = material_key(self.session, self.terms, self.name, self.contribution, body["contribution"])
             self.state, self.deadline = "SERVED", None
-            self.tell({"event": "material key", "key": key, "ahead": body["ahead"]})
+            self.tell({"event": "material key", "key": key})
             return
         data = self.due.take(body["number"], body["chunk"], raw)
         self.wait(now)
@@ -81,14 +81,12 @@ class DealerSession:
         session: bytes,
         draw: Callable[[], bytes],
         patience: float,
-        images_ahead: int,
         now: float,
         transmit: Callable[[str, list[bytes]], None],
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         self.name, self.roster, self.owners, self.session = name, roster, owners, session
         self.draw, self.patience, self.transmit, self.tell = draw, patience, transmit, tell
-        self.images_ahead = images_ahead
         self.conversations = {owner: Conversation(session, name, owner, family=INFERENCE) for owner in owners}
         self.hellos: dict[str, dict[str, Any]] = {}
         self.ahead: dict[str, deque[dict[str, Any]]] = {owner: deque() for owner in owners}
@@ -157,7 +155,7 @@ class DealerSession:
         ]
         self.tell({"event": "keys", "owners": self.owners, "keys": keys})
         for owner in self.owners:
-            self.send(owner, "material-welcome", {"contribution": own[owner], "ahead": self.images_ahead})
+            self.send(owner, "material-welcome", {"contribution": own[owner]})
         self.state, self.deadline = "SERVING", None
 
     def on_order(self, sender: str, body: dict[str, Any], now: float) -> None:

@@ -9,7 +9,6 @@ from conversation import Conversation
 from inference_terms import INFERENCE, layers_of, passes_of, read_terms, rounds_of, terms_digest
 from messages import abort_body, raw_frame, read_body, read_envelope
 
-NOTHING = {"id": bytes(32), "batch": 1, "next": 0, "end": 0}
 IN_A_PASS = ("start-pass", "pass-started", "opening")
 OVER = ("CLOSED", "ABORTED")
 
@@ -44,18 +43,6 @@ class Due:
 
 def cut(data: bytes) -> list[bytes]:
     return [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
-
-
-def stock_on(held: dict[str, Any] | None, terms: bytes) -> dict[str, Any]:
-    return held["stock"] if held is not None and held["terms"] == terms else NOTHING
-
-
-def left_of(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
-    """What is left to both; None if nothing is."""
-    first, end = max(own["next"], other["next"]), min(own["end"], other["end"])
-    if (own["id"], own["batch"]) != (other["id"], other["batch"]) or first >= end:
-        return None
-    return own | {"next": first, "end": end}
 
 
 class Exchange:
@@ -145,15 +132,10 @@ class Owner(Exchange):
     model_owner = False
     number = 0
 
-    def agree(
-        self, terms: dict[str, Any], encoded: bytes, images: int, batch: int, left: dict[str, Any] | None
-    ) -> None:
+    def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
         self.terms, self.digest = terms, terms_digest(encoded)
         self.passes = passes_of(images, batch)
-        self.left, piece = left, None
-        if left is not None and batch == left["batch"] and images % batch == 0:
-            piece = left["next"] if images // batch <= left["end"] - left["next"] else None
-        self.tell({"event": "agreed", "terms": self.digest, "images": images, "batch": batch, "piece": piece})
+        self.tell({"event": "agreed", "terms": self.digest, "images": images, "batch": batch})
 
     @property
     def session(self) -> bytes:
@@ -231,7 +213,7 @@ class Owner(Exchange):
 
 
 class DataOwner(Owner):
-    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "LAYING_BY", "CLOSING")
+    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "CLOSING")
 
     def __init__(self, roster: bytes, wish: dict[str, Any], *exchange: Any) -> None:
         super().__init__(*exchange)
@@ -256,7 +238,6 @@ class DataOwner(Owner):
             "AWAIT_WEIGHTS": "masked-weights",
             "AWAIT_START": "pass-started",
             "COMPUTING": "opening",
-            "LAYING_BY": "laid-by",
             "CLOSING": "inference-closed",
         }
         return (awaited[self.state],) if self.state in awaited else ()
@@ -274,9 +255,6 @@ class DataOwner(Owner):
             self.begin_rounds(now)
         elif kind == "opening":
             self.on_opening(body, raw, now)
-        elif kind == "laid-by":
-            self.go_to("IDLE", now)
-            self.tell({"event": "lay by answered", "kept": body["kept"]})
         else:
             self.end(None, "")
 
@@ -291,13 +269,8 @@ class DataOwner(Owner):
         require(images <= terms["most_images"] and batch <= terms["most_batch"], "POLICY")
         self.check_terms(terms)
         agreed_on = terms_digest(body["terms"])
-        own = stock_on(wish.get("held"), agreed_on)
-        left = left_of(own, body["stock"])
-        if left is not None and left["batch"] <= batch:
-            batch = left["batch"]
-            images = batch * min(images // batch, left["end"] - left["next"])
-        self.send("agree-terms", {"terms": agreed_on, "images": images, "batch": batch, "stock": own})
-        self.agree(terms, body["terms"], images, batch, left)
+        self.send("agree-terms", {"terms": agreed_on, "images": images, "batch": batch})
+        self.agree(terms, body["terms"], images, batch)
         self.layers = Due((layer, 8 * a * b) for layer, (_, a, b) in enumerate(layers_of(terms["sizes"])))
         self.go_to("AWAIT_WEIGHTS", now)
 
@@ -311,13 +284,6 @@ class DataOwner(Owner):
         self.number += 1
         self.send("start-pass", {"weights": self.terms["weights"]}, self.number)
         self.go_to("AWAIT_START", now)
-
-    def lay_by(self, now: float) -> None:
-        if self.over:
-            return
-        require(self.state == "IDLE", "INVALID")
-        self.send("lay-by", {})
-        self.go_to("LAYING_BY", now)
 
     def close(self, now: float) -> None:
         if self.over:
@@ -336,7 +302,6 @@ class ModelOwner(Owner):
         roster: bytes,
         clients: list[str],
         encoded: bytes,
-        held: dict[str, Any] | None,
         draw: Callable[[], bytes],
         quota: tuple[int, int],
         spent: dict[str, int],
@@ -344,7 +309,6 @@ class ModelOwner(Owner):
     ) -> None:
         super().__init__(*exchange)
         self.quota, self.spent = quota, spent
-        self.stock = stock_on(held, terms_digest(encoded))
         self.roster, self.clients, self.encoded, self.draw = roster, clients, encoded, draw
         self.offered = self.read_terms(encoded)
         self.masked = 0
@@ -354,7 +318,7 @@ class ModelOwner(Owner):
         return {
             "AWAIT_HELLO": ("inference-hello",),
             "AWAIT_AGREEMENT": ("agree-terms",),
-            "IDLE": ("start-pass", "lay-by", "close-inference"),
+            "IDLE": ("start-pass", "close-inference"),
             "COMPUTING": ("opening",),
         }.get(self.state, ())
 
@@ -363,14 +327,14 @@ class ModelOwner(Owner):
             require(self.peer in self.clients, "MEMBERS")
             require(body["roster"] == self.roster, "ROSTER")
             self.conversation = Conversation(self.draw(), self.name, self.peer, family=self.family)
-            self.send("inference-terms", {"roster": self.roster, "terms": self.encoded, "stock": self.stock})
+            self.send("inference-terms", {"roster": self.roster, "terms": self.encoded})
             self.go_to("AWAIT_AGREEMENT", now)
         elif kind == "agree-terms":
             offered = self.offered
             require(body["terms"] == terms_digest(self.encoded), "POLICY")
             require(body["images"] <= offered["most_images"], "POLICY")
             require(body["batch"] <= min(offered["most_batch"], body["images"]), "POLICY")
-            self.agree(offered, self.encoded, body["images"], body["batch"], left_of(self.stock, body["stock"]))
+            self.agree(offered, self.encoded, body["images"], body["batch"])
             self.go_to("MASKING", now)
         elif kind == "start-pass":
             require(self.number < len(self.passes), "POLICY")
@@ -380,10 +344,6 @@ class ModelOwner(Owner):
             self.tell({"event": "pass asked", "number": self.number})
         elif kind == "opening":
             self.on_opening(body, raw, now)
-        elif kind == "lay-by":
-            require(self.left is None, "POLICY")
-            self.go_to("LAYING_BY", now)
-            self.tell({"event": "lay by asked"})
         else:
             self.send("inference-closed", {})
             self.end(None, "")
@@ -397,13 +357,6 @@ class ModelOwner(Owner):
         for chunk, piece in enumerate(cut(data)):
             self.send("masked-weights", {"layer": layer, "chunk": chunk}, 0, piece)
         self.go_to("MASKING" if self.masked < len(sizes) else "IDLE", now)
-
-    def laid_by(self, kept: bool, now: float) -> None:
-        if self.over:
-            return
-        require(self.state == "LAYING_BY", "INVALID")
-        self.send("laid-by", {"kept": kept})
-        self.go_to("IDLE", now)
 
     def begin(self, weights: bytes, at: float, now: float) -> None:
         if self.over:

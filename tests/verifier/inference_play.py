@@ -117,13 +117,6 @@ PURE: dict[str, Any] = {
 }
 
 
-def held_of(row: dict[str, Any]) -> dict[str, Any] | None:
-    held = row.get("held")
-    if held is None:
-        return None
-    return {"stock": held["stock"] | {"id": given(held["stock"]["id"])}, "terms": given(held["terms"])}
-
-
 class InferencePerformance:
     """One file's operations, one after the other."""
 
@@ -163,7 +156,7 @@ class InferencePerformance:
         self.model_owner, self.dealer = model_owner, dealer
         (self.dealer_name,) = (row["name"] for row in roster if row["role"] == "dealer")
         for row in data_owners:
-            wish = row | {"weights": None if row["weights"] is None else given(row["weights"]), "held": held_of(row)}
+            wish = row | {"weights": None if row["weights"] is None else given(row["weights"])}
             exchange = (row["name"], self.roster.server, row["patience"], self.transmit, self.tell)
             self.data_owners[row["name"]] = DataOwner(self.roster.hash, wish, *exchange)
             self.draws[row["name"]] = entropy(given(row["entropy"]))
@@ -215,12 +208,6 @@ class InferencePerformance:
 
     def do_give(self, party: str, step: int, data: str, now: float, data_owner: str | None = None) -> None:
         self.owner(party, data_owner).give(step, given(data), now)
-
-    def do_lay_by(self, party: str, now: float) -> None:
-        self.owner(party).lay_by(now)
-
-    def do_laid_by(self, party: str, kept: bool, now: float, data_owner: str | None = None) -> None:
-        self.owner(party, data_owner).laid_by(kept, now)
 
     def do_close(self, party: str, now: float) -> None:
         self.owner(party).close(now)
@@ -314,7 +301,7 @@ class InferencePerformance:
             draws, terms = self.draws[self.roster.server], given(self.model_owner["terms"])
             quota = tuple(self.model_owner.get(name, 1 << 40) for name in ("images_a_day", "refused_a_day"))
             spent = self.spent.setdefault(sender, {"day": 0, "images": 0, "refused": 0})
-            offered = (terms, held_of(self.model_owner), draws, quota, spent)
+            offered = (terms, draws, quota, spent)
             self.served[sender] = ModelOwner(self.roster.hash, self.roster.clients, *offered, *exchange)
         if sender in self.served:
             self.touch(self.served[sender]).receive(received, now)
@@ -346,8 +333,7 @@ class InferencePerformance:
     def new_at_dealer(self, owners: list[str], session: bytes, now: float) -> DealerSession:
         assert self.dealer is not None
         draws, patience, out = self.draws[self.dealer_name], self.dealer["patience"], (self.transmit, self.tell)
-        own = (draws, patience, self.dealer.get("ahead", 0), now)
-        return DealerSession(self.dealer_name, self.roster.hash, owners, session, *own, *out)
+        return DealerSession(self.dealer_name, self.roster.hash, owners, session, draws, patience, now, *out)
 
     def session_owner(self, sender: str, received: list[bytes], envelope: dict[str, Any]) -> str | None:
         if sender in self.roster.clients:

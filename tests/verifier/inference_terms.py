@@ -20,21 +20,18 @@ from primitives import digest
 
 IMAGES = Integer(1, MOST_IMAGES)
 REQUEST_NUMBER = Integer(0, 2**63 - 1)
-STOCK = Map(id=HASH, batch=IMAGES, next=NUMBER, end=NUMBER)
 INFERENCE_BODIES = {
     "inference-hello": Map(roster=HASH),
-    "inference-terms": Map(roster=HASH, terms=Binary(TERMS_LIMIT), stock=STOCK),
-    "agree-terms": Map(terms=HASH, images=IMAGES, batch=IMAGES, stock=STOCK),
+    "inference-terms": Map(roster=HASH, terms=Binary(TERMS_LIMIT)),
+    "agree-terms": Map(terms=HASH, images=IMAGES, batch=IMAGES),
     "masked-weights": Map(layer=NUMBER, chunk=NUMBER),
     "start-pass": Map(weights=HASH),
     "pass-started": Map(weights=HASH),
     "opening": Map(step=NUMBER, chunk=NUMBER),
-    "lay-by": Map(),
-    "laid-by": Map(kept=Boolean()),
     "close-inference": Map(),
     "inference-closed": Map(),
     "material-hello": Map(roster=HASH, peer=NAME, terms=HASH, contribution=HASH),
-    "material-welcome": Map(contribution=HASH, ahead=Integer(0, MOST_IMAGES)),
+    "material-welcome": Map(contribution=HASH),
     "order-material": Map(first=REQUEST_NUMBER, count=Integer(1, 2**20), requests=Binary(ORDER_LIMIT)),
     "material": Map(number=REQUEST_NUMBER, chunk=NUMBER),
     "material-over": Map(),

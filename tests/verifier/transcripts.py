@@ -182,7 +182,7 @@ class Players:
         of_inference = self.protocol == "private inference"
         encoded = (TERMS if of_inference else ADAPTATION_TERMS).write(given["terms"])
         limits = (quota["images"], quota["refused"])
-        offered = (roster.hash, roster.clients, encoded, None, given["draw"], limits, dict(given["spent"]))
+        offered = (roster.hash, roster.clients, encoded, given["draw"], limits, dict(given["spent"]))
         exchange = self.exchange(roster.server, given["peer"], given)
         if of_inference:
             return ModelOwner(*offered, *exchange)
@@ -203,7 +203,7 @@ class Players:
         roster = roster_of(given)
         owners = [roster.server, given["data_owner"]]
         out = (self.stage.transmit, self.report)
-        own = (given["draw"], given["patience"], given.get("ahead", 0), given["now"])
+        own = (given["draw"], given["patience"], given["now"])
         return DealerSession(given["name"], roster.hash, owners, given["session"], *own, *out)
 
 

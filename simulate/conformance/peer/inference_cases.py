@@ -23,7 +23,6 @@ from tacit.protocol.inference.messages import (
     CloseInference,
     InferenceHello,
     InferenceTerms,
-    LaidBy,
     MaskedWeights,
     Material,
     MaterialHello,
@@ -33,7 +32,6 @@ from tacit.protocol.inference.messages import (
     OrderMaterial,
     PassStarted,
     StartPass,
-    Stock,
 )
 from tacit.protocol.inference.schedule import LARGEST_PIXELS
 from tacit.simulate.conformance.peer.script import (
@@ -55,7 +53,6 @@ MODEL_OWNER, DATA_OWNER, DEALER, BOTH = "the model owner", "the data owner", "th
 OTHERS: Final = "others"
 OTHER_SESSION: Final = b"\x07" * 32
 OTHER_HASH: Final = bytes(32)
-STRANGE: Final = Stock(id=OTHER_HASH, batch=1, next=0, end=9)
 
 Act = Literal["", "stops", "hangs up", "begins again"]
 
@@ -262,10 +259,6 @@ DATA_OWNER_CASES: Final = (
     *chunk_faults(MaskedWeights, "layer", prefix="weights-"),
     ending("out-of-turn", "starts a pass where masked weights are due", Code.UNEXPECTED, BOTH,
             carried(MaskedWeights, message=PassStarted(weights=OTHER_HASH), payload=None)),
-    InferenceCase("other-stock", "says that it has laid by what nobody else has", COMPLETES,
-                  altered(InferenceTerms, stock=STRANGE)),
-    ending("laid-by-unasked", "says that it has laid by what nobody has asked for", Code.UNEXPECTED, BOTH,
-            carried(PassStarted, message=LaidBy(kept=True), round=0)),
     ending("other-model", "starts a pass with another model than agreed", Code.MODEL, BOTH,
             altered(PassStarted, weights=OTHER_HASH)),
     ending("model-replaced", "starts the second pass with another model", Code.MODEL, BOTH, replaced_later),
@@ -298,8 +291,6 @@ MODEL_OWNER_CASES: Final = (
             altered(AgreeTerms, images=MOST_IMAGES)),
     ending("larger-batch", "wants more images in a pass than it has", Code.POLICY, DATA_OWNER,
             altered(AgreeTerms, lambda scene, message: {"batch": message.images + 1})),
-    InferenceCase("other-stock", "says that it has laid by what nobody else has", COMPLETES,
-                  altered(AgreeTerms, stock=STRANGE)),
     ending("other-session", "writes another session into start-pass", Code.SESSION, BOTH, astray(StartPass)),
     *wire_faults(StartPass),
     ending("other-model", "asks for another model than was agreed on", Code.MODEL, BOTH,

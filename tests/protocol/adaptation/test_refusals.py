@@ -23,7 +23,13 @@ from tacit.protocol.core.codec import VERSION, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.messages import Message
 from tacit.protocol.inference.data_owner import Wish
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, AgreeTerms, InferenceHello, LayBy
+from tacit.protocol.inference.messages import (
+    INFERENCE_MESSAGES,
+    INFERENCE_VERSION,
+    AgreeTerms,
+    InferenceHello,
+    MaterialOver,
+)
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.tables import InferenceState
@@ -198,17 +204,17 @@ def test_a_sum_for_nothing_that_was_asked_is_refused() -> None:
     refused(run.run(), Code.UNEXPECTED, "own-sum is not expected in state AWAIT_ROUND", MODEL_OWNER)
 
 
-def test_material_is_not_laid_by() -> None:
+def test_a_message_to_the_dealer_is_refused_by_the_model_owner() -> None:
     run = world()
     run.idle.add(DATA_OWNER)
     run.start()
     run.advance()
     session = run.session(DATA_OWNER)
     fields: dict[str, Any] = {"session": session, "round": 0, "sequence": 1, "version": ADAPTATION_VERSION}
-    parcel = written(DATA_OWNER, MODEL_OWNER, LayBy(), kinds=INFERENCE_MESSAGES, **fields)
+    parcel = written(DATA_OWNER, MODEL_OWNER, MaterialOver(), kinds=INFERENCE_MESSAGES, **fields)
     run.put(parcel)
     run.settle()
-    refused(run, Code.MALFORMED, "lay-by", DATA_OWNER)
+    refused(run, Code.MALFORMED, "material-over", DATA_OWNER)
 
 
 @pytest.mark.parametrize(("version", "spoken"), [(INFERENCE_VERSION, "private inference"), (VERSION, "a federation")])

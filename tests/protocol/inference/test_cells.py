@@ -45,29 +45,25 @@ BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
     "AWAIT_WEIGHTS": {"masked-weights": {"AWAIT_WEIGHTS", "IDLE"}, **END},
-    "IDLE": {"ask for a pass": {"AWAIT_START"}, "lay material by": {"LAYING_BY"}, "finish": {"CLOSING"}, **BREAK},
-    "LAYING_BY": {"laid-by": {"IDLE"}, **END},
+    "IDLE": {"ask for a pass": {"AWAIT_START"}, "finish": {"CLOSING"}, **BREAK},
     "AWAIT_START": {"pass-started": {"COMPUTING"}, **END},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSING": {"inference-closed": {"CLOSED"}, **END},
     "CLOSED": OVER,
     "ABORTED": {
         **OVER,
-        **dict.fromkeys(
-            ("inference-terms", "masked-weights", "pass-started", OPEN, "laid-by", "inference-closed"), IGNORED
-        ),
+        **dict.fromkeys(("inference-terms", "masked-weights", "pass-started", OPEN, "inference-closed"), IGNORED),
     },
 }
 BY_MODEL_OWNER: Expected = {
     "AWAIT_HELLO": {"inference-hello": {"AWAIT_AGREEMENT"}, "drop": {"ABORTED"}},
     "AWAIT_AGREEMENT": {"agree-terms": {"MASKING"}, **END},
     "MASKING": {"provide the model": {"MASKING", "IDLE"}, **BREAK},
-    "IDLE": {"start-pass": {"PREPARING"}, "lay-by": {"LAYING_BY"}, "close-inference": {"CLOSED"}, **END},
-    "LAYING_BY": {"have laid material by": {"IDLE"}, **BREAK},
+    "IDLE": {"start-pass": {"PREPARING"}, "close-inference": {"CLOSED"}, **END},
     "PREPARING": {"begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSED": OVER,
-    "ABORTED": {**OVER, **dict.fromkeys(("agree-terms", "start-pass", OPEN, "lay-by", "close-inference"), IGNORED)},
+    "ABORTED": {**OVER, **dict.fromkeys(("agree-terms", "start-pass", OPEN, "close-inference"), IGNORED)},
 }
 BY_MATERIAL_OWNER: Expected = {
     "READY": {"start": {"AWAIT_WELCOME"}},
@@ -125,7 +121,7 @@ def test_every_type_of_the_family_has_a_row_and_is_of_no_other_family() -> None:
 
 
 def world() -> MemoryInference:
-    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)}, ahead=1)
+    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)})
 
 
 def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
