@@ -41,40 +41,10 @@ def _live_parties() -> ModuleType:
     return module
 
 
-bench = _live_parties().bench
+live_parties = _live_parties()
+Bench, bench = live_parties.Bench, live_parties.bench
+LIVE_CLIENT = "client-4"
 MakeBench = Callable[[int], Any]
-
-
-def check_all_hold(result: Result, side: Side, path: Path) -> None:
-    assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == f"{len(CASES[side])} cases: all hold"
-    verdicts = check_output(path, "peer")["cases"]
-    assert [verdict["case"] for verdict in verdicts] == [case.name for case in CASES[side]]
-    for verdict in verdicts:
-        assert verdict["seen"] == verdict["expected"]
-        assert verdict["holds"]
-
-
-def test_our_client_holds(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:
-    live = bench(4)
-    kit = live.give_keys("server", "client-1", "client-2", "client-3")
-    with live.live_client():
-        result = tacit(
-            "conformance", "peer", live.address, "--as", "server", "--keys", kit, "--json", tmp_path / "verdicts.json"
-        )
-    check_all_hold(result, "server", tmp_path / "verdicts.json")
-    assert f"tacit: waiting for 'client-4' to join at {live.address}" in result.stderr
-
-
-def test_our_server_holds(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:
-    live = bench(8)
-    kit = live.give_keys(*live.clients_of_roster)
-    with live.live_server():
-        result = tacit(
-            "conformance", "peer", live.address, "--as", "client", "--keys", kit, "--json", tmp_path / "verdicts.json"
-        )
-    check_all_hold(result, "client", tmp_path / "verdicts.json")
-    assert "to be started again" in result.stderr
 
 
 PATIENCE = 8.0
@@ -83,47 +53,65 @@ it must: on busy cores any few seconds were too short at times."""
 
 
 def names_of(side: Side, *, silent: bool) -> list[str]:
-    """Of the cases in which somebody is waited for in vain, or of the others; the honest one, which is always played,
-    is the first."""
+    """The honest case, which is always played first, and the others in which a party waits in vain, or none does."""
     honest, *others = CASES[side]
     return [honest.name, *(case.name for case in others if (Code.TIMEOUT.name in case.expected) == silent)]
 
 
-def check_live(tacit: Invoke, live: InferenceBench, side: Side, names: list[str], *addresses: str) -> None:
-    verdicts, options = live.directory / "verdicts.json", [option for name in names for option in ("--case", name)]
-    with live.live(side, sessions=len(names)):
-        result = tacit(
-            "conformance", "peer", live.address, "--as", side, "--keys", live.give_keys(side), *addresses, *options,
-            "--json", verdicts,
-        )  # fmt: skip
+def check_all_hold(result: Result, names: list[str], path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"{len(names)} cases: all hold"
-    found = check_output(verdicts, "peer")["cases"]
-    assert [verdict["case"] for verdict in found] == names
-    assert all(verdict["holds"] and verdict["seen"] == verdict["expected"] for verdict in found)
+    verdicts = check_output(path, "peer")["cases"]
+    assert [verdict["case"] for verdict in verdicts] == names
+    for verdict in verdicts:
+        assert verdict["seen"] == verdict["expected"]
+        assert verdict["holds"]
 
 
-SILENT = pytest.mark.parametrize(("silent", "patience"), [(False, SECONDS), (True, PATIENCE)], ids=["heard", "silent"])
+def check_side(tacit: Invoke, folder: Path, side: Side, names: list[str], *, patience: float = SECONDS) -> str:
+    """Play these cases against our live party; returns the lines on stderr."""
+    addresses: tuple[str, ...] = ()
+    if side in ("server", "client"):
+        live = Bench(folder, 4 if side == "server" else 8)
+        kit = live.give_keys(*(name for name in live.keys if name != (LIVE_CLIENT if side == "server" else "server")))
+        running = live.live_client() if side == "server" else live.live_server()
+    else:
+        live = (
+            AdaptationBench(folder, patience=patience)
+            if side.startswith("adapting")
+            else InferenceBench(folder, patience=patience)
+        )
+        kit = live.give_keys(side)
+        running = live.live(side, sessions=len(names))
+        if side != "owners":
+            addresses += ("--dealer", live.dealer_address)
+        if side == "adapting-model-owner":
+            addresses += ("--sums", live.sums_address)
+    options = [option for name in names for option in ("--case", name)]
+    verdicts = folder / "verdicts.json"
+    with running:
+        result = tacit(
+            "conformance", "peer", live.address, "--as", side, "--keys", kit, *addresses, *options, "--json", verdicts
+        )
+    check_all_hold(result, names, verdicts)
+    return result.stderr
 
 
-@SILENT
-@pytest.mark.parametrize("side", ["model-owner", "data-owner", "owners"])
-def test_our_parties_of_private_inference_hold(
-    tacit: Invoke, tmp_path: Path, side: Side, silent: bool, patience: float
-) -> None:
-    live = InferenceBench(tmp_path, patience=patience)
-    dealer = () if side == "owners" else ("--dealer", live.dealer_address)
-    check_live(tacit, live, side, names_of(side, silent=silent), *dealer)
+@pytest.mark.parametrize("side", CASES)
+def test_our_parties_hold_in_a_few_cases(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
+    check_side(tacit, tmp_path, side, names_of(side, silent=False)[:3])
 
 
-@SILENT
-@pytest.mark.parametrize("side", ["adapting-model-owner", "adapting-data-owner"])
-def test_our_parties_of_adaptation_hold(
-    tacit: Invoke, tmp_path: Path, side: Side, silent: bool, patience: float
-) -> None:
-    live = AdaptationBench(tmp_path, patience=patience)
-    sums = ("--sums", live.sums_address) if side == "adapting-model-owner" else ()
-    check_live(tacit, live, side, names_of(side, silent=silent), "--dealer", live.dealer_address, *sums)
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("side", CASES)
+def test_our_parties_hold(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
+    check_side(tacit, tmp_path, side, names_of(side, silent=False))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("side", [side for side in CASES if len(names_of(side, silent=True)) > 1])
+def test_our_parties_notice_silence(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
+    check_side(tacit, tmp_path, side, names_of(side, silent=True), patience=PATIENCE)
 
 
 def test_what_does_not_hold_is_shown(tacit: Invoke, bench: MakeBench) -> None:
@@ -143,6 +131,10 @@ def test_a_silent_client_is_waited_for_with_a_deadline(tacit: Invoke, bench: Mak
     result = tacit("conformance", "peer", live.address, *arguments)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == "1 cases: 1 do not hold"
+
+
+def complaints(result: Result) -> str:
+    return " ".join(line for line in result.stderr.splitlines() if line.startswith("tacit: "))
 
 
 def foreign_key(live: Any, kit: Path) -> None:
@@ -190,16 +182,17 @@ WRONG: dict[str, tuple[Side, tuple[str, ...], Callable[[Any, Path], Any], tuple[
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_input(tacit: Invoke, bench: MakeBench, case: str) -> None:
-    side, given, spoil, more, expected = WRONG[case]
-    live = bench(4)
-    kit = live.give_keys(*given)
-    spoil(live, kit)
-    result = tacit("conformance", "peer", live.address, "--as", side, "--keys", kit, *more)
-    assert result.exit_code == 2, result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("tacit: ")]
-    assert expected in " ".join(lines)
+def test_wrong_input(tacit: Invoke, tmp_path: Path) -> None:
+    wrong = {}
+    for number, (case, (side, given, spoil, more, expected)) in enumerate(WRONG.items()):
+        (tmp_path / str(number)).mkdir()
+        live = Bench(tmp_path / str(number), 4)
+        kit = live.give_keys(*given)
+        spoil(live, kit)
+        result = tacit("conformance", "peer", live.address, "--as", side, "--keys", kit, *more)
+        if result.exit_code != 2 or expected not in complaints(result):
+            wrong[case] = result.exit_code, result.output
+    assert wrong == {}
 
 
 def test_a_roster_of_three_is_too_small(tacit: Invoke, bench: MakeBench) -> None:
@@ -268,15 +261,17 @@ WRONG_INFERENCE: dict[str, tuple[Side, Callable[[InferenceBench, Path], None], t
 }
 
 
-@pytest.mark.parametrize("case", WRONG_INFERENCE)
-def test_wrong_input_for_private_inference(tacit: Invoke, tmp_path: Path, case: str) -> None:
-    side, spoil, more, expected = WRONG_INFERENCE[case]
-    live = InferenceBench(tmp_path)
-    kit = live.give_keys(side)
-    spoil(live, kit)
-    result = tacit("conformance", "peer", live.address, "--as", side, "--keys", kit, *more)
-    assert result.exit_code == 2, result.output
-    assert expected in " ".join(line for line in result.stderr.splitlines() if line.startswith("tacit: "))
+def test_wrong_input_for_private_inference(tacit: Invoke, tmp_path: Path) -> None:
+    wrong = {}
+    for number, (case, (side, spoil, more, expected)) in enumerate(WRONG_INFERENCE.items()):
+        (tmp_path / str(number)).mkdir()
+        live = InferenceBench(tmp_path / str(number))
+        kit = live.give_keys(side)
+        spoil(live, kit)
+        result = tacit("conformance", "peer", live.address, "--as", side, "--keys", kit, *more)
+        if result.exit_code != 2 or expected not in complaints(result):
+            wrong[case] = result.exit_code, result.output
+    assert wrong == {}
 
 
 def test_a_model_owner_without_terms_is_told_of(tacit: Invoke, tmp_path: Path) -> None:
