@@ -98,7 +98,11 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Exit]]:
 
 
 @pytest.mark.parametrize(
-    ("phases", "more"), [(ACTIVE_PHASES, ""), (SEMI_HONEST_PHASES, SEMI_HONEST)], ids=["active", "semi-honest"]
+    ("phases", "more"),
+    [
+        pytest.param(ACTIVE_PHASES, "", id="active"),
+        pytest.param(SEMI_HONEST_PHASES, SEMI_HONEST, id="semi-honest", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_client_that_dies_in_any_phase_is_dropped_and_the_round_completed(
     simulate: Simulate, exits: list[tuple[str, Exit]], phases: tuple[str, ...], more: str
@@ -128,9 +132,11 @@ def test_a_client_that_dies_in_any_phase_is_dropped_and_the_round_completed(
 @pytest.mark.parametrize(
     ("phase", "detail"),
     [
-        ("SHARE_KEYS", "only 3 clients shared their secrets; 4 are needed"),
+        pytest.param("SHARE_KEYS", "only 3 clients shared their secrets; 4 are needed", marks=pytest.mark.exhaustive),
         ("MASKED_INPUT", "only 3 clients sent a vector and are still there; 4 are needed"),
-        ("CONSISTENCY_CHECK", "only 3 clients signed the survivors; 4 are needed"),
+        pytest.param(
+            "CONSISTENCY_CHECK", "only 3 clients signed the survivors; 4 are needed", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_below_the_threshold_the_round_is_aborted_and_the_next_one_held_by_who_is_left(
@@ -153,6 +159,7 @@ def test_below_the_threshold_the_round_is_aborted_and_the_next_one_held_by_who_i
     assert held["survivors"] == ["client-1", "client-3", "client-5"]
 
 
+@pytest.mark.exhaustive
 def test_two_of_five_that_die_while_a_sum_is_opened_cost_that_round_and_no_more(simulate: Simulate) -> None:
     drops = [f"--drop={client}@UNMASK:2" for client in ("client-2", "client-4")]
     run = simulate(*drops, clients=5, rounds=3, deadlines="grace = 0.5\nphase = 60.0")
@@ -165,6 +172,7 @@ def test_two_of_five_that_die_while_a_sum_is_opened_cost_that_round_and_no_more(
         assert [over["code"] for over in run.events(client, "round-over")] == [None, "THRESHOLD", None]
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_same_model(
     simulate: Simulate, tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, exits: list[tuple[str, Exit]]
 ) -> None:
@@ -327,6 +335,7 @@ def test_clients_that_cheat_cost_a_round_at_most_and_the_run_says_what_happened(
     assert "  client-2 cheats: it sent random words in the place of its vector\n" in run.result.stdout
 
 
+@pytest.mark.exhaustive
 def test_four_of_thirteen_clients_that_stall_their_uploads_cost_the_other_nine_nothing(simulate: Simulate) -> None:
     """Vectors of three chunks, four of which are fetched at a time."""
     cheats, honest = ([f"client-{number}" for number in numbers] for numbers in (range(1, 5), range(5, 14)))
@@ -358,32 +367,3 @@ def test_a_slow_link_takes_its_time(simulate: Simulate) -> None:
     phases = run.summary["parties"]["client-2"]["phases"].values()
     moved = sum(phase["bytes_sent"] + phase["bytes_received"] for phase in phases)
     assert sum(phase["seconds"] for phase in phases) >= moved * 8 / (speed * 1000)
-
-
-def test_a_quiet_run_shows_nothing(simulate: Simulate) -> None:
-    run = simulate("--quiet", "--drop", "client-1@UNMASK", rounds=1)
-    assert (run.result.exit_code, run.result.output) == (0, "")
-    assert run.summary["final_accuracy"] is not None
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "expected"),
-    [
-        ("--drop", "client-2", "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"),
-        ("--stall", "client-2@MASKING", "MASKING is no phase; they are ADVERTISE_KEYS, SHARE_KEYS, TRAIN"),
-        ("--restart", "client-9@TRAIN", "client-9 is no party of this run; they are server, client-1, client-2"),
-        ("--cheat", "client-2@lies", "lies is no cheat; they are words, commitment, complaint, upload"),
-        ("--cheat", "server@words", "server is no client of this run; they are client-1, client-2, client-3, client-4"),
-        ("--cheat", "client-2@words:0", "write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3"),
-        ("--slow", "client-2:fast", "write PARTY:KBIT with a speed above 0, such as client-2:500"),
-    ],
-)
-def test_a_bad_notation_is_one_line(
-    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, option: str, text: str, expected: str
-) -> None:
-    file = write_experiment(tmp_path / "small.toml")
-    result = tacit("simulate", file, option, text, "--out", tmp_path / "run")
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"tacit: {option} {text}: {expected}")
-    assert not (tmp_path / "run").exists()

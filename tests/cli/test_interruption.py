@@ -1,6 +1,7 @@
 """Whoever interrupts a command, however early and however often, gets a status and no traceback."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -49,38 +50,32 @@ def end(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     return process.returncode, [line for line in errors.splitlines() if LOADED not in line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("module", ["tacit.cli.interruption", "rich.console", "tacit.parties.runs.experiment"])
-def test_in_the_first_moments(tmp_path: Path, module: str, number: signal.Signals) -> None:
-    with command("simulate", "--out", tmp_path / "run") as process:
-        until_loaded(process, module)
-        process.send_signal(number)
-        process.send_signal(number)
-        status, complaints = end(process)
-    assert (status, [line for line in complaints if not line.startswith("tacit: interrupted")]) == (130, [])
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "module"),
-    [
-        (["distill", "--out", "results"], "timm.layers.create_act"),
-        (["infer", "nowhere", "--images", "nowhere"], "numpy"),
-        (["report", "nowhere"], "tacit.cli.report"),
-        (["data", "inspect"], "torch.functional"),
-        (["bench", "secagg", "--clients", 1000], "tacit.secagg.packing"),
-    ],
-    ids=["distill", "infer", "report", "data inspect", "bench"],
+EARLY: tuple[tuple[list[object], str], ...] = (
+    (["simulate"], "tacit.cli.interruption"),
+    (["simulate"], "rich.console"),
+    (["simulate"], "tacit.parties.runs.experiment"),
+    (["distill", "--out", "results"], "timm.layers.create_act"),
+    (["report", "nowhere"], "tacit.cli.report"),
+    (["data", "inspect"], "torch.functional"),
+    (["bench", "secagg", "--clients", 1000], "tacit.secagg.packing"),
 )
-def test_termination_of_whatever_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], module: str
-) -> None:
+"""Commands, and the module while whose import a signal comes."""
+
+
+def test_in_the_first_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes twice; each of the two in turn."""
     monkeypatch.chdir(tmp_path)
-    with command(*arguments) as process:
-        until_loaded(process, module)
-        process.send_signal(signal.SIGTERM)
-        status, complaints = end(process)
-    assert (status, [line for line in complaints if not line.startswith("tacit: interrupted")]) == (130, [])
+    wrong = {}
+    for (arguments, module), number in zip(EARLY, itertools.cycle([signal.SIGINT, signal.SIGTERM])):
+        with command(*arguments) as process:
+            until_loaded(process, module)
+            process.send_signal(number)
+            process.send_signal(number)
+            status, complaints = end(process)
+        if status != 130 or any(not line.startswith("tacit: interrupted") for line in complaints):
+            wrong[module] = status, complaints
+    assert wrong == {}
+    assert not list(tmp_path.iterdir())
 
 
 def test_twice_in_a_run(tmp_path: Path, small: Path) -> None:
