@@ -139,6 +139,7 @@ def error(run: Run, expected: AdapterParameters, steps: int) -> float:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.smoke
 def test_all_data_owners_learn_the_same(run: Run) -> None:
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     summary = run.summary
@@ -176,6 +177,7 @@ def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> Non
     assert f"{summary['final_balanced_accuracy']:.3f}" in page
 
 
+@pytest.mark.end_to_end
 def test_the_report_is_made_again(tacit: Invoke, run: Run, tmp_path: Path) -> None:
     """Of the finished run the same; without its summary, as if it had been killed, of all that is known so far."""
     again = tacit("report", run.path, "--out", tmp_path / "again.html")
@@ -199,7 +201,7 @@ def test_what_is_learned_is_what_is_learned_in_the_clear(run: Run) -> None:
         assert distance(run.adapters(number), expected) <= error(run, expected, steps=number)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_the_same_seed_learns_the_same_but_for_rounding(tacit: Invoke, small: Path, run: Run, tmp_path: Path) -> None:
     again = held(tacit, small, tmp_path / "again", "--seed", 7)
     assert again.result.exit_code == 0
@@ -212,7 +214,7 @@ def test_the_same_seed_learns_the_same_but_for_rounding(tacit: Invoke, small: Pa
     assert distance(again.adapters(2), other) <= error(again, other, steps=2)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_the_head_alone_is_learned(tacit: Invoke, small: Path, tmp_path: Path) -> None:
     probe = held(tacit, small, tmp_path / "run", "--adapter", "linear-probe", "--rounds", 1, "--clients", 3)
     assert probe.result.exit_code == 0, probe.result.stderr

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from tacit.parties.hosting import preflight
 from tacit.parties.runs.reveals import GIVES_AWAY
-from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, AdaptationHouse, complaint, labelled
+from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, labelled
 from tests.cli.hosts import Process
 from tests.cli.outputs import check_output
 
@@ -77,7 +77,14 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     assert "6 images to learn from; round 2 is learned" in again.said
 
 
-@pytest.mark.parametrize("killed", ["dealer", "owner", "alice"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param("dealer", marks=pytest.mark.exhaustive),
+        "owner",
+        pytest.param("alice", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed: str) -> None:
     """kill -9 after the first round, and the same command again, within a grace that no slow start exceeds."""
     house.rounds, house.grace = ROUNDS, 3600.0
@@ -162,6 +169,7 @@ def test_outputs_of_blocks_are_told_where_both_say_so(house: AdaptationHouse) ->
     assert [in_range(house, number) for number in (1, 2)] == [3, 3]
 
 
+@pytest.mark.exhaustive
 def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHouse) -> None:
     """All but the model owner have lost what they knew, and begin anew."""
     running = house.start_all()
@@ -203,11 +211,12 @@ ALONE: dict[str, tuple[Callable[[AdaptationHouse], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", ALONE)
-def test_a_data_owner_that_finds_out_by_itself(house: AdaptationHouse, wrong: str) -> None:
-    make, pattern = ALONE[wrong]
-    make(house)
-    complaint(house.start("alice"), 2, pattern)
+def test_a_data_owner_that_finds_out_by_itself(house: AdaptationHouse) -> None:
+    for make, pattern in ALONE.values():
+        labelled(house.path / "alice" / "images.npz", [0, 1] * 3)
+        house.data_owner("alice")
+        make(house)
+        complaint(house.start("alice"), 2, pattern)
 
 
 def swapped(house: AdaptationHouse) -> object:
@@ -267,7 +276,11 @@ def test_what_a_data_owner_finds_out_from_the_model_owner(house: AdaptationHouse
 @pytest.mark.parametrize(
     ("keys", "pattern"),
     [
-        ({"rounds": 3}, "the dealer sums 3 rounds; here and at the model owner there are 2"),
+        pytest.param(
+            {"rounds": 3},
+            "the dealer sums 3 rounds; here and at the model owner there are 2",
+            marks=pytest.mark.exhaustive,
+        ),
         ({"words": 7}, "the dealer sums 7 words, and a share has [0-9]+: correct its file"),
     ],
 )
@@ -295,11 +308,13 @@ SERVING: dict[str, tuple[str, Callable[[AdaptationHouse], object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", SERVING)
-def test_a_party_that_serves_and_finds_out_by_itself(house: AdaptationHouse, wrong: str) -> None:
-    name, make, pattern = SERVING[wrong]
-    make(house)
-    complaint(house.start(name), 2, pattern)
+def test_a_party_that_serves_and_finds_out_by_itself(house: AdaptationHouse) -> None:
+    for name, make, pattern in SERVING.values():
+        house.roster(*ROLES)
+        house.dealer()
+        house.model_owner()
+        make(house)
+        complaint(house.start(name), 2, pattern)
 
 
 def test_a_model_owner_keeps_to_its_learning(house: AdaptationHouse) -> None:

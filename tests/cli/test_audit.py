@@ -19,6 +19,7 @@ FIGURES = Path(__file__).parents[2] / "docs" / "security.json"
 
 
 @pytest.mark.end_to_end
+@pytest.mark.smoke
 def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Tacit, tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.toml"
     experiment.write_text(

@@ -103,6 +103,7 @@ def test_the_next_experiment_needs_no_new_clients(hosts: Hosts) -> None:
         assert client.complained == ["tacit: interrupted"]
 
 
+@pytest.mark.smoke
 def test_who_is_killed_and_started_again_goes_on(hosts: Hosts) -> None:
     """kill -9 to the server between rounds, and to a client: the same commands go on with the same model."""
     hosts.experiment(rounds=6)
@@ -157,6 +158,7 @@ def test_who_is_stopped_says_so(hosts: Hosts) -> None:
     assert line.startswith("tacit: 0 of 1 rounds were completed; ")
 
 
+@pytest.mark.exhaustive
 def test_a_server_without_images_takes_accuracy_from_the_sum(hosts: Hosts) -> None:
     hosts.party("server", f'bind = "tcp://127.0.0.1:{hosts.port}"\n')
     hosts.experiment(rounds=1)

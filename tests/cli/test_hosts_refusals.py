@@ -82,12 +82,11 @@ ALONE: dict[str, tuple[Callable[[Hosts], Path], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", ALONE)
-def test_a_party_that_finds_out_by_itself(hosts: Hosts, tacit: Invoke, wrong: str) -> None:
-    make, pattern, expected = ALONE[wrong]
-    result = tacit("server" if wrong == "role in the roster" else "client", make(hosts))
-    assert result.exit_code == expected, result.output
-    one_line(result.stderr.splitlines(), pattern)
+def test_a_party_that_finds_out_by_itself(hosts: Hosts, tacit: Invoke) -> None:
+    for wrong, (make, pattern, expected) in ALONE.items():
+        result = tacit("server" if wrong == "role in the roster" else "client", make(hosts))
+        assert result.exit_code == expected, f"{wrong}: {result.output}"
+        one_line(result.stderr.splitlines(), pattern)
     # As the others expect it.
     hosts.client("client-1")
 
@@ -103,16 +102,16 @@ ADDRESSES = {
 """Where a server cannot listen, and what it says."""
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_at_which_a_server_cannot_listen(hosts: Hosts, tacit: Invoke, address: str) -> None:
+def test_an_address_at_which_a_server_cannot_listen(hosts: Hosts, tacit: Invoke) -> None:
+    path = hosts.path / "server" / "elsewhere.toml"
     with socket.create_server(("127.0.0.1", 0)) as listening:
         taken = listening.getsockname()[1]
-        path = hosts.path / "server" / "elsewhere.toml"
-        bind = address.format(taken=taken)
-        path.write_text(f'role = "server"\nkey = "server.key"\nbind = "{bind}"\ndirectory = "elsewhere"\n')
-        result = tacit("server", path, hosts.path / "server" / "experiment.toml")
-    assert result.exit_code == 2, result.output
-    one_line(result.stderr.splitlines(), ADDRESSES[address].replace("{taken}", str(taken)))
+        for address, pattern in ADDRESSES.items():
+            bind = address.format(taken=taken)
+            path.write_text(f'role = "server"\nkey = "server.key"\nbind = "{bind}"\ndirectory = "elsewhere"\n')
+            result = tacit("server", path, hosts.path / "server" / "experiment.toml")
+            assert result.exit_code == 2, f"{address}: {result.output}"
+            one_line(result.stderr.splitlines(), pattern.replace("{taken}", str(taken)))
 
 
 EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
@@ -133,21 +132,19 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", EXPERIMENTS)
-def test_an_experiment_that_hosts_cannot_run(hosts: Hosts, tacit: Invoke, wrong: str) -> None:
-    changes, pattern = EXPERIMENTS[wrong]
-    text = (hosts.path / "server" / "experiment.toml").read_text()
-    for old, new in changes.items():
-        assert old in text
-        text = text.replace(old, new)
-    path = hosts.path / "server" / "wrong.toml"
-    path.write_text(text)
-    party = hosts.path / "server" / "blind.toml"
+def test_an_experiment_that_hosts_cannot_run(hosts: Hosts, tacit: Invoke) -> None:
+    party, path = hosts.path / "server" / "blind.toml", hosts.path / "server" / "wrong.toml"
     party.write_text('role = "server"\nkey = "server.key"\nbind = "tcp://127.0.0.1:*"\ndirectory = "blind"\n')
-    result = tacit("server", party, path)
-    assert result.exit_code == 2, result.output
-    one_line(result.stderr.splitlines(), pattern)
-    assert not (hosts.path / "server" / "blind" / "runs").exists()
+    for wrong, (changes, pattern) in EXPERIMENTS.items():
+        text = (hosts.path / "server" / "experiment.toml").read_text()
+        for old, new in changes.items():
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text)
+        result = tacit("server", party, path)
+        assert result.exit_code == 2, f"{wrong}: {result.output}"
+        one_line(result.stderr.splitlines(), pattern)
+        assert not (hosts.path / "server" / "blind" / "runs").exists()
 
 
 FOREIGN: dict[str, tuple[bytes, bool, str, int]] = {

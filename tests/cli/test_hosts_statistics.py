@@ -162,6 +162,7 @@ def test_a_server_without_images_knows_statistics_and_accuracy(hosts: Hosts) -> 
     assert "Held-out accuracy" in report
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_killed_after_the_sum_does_not_ask_anew(hosts: Hosts) -> None:
     """At whatever moment after it has told them: its clients come back to the training."""
     experiment(hosts, rounds=2)

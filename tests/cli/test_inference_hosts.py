@@ -198,21 +198,23 @@ ALONE: dict[str, tuple[str, Callable[[House], Path], str, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", ALONE)
-def test_a_party_that_finds_out_by_itself(house: House, tacit: Invoke, wrong: str) -> None:
-    command, make, pattern, expected = ALONE[wrong]
-    result = tacit(command, make(house))
-    assert result.exit_code == expected, result.output
-    (line,) = result.stderr.splitlines()
-    assert re.fullmatch(rf"tacit: .*{pattern}.*", line), line
+def test_a_party_that_finds_out_by_itself(house: House, tacit: Invoke) -> None:
+    for command, make, pattern, expected in ALONE.values():
+        house.roster(*ROLES)
+        house.alice()
+        house.model_owner()
+        result = tacit(command, make(house))
+        assert result.exit_code == expected, result.output
+        (line,) = result.stderr.splitlines()
+        assert re.fullmatch(rf"tacit: .*{pattern}.*", line), line
 
 
-@pytest.mark.parametrize("name", ["dealer", "owner"])
-def test_an_address_in_use(house: House, tacit: Invoke, name: str) -> None:
-    with socket.create_server(("127.0.0.1", house.ports[name])):
-        result = tacit(ROLES[name], house.path / name / "party.toml")
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith(f"tacit: cannot listen at {house.at(name)}: Address already in use")
+def test_an_address_in_use(house: House, tacit: Invoke) -> None:
+    for name in ("dealer", "owner"):
+        with socket.create_server(("127.0.0.1", house.ports[name])):
+            result = tacit(ROLES[name], house.path / name / "party.toml")
+        assert result.exit_code == 2, result.output
+        assert result.stderr.startswith(f"tacit: cannot listen at {house.at(name)}: Address already in use")
 
 
 def test_both_sides_say_that_a_key_is_not_in_the_roster(house: House) -> None:

@@ -51,7 +51,7 @@ def test_ray_trains_the_model_that_processes_train_and_leaves_nobody_behind(
     assert actors() == []
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 @with_ray
 def test_an_actor_that_is_killed_is_replaced_and_its_clients_miss_that_round(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None]

@@ -152,7 +152,7 @@ def digits(tacit: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "run"
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_a_run_is_asked_as_it_is_about_all_digits(tacit: Invoke, digits: Path, tmp_path: Path) -> None:
     """Its softmax, GELU and LayerNorm are those of the clear, and no digit of the test images is out of range."""
     served = read_served(digits)
