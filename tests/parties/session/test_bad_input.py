@@ -236,7 +236,7 @@ def test_resuming_on_a_full_disk_keeps_the_experiment(tmp_path: Path, run: Path)
     assert not list(run.glob(".*"))
 
 
-@pytest.mark.parametrize("name", ["summary.json", "report.html", "--json"])
+@pytest.mark.parametrize("name", ["summary.json", pytest.param("report.html", marks=pytest.mark.exhaustive), "--json"])
 def test_a_summary_that_cannot_be_written_costs_no_round(run: Path, name: str) -> None:
     if name == "--json":
         more: tuple[str, ...] = ("--json", "/dev/full")
@@ -261,7 +261,7 @@ def test_a_model_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         path.write_bytes(b"model")
 
 
-@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("width", [8, pytest.param(16, marks=pytest.mark.exhaustive)])
 def test_resuming_with_the_model_of_another_architecture(run: Path, width: int) -> None:
     other = build(
         ModelConfiguration(image_size=8, patch_size=4, width=width, depth=2, heads=2), classes=10, channels=1, seed=0
@@ -275,7 +275,7 @@ def test_resuming_with_the_model_of_another_architecture(run: Path, width: int) 
     assert (run / "model.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("fault", ["dtype", "shape", "not an archive"])
+@pytest.mark.parametrize("fault", ["dtype", pytest.param("shape", marks=pytest.mark.exhaustive), "not an archive"])
 def test_data_of_another_form(tmp_path: Path, fault: str) -> None:
     source = tmp_path / "images.npz"
     images = {

@@ -36,6 +36,7 @@ scheme = "SCHEME"
 """
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 SCHEMES = {"fedrsm": "", "fedsplit": "", "fedcg": FEDCG}
+FEDSPLIT = pytest.param("fedsplit", marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +59,7 @@ def events(directory: Path, party: str, event: str) -> list[dict[str, Any]]:
     return [said for said in read(directory / "events" / f"{party}.jsonl") if said["event"] == event]
 
 
-@pytest.fixture(scope="module", params=list(SCHEMES))
+@pytest.fixture(scope="module", params=["fedrsm", FEDSPLIT, pytest.param("fedcg", marks=pytest.mark.exhaustive)])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A scheme, and a run that nothing has interrupted."""
     scheme = str(request.param)
@@ -106,7 +107,7 @@ def test_a_federation_that_was_killed_goes_on_as_if_it_had_not_been(whole: tuple
         )
 
 
-@pytest.mark.parametrize("whole", ["fedrsm", "fedsplit"], indirect=True)
+@pytest.mark.parametrize("whole", ["fedrsm", FEDSPLIT], indirect=True)
 def test_a_client_that_was_killed_remembers(whole: tuple[str, Path], tmp_path: Path) -> None:
     """It dies in every round when its vector is in the sum, and is back in the next."""
     scheme, uninterrupted = whole
@@ -137,8 +138,16 @@ def of_another_client(path: Path) -> None:
     ("spoil", "complaint"),
     [
         (damage, "client-2.safetensors is damaged, or not what a client remembers"),
-        (other_run, "client-2.safetensors is of another experiment: delete it if that one is over"),
-        (of_another_client, "client-2.safetensors is what client-1 remembers, and this is client-2"),
+        pytest.param(
+            other_run,
+            "client-2.safetensors is of another experiment: delete it if that one is over",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            of_another_client,
+            "client-2.safetensors is what client-1 remembers, and this is client-2",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_file_that_is_not_this_clients_own_is_refused(tmp_path: Path, spoil: Any, complaint: str) -> None:

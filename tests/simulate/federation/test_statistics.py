@@ -62,7 +62,10 @@ def ran(path: Path, data: str, more: str = "", **options: Any) -> dict[str, Any]
     return summary
 
 
-@pytest.mark.parametrize("more", [RSM, "[encryption]\n"], ids=["fedrsm", "encrypted"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param(RSM, id="fedrsm"), pytest.param("[encryption]\n", id="encrypted", marks=pytest.mark.exhaustive)],
+)
 def test_the_sum_is_that_of_all_clients_whatever_protects_the_rounds(tmp_path: Path, more: str) -> None:
     summary = ran(tmp_path / "run", 'statistics = "sum"', more)
     assert summary["statistics"] == expected(tmp_path / "run")
