@@ -27,7 +27,6 @@ def completed(line: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("tacit comp", ["compare"]),
         ("tacit data ins", ["inspect"]),
         ("tacit simulate --ver", ["--verify"]),
         ("tacit bench inference --against c", ["crypten"]),
@@ -40,11 +39,10 @@ def test_commands_options_and_choices_are_offered_at_once(line: str, offered: li
     assert loaded.isdisjoint(SLOW)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_is_shown_for_every_shell(shell: str) -> None:
-    program = f"import sys; sys.argv = ['tacit', '--show-completion', '{shell}']; {COMMAND}"
+def test_a_script_is_shown() -> None:
+    program = f"import sys; sys.argv = ['tacit', '--show-completion', 'bash']; {COMMAND}"
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, **named}, capture_output=True, text=True, check=True
     )
-    assert f"_TACIT_COMPLETE=complete_{shell}" in done.stdout
+    assert "_TACIT_COMPLETE=complete_bash" in done.stdout

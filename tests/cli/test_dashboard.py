@@ -59,6 +59,7 @@ def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, wa
 PATIENCE = 600.0
 
 
+@pytest.mark.end_to_end
 def test_a_browser_follows_the_run(
     tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int, chromium: str
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_browser_follows_the_run(
     assert all("ERR_CONNECTION_REFUSED" in text or "ERR_INCOMPLETE" in text for text in complaints)
 
 
+@pytest.mark.end_to_end
 def test_a_resumed_run_shows_what_was_before(tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int) -> None:
     run = tmp_path / "run"
     assert tacit("simulate", small, "--rounds", 1, "--out", run, "--quiet").exit_code == 0
@@ -123,13 +125,13 @@ def test_a_resumed_run_shows_what_was_before(tacit: Invoke, tmp_path: Path, smal
     assert "<dd>1<small>completed, of 2</small>" in page
 
 
-@pytest.mark.parametrize("where", ["nonsense", "localhost:http", "::1:8080"])
-def test_what_is_no_place_is_refused(tacit: Invoke, tmp_path: Path, small: Path, where: str) -> None:
-    done = tacit("simulate", small, "--dashboard", where, "--out", tmp_path / "run")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"tacit: --dashboard {where}: expected HOST:PORT")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+def test_what_is_no_place_is_refused(tacit: Invoke, tmp_path: Path, small: Path) -> None:
+    for where in ("nonsense", "localhost:http", "::1:8080"):
+        done = tacit("simulate", small, "--dashboard", where, "--out", tmp_path / "run")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"tacit: --dashboard {where}: expected HOST:PORT")
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_port_in_use_is_refused(tacit: Invoke, tmp_path: Path, small: Path) -> None:

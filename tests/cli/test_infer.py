@@ -55,6 +55,7 @@ def asked(tacit: Invoke, out: Path, copy: Path, *options: object) -> tuple[Resul
     return result, check_output(copy, "inference")
 
 
+@pytest.mark.end_to_end
 def test_labels_alone(tacit: Invoke, out: Path, tmp_path: Path) -> None:
     result, figures = asked(tacit, out, tmp_path / "figures.json", "--images", 3, "--labels", 2)
     found = read_served(out)
@@ -81,7 +82,7 @@ def test_more_labels_than_classes_are_refused(tacit: Invoke, out: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("input", "owners"), [("known", 1), ("shared", 2)])
+@pytest.mark.parametrize(("input", "owners"), [pytest.param("known", 1, marks=pytest.mark.end_to_end), ("shared", 2)])
 def test_labels_are_those_in_the_clear_and_costs_as_declared(
     tacit: Invoke, out: Path, images: Path, tmp_path: Path, input: str, owners: int
 ) -> None:
@@ -131,6 +132,7 @@ def test_labels_are_those_in_the_clear_and_costs_as_declared(
     assert "of them right; the same label in the clear for 100.0%" in lines[-1]
 
 
+@pytest.mark.end_to_end
 def test_a_folder_of_images(tacit: Invoke, out: Path, folder: Path, tmp_path: Path) -> None:
     result, figures = asked(tacit, out, tmp_path / "figures.json", "--images", folder)
     assert [row["image"] for row in figures["images"]] == [str(folder / "a grey.png"), str(folder / "colours.PNG")]
@@ -278,7 +280,11 @@ def press_ctrl_c() -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
-    ("act", "status", "reason"), [(kill_dealer, 1, "dealer: "), (press_ctrl_c, 130, "interrupted")]
+    ("act", "status", "reason"),
+    [
+        (kill_dealer, 1, "dealer: "),
+        pytest.param(press_ctrl_c, 130, "interrupted", marks=pytest.mark.end_to_end),
+    ],
 )
 def test_a_run_that_does_not_come_to_its_end(
     tacit: Invoke,

@@ -112,6 +112,28 @@ def test_arguments_that_are_none(tacit: Invoke, command: str, arguments: list[st
     assert line.endswith(f"; `{' '.join(['tacit', *words])} --help` lists what there is")
 
 
+FAULTS = (
+    ("--drop", "client-2", "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"),
+    ("--stall", "client-2@MASKING", "MASKING is no phase; they are ADVERTISE_KEYS, SHARE_KEYS, TRAIN"),
+    ("--restart", "client-9@TRAIN", "client-9 is no party of this run; they are server, client-1, client-2"),
+    ("--cheat", "client-2@lies", "lies is no cheat; they are words, commitment, complaint, upload"),
+    ("--cheat", "server@words", "server is no client of this run; they are client-1, client-2, client-3, client-4"),
+    ("--cheat", "client-2@words:0", "write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3"),
+    ("--slow", "client-2:fast", "write PARTY:KBIT with a speed above 0, such as client-2:500"),
+)
+
+
+def test_a_bad_notation_of_a_fault_is_one_line(tacit: Invoke, tmp_path: Path, small: Path) -> None:
+    wrong = {}
+    for option, text, expected in FAULTS:
+        result = tacit("simulate", small, option, text, "--out", tmp_path / "run")
+        lines = result.stderr.splitlines()
+        if (result.exit_code, len(lines)) != (2, 1) or not lines[0].startswith(f"tacit: {option} {text}: {expected}"):
+            wrong[option, text] = result.output
+    assert wrong == {}
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_section_of_another_command(tacit: Invoke, tmp_path: Path) -> None:
     (tmp_path / "student.toml").write_text("[distillation]\nlayer_epochs = 1")
     line = complaint(tacit("simulate", tmp_path / "student.toml"))
@@ -198,7 +220,7 @@ def test_the_version(tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tacit("--version").stdout == "tacit 1.2.3\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--help"], ["config"], []])
+@pytest.mark.parametrize("arguments", [["simulate", "--help"], ["config"]])
 def test_what_is_asked_first_loads_nothing_slow(arguments: list[str]) -> None:
     """Help must answer at once; the file it would need most is torch, which takes seconds."""
     slow = {"torch", "timm", "sklearn", "crypten"} | (set() if arguments == ["config"] else {"numpy", "zmq"})
