@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-import pytest
-
 from docs.generate.documents import DOCUMENTS, write_documents
 from docs.generate.threats import with_table
+from tests.cases import cases
 
 DOCS = Path(__file__).parent.parent / "docs"
 ADVERSARY = Path(__file__).parent / "adversary"
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@cases("name", DOCUMENTS)
 def test_document_is_up_to_date(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == DOCUMENTS[name](), f"run `make docs`: docs/{name} is old"
 

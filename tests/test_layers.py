@@ -1,17 +1,16 @@
 """Imports between our folders go one way only; what must stay light stays light."""
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import tacit.protocol
+from tests.cases import cases
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,11 +75,17 @@ NEVER_IN = {
 ALLOWED = {("secagg", "keystream.py", "os")}
 
 
+@cache
+def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             yield node.module or ""
 
@@ -91,7 +96,7 @@ def sources(folder: str) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
+@cases("folder", MAY_IMPORT)
 def test_imports_go_downwards(folder: str) -> None:
     for path in sources(folder):
         for name in imports(path):
@@ -103,10 +108,6 @@ def test_imports_go_downwards(folder: str) -> None:
 
 def layer(path: Path) -> str:
     return ".".join(path.parent.relative_to(ROOT).parts)
-
-
-def files_of(name: str) -> list[Path]:
-    return sorted((ROOT / name.replace(".", "/")).glob("*.py"))
 
 
 def modules() -> dict[str, Path]:
@@ -122,12 +123,12 @@ def modules() -> dict[str, Path]:
 def imported_modules(path: Path, known: dict[str, Path]) -> set[str]:
     """Our modules that a file imports, by `import`, or by `from` as a module or as a name in one."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 found.add(whole if whole in known else node.module or "")
-        elif isinstance(node, ast.Import):
+        else:
             found |= {alias.name for alias in node.names}
     return found & known.keys()
 
@@ -143,31 +144,13 @@ def test_sub_packages_import_downwards() -> None:
             assert LAYERS.index(layer(known[name])) <= above, f"{path.relative_to(ROOT)} imports {name}"
 
 
-def test_the_picture_of_the_house_is_true() -> None:
-    """The picture in CONTRIBUTING.md shows the folders from top to bottom, and what each has from left to right."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (picture,) = re.findall(r"```\n(cli .*?)```", text, flags=re.DOTALL)
-    shown: dict[str, list[str]] = {}
-    for row in re.split(r"^(?=\w)", picture.replace("│", ""), flags=re.MULTILINE)[1:]:
-        folder, names = row.split(maxsplit=1)
-        shown[folder] = [name.strip() for name in names.split("→")]
-    downwards = [name for name in reversed(LAYERS) if any(path.stem != "__init__" for path in files_of(name))]
-    assert shown == {
-        folder: [name.removeprefix(f"{folder}.") for name in downwards if name.split(".")[0] == folder]
-        for folder in shown
-    }
-    assert shown.keys() == MAY_IMPORT.keys()
-    order = list(shown)
-    assert all(order.index(below) > order.index(folder) for folder in order for below in MAY_IMPORT[folder])
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     known = modules()
     graph = {name: imported_modules(path, known) - {name} for name, path in known.items()}
     TopologicalSorter(graph).prepare()  # Raises CycleError, which names the circle.
 
 
-@pytest.mark.parametrize("folder", NEVER_IN)
+@cases("folder", NEVER_IN)
 def test_pure_folders_are_pure(folder: str) -> None:
     for path in sources(folder):
         for name in imports(path):
@@ -186,7 +169,7 @@ def test_every_folder_is_packaged() -> None:
         assert (ROOT / folder / "py.typed").exists(), f"{folder}/py.typed"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("module", "forbidden"),
     [
         ("tacit.cli.main", {"torch", "numpy", "timm", "crypten", "zmq"}),
@@ -205,7 +188,7 @@ def loaded_after(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("package", ["parties", "protocol", "simulate"])
+@cases("package", ["parties", "protocol", "simulate"])
 def test_public_names_are_there_and_cost_nothing_before_they_are_used(package: str) -> None:
     listed = (
         f"import tacit.{package} as package; assert package.__all__; [getattr(package, n) for n in package.__all__]"

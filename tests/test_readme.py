@@ -55,9 +55,3 @@ def test_the_other_commands_run(checkout: Path) -> None:
     summary = json.loads((checkout / "runs" / "first" / "summary.json").read_text(encoding="utf-8"))
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 3
     assert len(summary["parties"]) == 5
-
-
-def test_every_link_leads_somewhere() -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -14,6 +14,7 @@ import pytest
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.protocol.core.roster import Roster
+from tests.cases import cases
 from tests.cli.hosts import Process, free_port
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -22,7 +23,7 @@ PAGE = (DOCS / "api.md").read_text(encoding="utf-8")
 NAMES = ("server", "client-1", "client-2", "client-3")
 
 
-@pytest.mark.parametrize("package", ["simulate", "parties", "protocol"])
+@cases("package", ["simulate", "parties", "protocol"])
 def test_the_page_lists_what_is_public(package: str) -> None:
     (row,) = re.findall(rf"^\| `tacit\.{package}` \| (.*) \|$", PAGE, flags=re.MULTILINE)
     door = importlib.import_module(f"tacit.{package}")

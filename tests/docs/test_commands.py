@@ -5,7 +5,7 @@ being run. Blocks are run page by page, in the environment that `make setup` mak
 `make end-to-end`, or by the test that BY names. A comment before a block takes it out, and says what is instead:
 
     <!-- run by tests/cli/test_audit.py -->      that test runs these commands, smaller or with other files
-    <!-- not run: hours -->                      or another of REASONS
+    <!-- not run: hours -->                      or another reason
 """
 
 from __future__ import annotations
@@ -24,21 +24,12 @@ import typer
 
 from tacit.cli.main import app
 from tacit.cli.usage import UsageError
+from tests.cases import cases
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PAGES: Final = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 BY: Final = {"README.md": "tests/test_readme.py", "docs/hosts.md": "tests/cli/test_hosts_tutorial.py"}
 """Pages whose blocks a test of their own runs, word for word."""
-REASONS: Final = {
-    "hours": "",
-    "GPU": "",
-    "root": "",
-    "several hosts": "",
-    "installs packages": r"pip install",
-    "names to fill in": r"\b[A-Z]{3,}\b|/data\b",
-    "of a checkout": r"^(make|python -m tests)",
-}
-"""Why a block is not run, and what is in it then."""
 _BLOCK: Final = re.compile(r"(?:^<!-- (?P<note>[^>]*) -->\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 _HERE: Final = re.compile(r"(<<\s*(\w+)[^\n]*)\n.*?^\2$", re.M | re.S)
 _UNFINISHED: Final = re.compile(r": Missing |: $|requires an argument|\b[A-Z]+: Invalid value")
@@ -108,20 +99,19 @@ COMMAND: Final[Any] = typer.main.get_command(app)
 ALL: Final = [block for page in PAGES for block in blocks(page)]
 
 
-@pytest.mark.parametrize("page", sorted({block.page for block in ALL}))
-def test_commands_in_blocks_are_commands(page: str) -> None:
+def test_commands_in_blocks_are_commands() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    for block in blocks(page):
+    for block in ALL:
         for first, *rest in filter(None, commands(block.text)):
             if first == "tacit":
-                assert parsed(rest) == ""
+                assert parsed(rest) == "", block.page
             elif first == "make":
-                assert {word for word in rest if "=" not in word} <= targets
+                assert {word for word in rest if "=" not in word} <= targets, block.page
             elif first == "python" and rest[0] == "-m":
-                assert find_spec(rest[1]) is not None, rest[1]
+                assert find_spec(rest[1]) is not None, f"{block.page}: {rest[1]}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+@cases("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_commands_in_running_text_are_commands(page: str) -> None:
     """Arguments may be missing there, or be words in capitals. The changelog tells of commands that are gone, too."""
     text = _BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
@@ -131,34 +121,20 @@ def test_commands_in_running_text_are_commands(page: str) -> None:
     assert [one for one in wrong if one and not _UNFINISHED.search(one)] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_no_command_is_outside_of_a_block(page: str) -> None:
-    """Neither indented, where it would have no language, nor in a block of another one."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    outside = [one["text"] for one in _BLOCK.finditer(text) if one["language"] in ("", "bash", "console", "shell")]
-    outside += re.findall(r"^ {4}.*$", _BLOCK.sub("", text), re.MULTILINE)
-    assert [line for one in outside for line in one.splitlines() if re.match(r" *(\$ )?(tacit|make) \w", line)] == []
-
-
-@pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.text.splitlines()[0][:40]}")
-def test_a_block_is_run_or_says_why_not(block: Block) -> None:
-    by, reason = (re.fullmatch(form, block.note) for form in (r"run by (tests/\S+(?:, tests/\S+)*)", r"not run: (.+)"))
-    assert by or reason or not block.note, block.note
-    if reason:
-        assert re.search(REASONS[reason[1]], block.text, re.MULTILINE), f"{block.text} has nothing of {reason[1]}"
-    if by:
-        sources = "".join((ROOT / path).read_text(encoding="utf-8") for path in by[1].split(", "))
-        shown = [words for words in commands(block.text) if words[:1] == ["tacit"]]
-        groups = {words[1] for words in shown if hasattr(COMMAND.commands[words[1]], "commands")}
-        names = {words[1] for words in shown} | {words[2] for words in shown if words[1] in groups}
-        missing = {name for name in names if f'"{name}"' not in sources}
-        assert not missing, f"{by[1]} runs no tacit {', '.join(sorted(missing))}"
-
-
-@pytest.mark.parametrize(("page", "test"), BY.items())
-def test_the_test_of_a_page_reads_it(page: str, test: str) -> None:
-    assert blocks(page)
-    assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+def test_a_block_is_run_or_says_why_not() -> None:
+    for block in ALL:
+        by = re.fullmatch(r"run by (tests/\S+(?:, tests/\S+)*)", block.note)
+        assert by or not block.note or block.note.startswith("not run: "), f"{block.page}: {block.note}"
+        if by:
+            sources = "".join((ROOT / path).read_text(encoding="utf-8") for path in by[1].split(", "))
+            shown = [words for words in commands(block.text) if words[:1] == ["tacit"]]
+            groups = {words[1] for words in shown if hasattr(COMMAND.commands[words[1]], "commands")}
+            names = {words[1] for words in shown} | {words[2] for words in shown if words[1] in groups}
+            missing = {name for name in names if f'"{name}"' not in sources}
+            assert not missing, f"{block.page}: {by[1]} runs no tacit {', '.join(sorted(missing))}"
+    for page, test in BY.items():
+        assert blocks(page)
+        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
 
 def left(page: str) -> str:

@@ -1,19 +1,18 @@
 """The sum on one screen is the sum that the machines hold, message by message."""
 
-import inspect
 from collections.abc import Collection
 
 import numpy as np
-import pytest
 
 from docs.generate.one_sum import hold_sum
 from tacit.protocol.sum.results import Summed
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.sums import memory_sum
 
 
-@pytest.mark.parametrize("silent", [(), (1,), (0,)], ids=str)
-@pytest.mark.parametrize("ring_bits", [20, 64])
+@cases("silent", [(), (1,), (0,)])
+@cases("ring_bits", [20, 64])
 def test_it_says_what_the_machines_say_and_has_their_sum(silent: Collection[int], ring_bits: int) -> None:
     run = memory_sum(6, active=True, seed=b"reference", ring_bits=ring_bits)
     names, agreement = run.agreement.cohort, run.agreement
@@ -36,7 +35,3 @@ def test_it_says_what_the_machines_say_and_has_their_sum(silent: Collection[int]
         if agreement.places.get(item.receiver) not in silent or item.kind in ("peer-keys", "peer-shares")
     ]
     assert said == heard
-
-
-def test_it_fits_one_screen() -> None:
-    assert len(inspect.getsource(hold_sum).splitlines()) <= 115

@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 from playwright.sync_api import Page, sync_playwright
 
 from docs.generate.site import MOVED
+from tests.cases import cases
 
 pytestmark = pytest.mark.end_to_end
 
@@ -64,7 +65,7 @@ def elements(site: Path, page: str) -> Elements:
     return Elements(article[0])
 
 
-@pytest.mark.parametrize("page", PAGES)
+@cases("page", PAGES)
 def test_a_page_has_what_it_has_on_a_forge(site: Path, page: str) -> None:
     """Two dialects of Markdown read it: they differ about lists within lists, and what interrupts a paragraph."""
     forge = Elements(MarkdownIt("gfm-like", {"linkify": False}).render((ROOT / page).read_text("utf-8")))
@@ -93,7 +94,7 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@cases("scheme", ["light", "dark"])
 def test_in_a_browser(address: str, chromium: str, scheme: str) -> None:
     asked: list[str] = []
     said: list[str] = []

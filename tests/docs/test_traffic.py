@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from docs.generate import declared_costs
 from docs.generate.traffic import (
@@ -30,6 +29,7 @@ from tacit.protocol.sum.messages import PeerKeys, ShareKeys, UnmaskRequest, Unma
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 
 CASES = {
@@ -61,7 +61,7 @@ def degrees(run: MemorySum, name: str) -> Degrees:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@cases("case", CASES)
 def test_bytes_on_the_wire_are_those_declared(case: str) -> None:
     run = memory_sum(**CASES[case], seed=os.urandom(8))
     run.run()
@@ -79,8 +79,8 @@ def test_bytes_on_the_wire_are_those_declared(case: str) -> None:
     assert {phase for _, phase in run.traffic.sent} == set(sent | received)
 
 
-@pytest.mark.parametrize("length", [5, 600_000])
-@pytest.mark.parametrize("skip_zeros", [False, True])
+@cases("length", [5, 600_000])
+@cases("skip_zeros", [False, True])
 def test_bytes_of_a_plain_sum_are_those_declared(skip_zeros: bool, length: int) -> None:
     """With zeros skipped they depend on the vector: never more than declared without it, and that if it has none."""
     run = memory_sum(2, active=False, secure=False, skip_zeros=skip_zeros, length=length, seed=os.urandom(8))
@@ -115,7 +115,7 @@ def moved_by(run: MemoryFederation, name: str, kinds: tuple[type, ...], *, first
     return total(name, SERVER), total(SERVER, name)
 
 
-@pytest.mark.parametrize("clients", [3, 12])
+@cases("clients", [3, 12])
 def test_bytes_of_a_group_key_are_those_declared(clients: int) -> None:
     run = MemoryFederation(small_configuration(clients, group_key=True, mode="none"), clients)
     run.run()
@@ -152,7 +152,7 @@ class Counted(MemoryFederation):
         return np.zeros(packing.length, packing.ring.word)
 
 
-@pytest.mark.parametrize("parameters", [10, 9_000_000], ids=["one chunk", "several chunks"])
+@cases("parameters", [10, 9_000_000])
 def test_bytes_of_counting_are_those_declared(parameters: int) -> None:
     run = Counted(counted(3, parameters=parameters), 3)
     run.start()
