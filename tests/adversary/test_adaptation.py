@@ -23,6 +23,7 @@ from tacit.simulate.world.adaptation import (
 )
 from tacit.simulate.world.inference import MODEL_OWNER, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 FIRST, SECOND, LIAR = NAMES = data_owner_names(3)
 HONEST = (FIRST, SECOND)
@@ -34,7 +35,7 @@ def told(run: MemoryAdaptation, name: str) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.threat("data-owner/names-other-survivors")
-@pytest.mark.parametrize("names", [(FIRST, LIAR), (SECOND, LIAR), (LIAR,)])
+@cases("names", [(FIRST, LIAR), (SECOND, LIAR), (LIAR,)])
 def test_who_names_others_in_time_costs_the_round_and_is_named(names: tuple[str, ...]) -> None:
     plans: dict[str, Any] = dict.fromkeys(HONEST, round_plan(1, NAMES)) | {LIAR: round_plan(1, names)}
     run = MemoryAdaptation(plans).run()
@@ -44,7 +45,7 @@ def test_who_names_others_in_time_costs_the_round_and_is_named(names: tuple[str,
 
 
 @pytest.mark.threat("data-owner/names-other-survivors")
-@pytest.mark.parametrize("names", [(FIRST, LIAR), NAMES])
+@cases("names", [(FIRST, LIAR), NAMES])
 def test_who_names_others_late_is_told_nothing_and_changes_nothing(names: tuple[str, ...]) -> None:
     plans: dict[str, Any] = dict.fromkeys(HONEST, round_plan(1, HONEST))
     plans[LIAR] = (("begin_round", (1, 0, 0)), PASS, ("keep_round", (1,)), ("ask_sum", (1, names)))
@@ -62,7 +63,7 @@ def test_who_names_others_late_is_told_nothing_and_changes_nothing(names: tuple[
 
 
 @pytest.mark.threat("data-owner/outside-a-round")
-@pytest.mark.parametrize("names", [(), (FIRST, LIAR), NAMES, (LIAR,)])
+@cases("names", [(), (FIRST, LIAR), NAMES, (LIAR,)])
 def test_who_has_not_learned_in_a_round_cannot_lose_it(names: tuple[str, ...]) -> None:
     """It asks before anybody else, and waits until it is told to give up."""
     plans: dict[str, Any] = dict.fromkeys(HONEST, round_plan(1, HONEST)) | {LIAR: (("ask_sum", (1, names)),)}
@@ -100,7 +101,7 @@ def test_who_asked_long_before_a_round_cannot_lose_it_between_two_words() -> Non
 
 
 @pytest.mark.threat("data-owner/old-parameters")
-@pytest.mark.parametrize(("number", "based"), [(2, 0), (1, 1), (1, 0)])
+@cases(("number", "based"), [(2, 0), (1, 1), (1, 0)])
 def test_a_round_from_old_parameters_or_over_ends_the_session(number: int, based: int) -> None:
     plans: dict[str, Any] = dict.fromkeys(HONEST, round_plan(1, HONEST))
     plans[FIRST] = (*round_plan(1, HONEST), ("begin_round", (number, based, 0)), PASS)
@@ -180,7 +181,7 @@ def test_no_claim_counts_more_than_twice_the_smallest() -> None:
 
 
 @pytest.mark.threat("data-owner/sum-of-few")
-@pytest.mark.parametrize(("colluders", "opened"), [(0, True), (1, True), (2, False)])
+@cases(("colluders", "opened"), [(0, True), (1, True), (2, False)])
 def test_no_sum_over_fewer_than_the_cohort_and_colluders(colluders: int, opened: bool) -> None:
     opening = OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=colluders)
     run = whole_round(3, opening=opening).run()
@@ -195,7 +196,7 @@ def test_a_data_owner_takes_no_smaller_cohort_than_its_own() -> None:
 
 
 @pytest.mark.threat("model-owner/other-sum")
-@pytest.mark.parametrize(
+@cases(
     ("message", "size", "code"),
     [
         (OwnSum(number=1, chunk=0), 8, Code.VECTOR),

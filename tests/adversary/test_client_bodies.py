@@ -11,13 +11,14 @@ from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.session.rounds import RoundDone
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 CHEAT = "client-4"
 MAPS = BODY_LIMIT - 100
 
 
 @pytest.mark.threat("client/expensive-bodies")
-@pytest.mark.parametrize("kind", ["advertise-keys", "share-keys", "masked-input", "unmask-shares"])
+@cases("kind", ["advertise-keys", "share-keys", "masked-input", "unmask-shares"])
 def test_eight_mebibytes_of_empty_maps_cost_the_server_next_to_nothing(kind: str) -> None:
     one = MemoryFederation(small_configuration(5), 5, rounds=2)
     body = b"\x84\xafseed_commitment\xdd" + MAPS.to_bytes(4, "big") + b"\x80" * MAPS

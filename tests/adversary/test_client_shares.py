@@ -16,6 +16,7 @@ from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, Unmask
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
 from tacit.protocol.sum.transcript import packet_signed
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -26,7 +27,7 @@ CLIENTS = 5
 CHEAT = "c1"
 MEMBER = 1
 OTHERS = ("c0", "c2", "c3", "c4")
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -69,7 +70,7 @@ def test_other_holders(active: bool, summed: ExactSum, cheats: Any) -> None:
 
 @pytest.mark.threat("client/truncated-ciphertext")
 @modes
-@pytest.mark.parametrize("surplus", [-PACKET_BYTES, -1, 1, PACKET_BYTES])
+@cases("surplus", [-PACKET_BYTES, -1, 1, PACKET_BYTES])
 def test_packets_of_another_length(surplus: int, active: bool, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(
         active,
@@ -190,7 +191,7 @@ RETURNS: dict[str, Callable[[Any], UnmaskShares]] = {
 
 @pytest.mark.threat("client/bad-share")
 @modes
-@pytest.mark.parametrize("name", RETURNS)
+@cases("name", RETURNS)
 def test_bad_returns_exclude_the_holder(name: str, active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(active, UnmaskShares, lambda run, message: RETURNS[name](message))
     assert summed(run).survivors == run.agreement.cohort

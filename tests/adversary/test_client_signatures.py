@@ -15,6 +15,7 @@ from tacit.protocol.sum.adverts import sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, ShareKeys
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.transcript import survivors_signed
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -25,7 +26,7 @@ CLIENTS = 5
 CHEAT = "c1"
 MEMBER = 1
 OTHERS = ("c0", "c2", "c3", "c4")
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -63,7 +64,7 @@ BAD_KEYS: dict[str, tuple[Change, Code]] = {
 
 @pytest.mark.threat("client/small-order-key", "client/duplicate-identity")
 @modes
-@pytest.mark.parametrize("name", BAD_KEYS)
+@cases("name", BAD_KEYS)
 def test_bad_keys(name: str, active: bool, summed: ExactSum, cheats: Any) -> None:
     change, code = BAD_KEYS[name]
     run = cheats.play(active, AdvertiseKeys, change)
@@ -72,7 +73,7 @@ def test_bad_keys(name: str, active: bool, summed: ExactSum, cheats: Any) -> Non
 
 
 @pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize("place", [0, 31, 32, 63])
+@cases("place", [0, 31, 32, 63])
 def test_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(
         True, AdvertiseKeys, lambda run, m: msgspec.structs.replace(m, signature=flipped(m.signature, place))
@@ -82,7 +83,7 @@ def test_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> N
 
 
 @pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64)])
+@cases("signature", [b"", bytes(63), bytes(64)])
 def test_no_signature(signature: bytes, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(True, AdvertiseKeys, lambda run, message: msgspec.structs.replace(message, signature=signature))
     assert summed(run).survivors == OTHERS
@@ -90,7 +91,7 @@ def test_no_signature(signature: bytes, summed: ExactSum, cheats: Any) -> None:
 
 
 @pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize("signatures", [b"", bytes(64), bytes(64 * CLIENTS - 1), bytes(64 * CLIENTS)])
+@cases("signatures", [b"", bytes(64), bytes(64 * CLIENTS - 1), bytes(64 * CLIENTS)])
 def test_packets_without_signatures(signatures: bytes, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(True, ShareKeys, lambda run, message: msgspec.structs.replace(message, signatures=signatures))
     assert summed(run).survivors == OTHERS
@@ -98,7 +99,7 @@ def test_packets_without_signatures(signatures: bytes, summed: ExactSum, cheats:
 
 
 @pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize(("kind", "field"), [(AdvertiseKeys, "signature"), (ShareKeys, "signatures")])
+@cases(("kind", "field"), [(AdvertiseKeys, "signature"), (ShareKeys, "signatures")])
 def test_signature_in_semi_honest_mode(kind: type[Message], field: str, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(False, kind, lambda run, message: msgspec.structs.replace(message, **{field: bytes(64)}))
     assert summed(run).survivors == OTHERS
@@ -106,8 +107,14 @@ def test_signature_in_semi_honest_mode(kind: type[Message], field: str, summed: 
 
 
 @pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize("place", [7, -7], ids=["first", "last"])
-@pytest.mark.parametrize("field", ["packets", "signatures"])
+@cases(
+    "place",
+    [
+        7,  # first
+        -7,  # last
+    ],
+)
+@cases("field", ["packets", "signatures"])
 def test_bad_signature_over_shares(field: str, place: int, summed: ExactSum, cheats: Any) -> None:
     def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
         data = getattr(message, field)
@@ -158,11 +165,11 @@ REPLAYS: dict[str, Callable[[MemorySum, Any], Any]] = {
 
 
 @pytest.mark.threat("client/replayed-signature")
-@pytest.mark.parametrize(
+@cases(
     ("kind", "phase"),
     [(AdvertiseKeys, "ADVERTISE_KEYS"), (ShareKeys, "SHARE_KEYS"), (ConfirmSurvivors, "CONSISTENCY_CHECK")],
 )
-@pytest.mark.parametrize("name", REPLAYS)
+@cases("name", REPLAYS)
 def test_a_signature_of_another_round_phase_or_client(
     name: str, kind: type[Message], phase: str, summed: ExactSum, cheats: Any
 ) -> None:
@@ -179,7 +186,7 @@ def test_a_signature_of_another_round_phase_or_client(
 
 
 @pytest.mark.threat("client/replayed-signature")
-@pytest.mark.parametrize("kind", [AdvertiseKeys, ShareKeys])
+@cases("kind", [AdvertiseKeys, ShareKeys])
 def test_a_whole_message_of_another_round(kind: type[Message], summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(True, kind, lambda run, message: earlier(run, kind))
     assert summed(run).survivors == OTHERS

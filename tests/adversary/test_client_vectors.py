@@ -23,6 +23,7 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.secagg.packing import Packing, Total, WeightForm
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -33,12 +34,12 @@ CLIENTS = 5
 CHEAT = "c1"
 MEMBER = 1
 OTHERS = ("c0", "c2", "c3", "c4")
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 @pytest.mark.threat("client/wrong-length-vector")
 @modes
-@pytest.mark.parametrize("payload", [b"", bytes(19), bytes(16), bytes(24), None])
+@cases("payload", [b"", bytes(19), bytes(16), bytes(24), None])
 def test_a_vector_of_another_length(payload: bytes | None, active: bool, summed: ExactSum, cheats: Any) -> None:
     run = memory_sum(CLIENTS, active=active, seed=b"cheats")
     run.hook = lambda d: [replace(d, payload=payload)] if (d.sender, d.kind) == (CHEAT, "masked-input") else [d]
@@ -78,7 +79,7 @@ PHASES = {
 
 @pytest.mark.threat("client/late-vector")
 @modes
-@pytest.mark.parametrize("kind", PHASES)
+@cases("kind", PHASES)
 def test_a_late_message_is_ignored(kind: str, active: bool, summed: ExactSum, cheats: Any) -> None:
     run = memory_sum(CLIENTS, active=active, seed=b"cheats")
     held: list[Delivery] = []
@@ -128,7 +129,7 @@ EARLY: dict[str, Message] = {
 
 @pytest.mark.threat("client/out-of-turn")
 @modes
-@pytest.mark.parametrize(
+@cases(
     ("kind", "early"),
     [(kind, early) for place, kind in enumerate((AdvertiseKeys, ShareKeys)) for early in list(EARLY)[place:]],
 )
@@ -179,8 +180,8 @@ def forging(value: int, count: int) -> npt.NDArray[Any]:
 
 
 @pytest.mark.threat("client/forged-counts")
-@pytest.mark.parametrize("count", [-5, -1, 1, 5])
-@pytest.mark.parametrize("value", [-1, 0, 1])
+@cases("count", [-5, -1, 1, 5])
+@cases("value", [-1, 0, 1])
 def test_forged_counts_and_values_shift_their_own_coordinate_and_nothing_else(
     value: int, count: int, summed: ExactSum, sums: Any
 ) -> None:

@@ -17,12 +17,13 @@ from tacit.protocol.sum.sharing import PACKET_BYTES, shares_array
 from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import LIMBS, PRIME, lagrange_at_zero, reconstruct
+from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5
 VICTIM = "c0"
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 def pooled(run: MemorySum, coalition: range) -> dict[str, npt.NDArray[np.uint16]]:

@@ -46,6 +46,7 @@ from tests.adversary.colluders import (
     labels_of,
     standardised,
 )
+from tests.cases import cases
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "adaptation")
@@ -321,7 +322,7 @@ def test_features_of_own_images_are_read_and_teach_a_model() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("owners", [3, 5])
+@cases("owners", [3, 5])
 def test_what_colluders_read_over_twenty_rounds(owners: int) -> None:
     began = time.perf_counter()
     print(f"\n{owners} owners\n| | rounds | on shares | in the clear | blind |")

@@ -30,6 +30,7 @@ from tacit.protocol.sum.transcript import complaint_signed, packet_signed
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -37,8 +38,8 @@ Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
 Change = Callable[[MemorySum, Any], Message]
 ACCUSED = 2
-SIZES = pytest.mark.parametrize("clients", [3, 4, 5, 10])
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+SIZES = cases("clients", [3, 4, 5, 10])
+modes = cases("active", [True, False])
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -98,7 +99,7 @@ FALSE: dict[str, Callable[[int, int], dict[int, tuple[int, ...]]]] = {
 @pytest.mark.threat("client/false-complaint")
 @modes
 @SIZES
-@pytest.mark.parametrize("name", FALSE)
+@cases("name", FALSE)
 def test_a_false_complaint_costs_nobody_anything(
     name: str, clients: int, active: bool, summed: ExactSum, sums: Any
 ) -> None:
@@ -125,8 +126,8 @@ def test_all_other_holders_may_complain_where_they_may_all_be_answered(summed: E
 
 
 @pytest.mark.threat("client/false-complaint")
-@pytest.mark.parametrize("clients", [4, 5, 10])
-@pytest.mark.parametrize("kind", ["share-keys", "masked-input", "confirm-survivors", "unmask-shares"])
+@cases("clients", [4, 5, 10])
+@cases("kind", ["share-keys", "masked-input", "confirm-survivors", "unmask-shares"])
 def test_a_false_complaint_and_a_dropout(kind: str, clients: int, summed: ExactSum, sums: Any) -> None:
     run = memory_sum(clients, active=True)
     lying = complaining(run, {1: (ACCUSED,)})
@@ -146,8 +147,8 @@ def test_a_false_complaint_and_a_dropout(kind: str, clients: int, summed: ExactS
 
 
 @pytest.mark.threat("client/false-complaint")
-@pytest.mark.parametrize("clients", [3, 4, 5, 10])
-@pytest.mark.parametrize("lost", [True, False], ids=["link", "time"])
+@cases("clients", [3, 4, 5, 10])
+@cases("lost", [True, False])
 def test_an_accused_that_does_not_answer_is_not_to_blame(lost: bool, clients: int, audit: Audit, sums: Any) -> None:
     run = memory_sum(clients, active=True)
     lying = complaining(run, {1: (ACCUSED,)})
@@ -172,7 +173,7 @@ def test_an_accused_that_does_not_answer_is_not_to_blame(lost: bool, clients: in
 
 
 @pytest.mark.threat("client/false-complaint")
-@pytest.mark.parametrize("clients", [4, 5, 10])
+@cases("clients", [4, 5, 10])
 def test_who_complains_falsely_and_goes_is_a_dropout(clients: int, summed: ExactSum, sums: Any) -> None:
     run = memory_sum(clients, active=True)
     lying = complaining(run, {1: (ACCUSED,)})
@@ -193,7 +194,7 @@ def test_who_complains_falsely_and_goes_is_a_dropout(clients: int, summed: Exact
 
 @pytest.mark.threat("client/false-complaint")
 @modes
-@pytest.mark.parametrize("length", [5, 400_000], ids=["one chunk", "two chunks"])
+@cases("length", [5, 400_000])
 def test_a_false_complaint_in_a_regular_graph(active: bool, length: int, summed: ExactSum, sums: Any) -> None:
     run = memory_sum(9, active=active, parameters=GraphParameters(6, 5), length=length)
     run.start()
@@ -213,7 +214,7 @@ PLACES = {"commitment to the key share": 0, "commitment to the seed share": 32, 
 @pytest.mark.threat("client/commitment-mismatch")
 @modes
 @SIZES
-@pytest.mark.parametrize("place", PLACES)
+@cases("place", PLACES)
 def test_an_owner_of_a_bad_packet_answers_or_is_out_by_proof(
     place: str, clients: int, active: bool, audit: Audit, spoil: Any, sums: Any
 ) -> None:
@@ -241,7 +242,7 @@ def test_an_owner_of_a_bad_packet_answers_or_is_out_by_proof(
 
 @pytest.mark.threat("client/commitment-mismatch")
 @modes
-@pytest.mark.parametrize("clients", [4, 5, 10])  # Of three, two may lie about the third.
+@cases("clients", [4, 5, 10])  # Of three, two may lie about the third.
 def test_who_sends_bad_packets_to_more_than_may_lie_is_out(
     clients: int, active: bool, audit: Audit, spoil: Any, sums: Any
 ) -> None:
@@ -271,7 +272,7 @@ ANSWERS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.threat("client/commitment-mismatch")
 @modes
-@pytest.mark.parametrize("name", ANSWERS)
+@cases("name", ANSWERS)
 def test_other_answers_are_proof(name: str, active: bool, summed: ExactSum, sums: Any) -> None:
     run = memory_sum(10, active=active)
     lying = complaining(run, {1: (ACCUSED,)})
@@ -301,7 +302,7 @@ COMPLAINTS: dict[str, tuple[Callable[[MemorySum], tuple[tuple[int, ...], bytes]]
 
 
 @pytest.mark.threat("client/false-complaint")
-@pytest.mark.parametrize("name", COMPLAINTS)
+@cases("name", COMPLAINTS)
 def test_complaints_that_are_not_signed_are_refused(name: str, summed: ExactSum, cheats: Any) -> None:
     made, code = COMPLAINTS[name]
 
@@ -325,7 +326,7 @@ def test_a_signed_complaint_is_refused_in_semi_honest_mode(summed: ExactSum, che
 
 @pytest.mark.threat("server/bends-shares")
 @SIZES
-@pytest.mark.parametrize("place", ["packets", "signatures"])
+@cases("place", ["packets", "signatures"])
 def test_a_server_that_bends_the_packets_of_an_owner_learns_no_share_of_it(
     place: str, clients: int, audit: Audit, sums: Any
 ) -> None:
@@ -401,7 +402,7 @@ INVENTED: dict[str, tuple[Callable[[MemorySum], PeerComplaints], Code]] = {
 
 
 @pytest.mark.threat("server/invents-complaints")
-@pytest.mark.parametrize("name", INVENTED)
+@cases("name", INVENTED)
 def test_invented_complaints_are_not_answered(name: str, sums: Any) -> None:
     run = memory_sum(5, active=True)
     server = sums.Server(run)
@@ -468,7 +469,7 @@ BAD_ANSWERS: dict[str, tuple[Request, Code]] = {
 
 @pytest.mark.threat("server/invents-complaints")
 @modes
-@pytest.mark.parametrize("name", BAD_ANSWERS)
+@cases("name", BAD_ANSWERS)
 def test_invented_answers_are_refused(name: str, active: bool, summed: ExactSum, spoil: Any, sums: Any) -> None:
     """c2's seal for c0 is bent by c2 itself, so that c0 complains; the server makes up what c2 answers."""
     run = memory_sum(6, active=active)

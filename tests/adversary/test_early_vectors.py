@@ -15,12 +15,13 @@ from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tacit.secagg.keystream import apply_masks
 from tests.adversary.conftest import opened_shares
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
 CHUNKS = 7
 VICTIM = "c0"
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 @pytest.fixture(autouse=True)
@@ -41,17 +42,16 @@ def training_until(state: ClientState, *, active: bool) -> MemorySum:
 
 @pytest.mark.threat("server/asks-early")
 @modes
-@pytest.mark.parametrize(
+@cases(
     ("state", "chunks", "code"),
     [
-        (ClientState.AWAIT_PEER_KEYS, [0], Code.UNEXPECTED),
-        (ClientState.AWAIT_PEER_SHARES, [0], Code.UNEXPECTED),
-        (ClientState.AWAIT_VECTOR, [0, 0], Code.UNEXPECTED),
-        (ClientState.AWAIT_VECTOR, [1], Code.UNEXPECTED),
-        (ClientState.AWAIT_VECTOR, range(CHUNKS), Code.UNEXPECTED),
-        (ClientState.AWAIT_VECTOR, [CHUNKS], Code.VECTOR),
+        (ClientState.AWAIT_PEER_KEYS, [0], Code.UNEXPECTED),  # before the keys
+        (ClientState.AWAIT_PEER_SHARES, [0], Code.UNEXPECTED),  # before the shares
+        (ClientState.AWAIT_VECTOR, [0, 0], Code.UNEXPECTED),  # twice
+        (ClientState.AWAIT_VECTOR, [1], Code.UNEXPECTED),  # out of order
+        (ClientState.AWAIT_VECTOR, range(CHUNKS), Code.UNEXPECTED),  # all of it
+        (ClientState.AWAIT_VECTOR, [CHUNKS], Code.VECTOR),  # beyond the end
     ],
-    ids=["before the keys", "before the shares", "twice", "out of order", "all of it", "beyond the end"],
 )
 def test_a_client_is_asked_for_a_window_when_it_knows_who_shared(
     state: ClientState, chunks: Any, code: Code, active: bool
@@ -94,7 +94,7 @@ def test_a_vector_that_comes_after_its_mask_key_was_opened_stays_under_its_self_
 
 
 @pytest.mark.threat("client/sends-unasked")
-@pytest.mark.parametrize("cheat", [VICTIM, f"c{UPLOADS}"], ids=["invited", "not invited"])
+@cases("cheat", [VICTIM, f"c{UPLOADS}"])
 @modes
 def test_who_sends_chunks_before_it_says_that_its_vector_is_ready_is_out(cheat: str, active: bool) -> None:
     run = memory_sum(UPLOADS + 3, active=active, length=16 * CHUNKS)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tacit.parties.links.keys import KeyFileError, generate, load_card, save
 from tacit.parties.links.roster import check_own, make_roster
+from tests.cases import cases
 
 CHANGES: dict[str, tuple[str, str]] = {
     "name": ('name = "client-1"', 'name = "client-2"'),
@@ -18,12 +19,14 @@ CHANGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.threat("stranger/changes-card")
-@pytest.mark.parametrize("field", CHANGES)
+@cases("field", CHANGES)
 def test_a_card_that_was_changed(tmp_path: Path, field: str) -> None:
     """Every field is signed: with somebody else's value in its place, the card is refused."""
-    (tmp_path / "other").mkdir()
-    _, path = save(generate("client-1"), tmp_path, role="client")
-    _, other = save(generate("client-1"), tmp_path / "other", role="client")
+    mine, others = tmp_path / field, tmp_path / f"other {field}"
+    mine.mkdir()
+    others.mkdir()
+    _, path = save(generate("client-1"), mine, role="client")
+    _, other = save(generate("client-1"), others, role="client")
     old, new = CHANGES[field]
     lines = path.read_text().splitlines()
     theirs = next(line for line in other.read_text().splitlines() if line.startswith(f"{field} = "))

@@ -18,6 +18,7 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.sections import FederationSection
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration
+from tests.cases import cases
 
 NET = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 IMPORTED = "raise SystemExit('imported')\n"
@@ -37,8 +38,8 @@ def proposed(*, model: str = "", training: str = "") -> Configuration:
 
 
 @pytest.mark.threat("server/names-code")
-@pytest.mark.parametrize("accepted", [(), ("hers.*",), ("his:nets",)])
-@pytest.mark.parametrize("named", [{"model": "his:net"}, {"training": "his:net"}])
+@cases("accepted", [(), ("hers.*",), ("his:nets",)])
+@cases("named", [{"model": "his:net"}, {"training": "his:net"}])
 def test_what_a_policy_does_not_name_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: tuple[str, ...], named: dict[str, str]
 ) -> None:
@@ -51,7 +52,7 @@ def test_what_a_policy_does_not_name_is_not_imported(
 
 
 @pytest.mark.threat("server/names-code")
-@pytest.mark.parametrize("name", ["hers:system", "hers:run", "hers:os"])
+@cases("name", ["hers:system", "hers:run", "hers:os"])
 def test_what_an_accepted_module_makes_use_of_is_not_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -65,7 +66,7 @@ def test_what_an_accepted_module_makes_use_of_is_not_called(
 
 
 @pytest.mark.threat("server/names-code")
-@pytest.mark.parametrize("name", ["os:system\x00", "../his:net", "his:net.__init__", "his:__builtins__", "his"])
+@cases("name", ["os:system\x00", "../his:net", "his:net.__init__", "his:__builtins__", "his"])
 def test_names_of_another_form_are_no_task(name: str) -> None:
     honest = proposed(model="hers:net")
     task = honest.task.replace(msgspec.msgpack.encode("hers:net"), msgspec.msgpack.encode(name))

@@ -27,6 +27,7 @@ from tacit.protocol.group_key.transcript import (
     commit_record,
 )
 from tacit.protocol.sum.results import ClientAborted
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
@@ -94,15 +95,15 @@ def blames_server(run: MemoryGroupKey, *codes: Code) -> None:
 
 
 @pytest.mark.threat("server/group-key-bent")
-@pytest.mark.parametrize(("kind", "at"), CELLS)
+@cases(("kind", "at"), CELLS)
 def test_a_bent_record_is_the_fault_of_the_server(kind: str, at: int) -> None:
     run = tell(memory_group_key(SIZE), kind, lambda told: retold(told, flip(records(told), at)))
     blames_server(run.run(), Code.SIGNATURE, Code.KEYS, Code.SECRET)
 
 
 @pytest.mark.threat("server/group-key-bent")
-@pytest.mark.parametrize("kind", TOLD)
-@pytest.mark.parametrize("length", ["none", "short", "long", "record less", "record more"])
+@cases("kind", TOLD)
+@cases("length", ["none", "short", "long", "record less", "record more"])
 def test_records_of_another_number_are_refused(kind: str, length: str) -> None:
     size = RECORDS[kind][0]
 
@@ -118,8 +119,8 @@ def test_records_of_another_number_are_refused(kind: str, length: str) -> None:
 
 
 @pytest.mark.threat("server/group-key-bent")
-@pytest.mark.parametrize("kind", TOLD)
-@pytest.mark.parametrize("first", [0, 1])
+@cases("kind", TOLD)
+@cases("first", [0, 1])
 def test_records_in_another_order_are_refused(kind: str, first: int) -> None:
     """Every record is bound to its owner, and to its holder where it has one."""
     size, _, count = RECORDS[kind]
@@ -148,8 +149,8 @@ def test_a_packet_for_another_member_is_refused() -> None:
 
 
 @pytest.mark.threat("server/group-key-replay")
-@pytest.mark.parametrize("kind", TOLD)
-@pytest.mark.parametrize("whole", [True, False])
+@cases("kind", TOLD)
+@cases("whole", [True, False])
 def test_records_of_another_epoch_are_refused(kind: str, whole: bool) -> None:
     """All of them, or only those of the last member, which is as honest in either epoch."""
     earlier = memory_group_key(SIZE, epoch=1)
@@ -161,7 +162,7 @@ def test_records_of_another_epoch_are_refused(kind: str, whole: bool) -> None:
 
 
 @pytest.mark.threat("server/group-key-replay")
-@pytest.mark.parametrize("kind", TOLD)
+@cases("kind", TOLD)
 def test_what_was_told_already_is_told_once(kind: str) -> None:
     run = memory_group_key(SIZE)
     run.say_instead(kind, RELAY, lambda told: [told.message] * (1 + (told.receiver == "c0")))
@@ -182,7 +183,7 @@ SPLIT: list[dict[str, Any]] = [
 
 
 @pytest.mark.threat("server/group-key-split")
-@pytest.mark.parametrize("changes", SPLIT, ids=lambda changes: next(iter(changes)) + str(len(changes)))
+@cases("changes", SPLIT)
 def test_members_that_were_told_different_things_agree_on_nothing(changes: dict[str, Any]) -> None:
     """c1 was told another session, epoch, membership, roster or configuration than c0 and c2."""
     run = memory_group_key(SIZE)
@@ -231,7 +232,7 @@ def test_a_member_that_commits_twice_for_the_server_splits_nobody() -> None:
 
 
 @pytest.mark.threat("server/group-key-middle")
-@pytest.mark.parametrize("signer", ["server", "c0"])
+@cases("signer", ["server", "c0"])
 def test_the_server_cannot_put_its_own_channel_key_between_two_members(signer: str) -> None:
     run = memory_group_key(SIZE)
     signing = SigningKey(bytes(32)) if signer == "server" else run.signing["c0"]
@@ -246,7 +247,7 @@ def test_the_server_cannot_put_its_own_channel_key_between_two_members(signer: s
 
 
 @pytest.mark.threat("server/group-key-replay")
-@pytest.mark.parametrize("kind", ["peer-key-commits", "peer-key-confirmations"])
+@cases("kind", ["peer-key-commits", "peer-key-confirmations"])
 def test_a_members_own_record_must_be_the_one_it_sent(kind: str) -> None:
     """Even one that it signed itself, as a member would that was made to take part in an epoch twice."""
     run = memory_group_key(SIZE)
@@ -264,8 +265,8 @@ def test_a_members_own_record_must_be_the_one_it_sent(kind: str) -> None:
 
 
 @pytest.mark.threat("server/group-key-drops")
-@pytest.mark.parametrize("kind", TOLD)
-@pytest.mark.parametrize("victims", [("c0",), ("c0", "c1"), ("c0", "c1", "c2")])
+@cases("kind", TOLD)
+@cases("victims", [("c0",), ("c0", "c1"), ("c0", "c1", "c2")])
 def test_a_server_that_withholds_ends_in_time(kind: str, victims: tuple[str, ...]) -> None:
     run = memory_group_key(SIZE)
     run.say_instead(kind, RELAY, lambda told: [] if told.receiver in victims else [told.message])

@@ -20,6 +20,7 @@ from tacit.protocol.group_key.messages import (
 from tacit.protocol.group_key.tables import RelayState
 from tacit.protocol.group_key.transcript import PACKET_BYTES, SEALED_BYTES, Transcript
 from tacit.protocol.sum.results import ClientAborted
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
@@ -59,7 +60,7 @@ BENT: dict[str, tuple[str, Callable[[Any], Any], Code]] = {
 
 
 @pytest.mark.threat("client/group-key-malformed")
-@pytest.mark.parametrize("case", BENT)
+@cases("case", BENT)
 def test_a_member_whose_fault_the_relay_can_see_is_named(case: str) -> None:
     kind, bend, code = BENT[case]
     run = memory_group_key(SIZE)
@@ -115,7 +116,7 @@ def wrong_confirmation(run: MemoryGroupKey, name: str) -> ConfirmKey:
 
 
 @pytest.mark.threat("client/group-key-contribution")
-@pytest.mark.parametrize(("wrong", "code"), [(other_contribution, Code.SECRET), (unopenable, Code.SHARES)])
+@cases(("wrong", "code"), [(other_contribution, Code.SECRET), (unopenable, Code.SHARES)])
 def test_a_contribution_other_than_committed_names_its_owner(wrong: Wrong, code: Code) -> None:
     run = memory_group_key(SIZE)
     cheat(run, wrong)
@@ -135,8 +136,8 @@ def test_a_confirmation_of_another_key_names_its_owner() -> None:
 
 
 @pytest.mark.threat("client/group-key-frames")
-@pytest.mark.parametrize("kind", ["confirm-key", "key-accepted"])
-@pytest.mark.parametrize(
+@cases("kind", ["confirm-key", "key-accepted"])
+@cases(
     ("accused", "private", "code"),
     [
         (0, None, Code.SHARES),
@@ -158,7 +159,7 @@ def test_a_false_complaint_names_who_makes_it(kind: str, accused: int, private: 
 
 
 @pytest.mark.threat("client/group-key-frames")
-@pytest.mark.parametrize(("complaining", "accused"), [("c1", 2), ("c2", 0)])
+@cases(("complaining", "accused"), [("c1", 2), ("c2", 0)])
 def test_two_that_cheat_together_frame_nobody(complaining: str, accused: int) -> None:
     """c1 cheats c2, which confirms some key all the same: whichever of them complains then is named itself."""
     run = memory_group_key(SIZE)

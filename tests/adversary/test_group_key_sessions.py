@@ -41,6 +41,7 @@ from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 CLIENT = "client-0"
 """The victim of the server, and the member that cheats; it is also the one that provides the model."""
@@ -105,7 +106,7 @@ START = {"epoch": 0, "members": bitmap(0, 1, 2, 3)}
 
 
 @pytest.mark.threat("server/group-key-membership")
-@pytest.mark.parametrize(
+@cases(
     ("fields", "policy", "code", "text"),
     [
         ({"members": bitmap(1, 2, 3)}, Policy(), Code.MEMBERS, "not a member of the group"),
@@ -124,7 +125,7 @@ def test_a_group_below_the_policy_or_without_the_client_is_refused(
 
 
 @pytest.mark.threat("server/group-key-reuse")
-@pytest.mark.parametrize("ended", [False, True])
+@cases("ended", [False, True])
 def test_an_epoch_is_begun_once(ended: bool) -> None:
     """Also one that was called off."""
     one = stopped_before(StartKey, nth=2, rekey_every=1)
@@ -144,7 +145,7 @@ def test_a_key_that_is_called_off_is_forgotten() -> None:
 
 
 @pytest.mark.threat("server/group-key-reuse")
-@pytest.mark.parametrize("epoch", [1, 7])
+@cases("epoch", [1, 7])
 def test_only_the_latest_attempt_is_called_off(epoch: int) -> None:
     one = stopped_before(StartKey, nth=2, rekey_every=1)
     end = EndKey(epoch=epoch, code=Code.LEFT, detail="", culprit="")
@@ -152,7 +153,7 @@ def test_only_the_latest_attempt_is_called_off(epoch: int) -> None:
 
 
 @pytest.mark.threat("server/group-key-reuse")
-@pytest.mark.parametrize(
+@cases(
     ("situation", "cohort", "text"),
     [
         ("no key yet", (0, 1, 2, 3), "have not agreed on a group key"),
@@ -194,7 +195,7 @@ ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER, "round": 0}
 
 
 @pytest.mark.threat("server/group-key-oracle")
-@pytest.mark.parametrize(
+@cases(
     ("fields", "code", "text"),
     [
         ({"epoch": 0}, Code.MODEL, "for another key"),
@@ -214,7 +215,7 @@ def test_a_model_is_encrypted_only_as_agreed(fields: Any, code: Code, text: str)
 
 
 @pytest.mark.threat("server/group-key-oracle")
-@pytest.mark.parametrize("message", [ReencryptModel(**(ORDER | {"epoch": 0, "source": "server"})),
+@cases("message", [ReencryptModel(**(ORDER | {"epoch": 0, "source": "server"})),
                                      KeyedModel(epoch=0, model=OTHER)])  # fmt: skip
 def test_where_models_are_not_encrypted_none_is(message: Message) -> None:
     one = stopped_before(StartRound, encrypted=False, initial_model="server")
@@ -239,8 +240,8 @@ SWAPS: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.threat("server/keyed-model-swapped")
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("swap", SWAPS)
+@cases("last", [False, True])
+@cases("swap", SWAPS)
 def test_a_model_other_than_announced_is_refused(swap: str, last: bool) -> None:
     """The one to encrypt anew, and the last one."""
     changes = {"initial_model": "clients" if last else "server", "parameters": LONG, "rounds": 1}
@@ -267,10 +268,9 @@ def test_a_model_that_is_not_finite_is_not_encrypted() -> None:
 
 
 @pytest.mark.threat("server/keyed-model-swapped")
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [{"epoch": 1}, {"model": Blob(digest=bytes(32), size=36)}, {"model": NO_BLOB}],
-    ids=lambda fields: next(iter(fields)),
 )
 def test_a_last_model_under_another_key_or_of_another_length_is_refused(fields: Any) -> None:
     one = stopped_before(KeyedModel, rounds=1)
@@ -279,7 +279,7 @@ def test_a_last_model_under_another_key_or_of_another_length_is_refused(fields: 
 
 
 @pytest.mark.threat("server/keyed-model-swapped")
-@pytest.mark.parametrize("chunks", [(1,), (0, 0), (0, 2), (0, 1, 2)])
+@cases("chunks", [(1,), (0, 0), (0, 2), (0, 1, 2)])
 def test_every_chunk_of_a_provided_model_goes_out_once(chunks: tuple[int, ...]) -> None:
     one = stopped_before(Fetch, parameters=LONG)
     *right, wrong = chunks
@@ -291,8 +291,9 @@ def test_every_chunk_of_a_provided_model_goes_out_once(chunks: tuple[int, ...]) 
 
 
 @pytest.mark.threat("server/group-key-split")
-@pytest.mark.parametrize(
-    "lie", [{"epoch": 5}, {"members": bitmap(0, 1, 2)}, {"members": bitmap(0, 2, 3)}], ids=lambda lie: next(iter(lie))
+@cases(
+    "lie",
+    [{"epoch": 5}, {"members": bitmap(0, 1, 2)}, {"members": bitmap(0, 2, 3)}],
 )
 def test_members_that_were_told_other_members_or_epochs_send_no_contribution(lie: dict[str, Any]) -> None:
     """The server collects what all commit to, and passes it on to all as if they were in one group."""
@@ -417,7 +418,7 @@ def named_and_barred(one: MemoryFederation, code: Code) -> None:
     "client/group-key-frames",
     "client/keyed-model",
 )
-@pytest.mark.parametrize("case", CHEATS)
+@cases("case", CHEATS)
 def test_a_member_that_cheats_is_named_and_the_others_get_a_key(case: str) -> None:
     kind, cheat, code = CHEATS[case]
     one = federation(initial_model="server")
@@ -454,7 +455,7 @@ def test_a_provided_model_that_is_not_finite_is_refused() -> None:
 
 
 @pytest.mark.threat("client/group-key-malformed")
-@pytest.mark.parametrize("barred", [False, True])
+@cases("barred", [False, True])
 def test_who_is_no_member_of_an_attempt_does_not_end_it(barred: bool) -> None:
     """One that joined too late for it: what it says is without effect; if it is no message, it is barred."""
     one = federation(rounds=1)

@@ -21,6 +21,7 @@ from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -148,8 +149,8 @@ def cosine(a: Floats, b: Floats) -> float:
 
 
 @pytest.mark.threat("server/subtraction")
-@pytest.mark.parametrize("way", ["the cohort", "its vector"])
-@pytest.mark.parametrize("scheme", ["fedsgd", "fedavg"])
+@cases("way", ["the cohort", "its vector"])
+@cases("scheme", ["fedsgd", "fedavg"])
 def test_without_groups_a_model_moved_by_one_ulp_gives_the_victim_away(regression: Play, scheme: str, way: str) -> None:
     one = regression(scheme, NO_GROUPS, way)
     assert [len(done.survivors) for done in one.outcome(RoundDone)] == [6, 5]
@@ -164,8 +165,8 @@ def test_without_groups_a_model_moved_by_one_ulp_gives_the_victim_away(regressio
 
 
 @pytest.mark.threat("server/groups")
-@pytest.mark.parametrize("way", ["the cohort", "its vector"])
-@pytest.mark.parametrize("scheme", ["fedsgd", "fedavg"])
+@cases("way", ["the cohort", "its vector"])
+@cases("scheme", ["fedsgd", "fedavg"])
 def test_with_groups_there_is_no_sum_without_the_victim_alone(regression: Play, scheme: str, way: str) -> None:
     """Every other client refuses the round: the cohort, or the survivors before it signs them."""
     one = regression(scheme, PAIRS, way)
@@ -182,7 +183,7 @@ def test_with_groups_there_is_no_sum_without_the_victim_alone(regression: Play, 
 
 
 @pytest.mark.threat("server/groups")
-@pytest.mark.parametrize("scheme", ["fedsgd", "fedavg"])
+@cases("scheme", ["fedsgd", "fedavg"])
 def test_with_groups_a_difference_is_the_sum_of_a_group(regression: Play, scheme: str) -> None:
     one = regression(scheme, PAIRS, "its group")
     values, weight = one.difference()
@@ -291,7 +292,7 @@ def tellings_apart(sums: Iterable[frozenset[int]], honest: frozenset[int]) -> It
 
 
 @pytest.mark.threat("server/groups")
-@pytest.mark.parametrize(("clients", "size", "corrupt"), COHORTS)
+@cases(("clients", "size", "corrupt"), COHORTS)
 def test_every_combination_of_opened_sums_is_over_whole_groups(
     clients: int, size: int, corrupt: tuple[int, ...], sums: Any
 ) -> None:
@@ -310,7 +311,7 @@ def test_every_combination_of_opened_sums_is_over_whole_groups(
 
 
 @pytest.mark.threat("server/subtraction")
-@pytest.mark.parametrize(("clients", "corrupt"), [(4, ()), (6, (0,))])
+@cases(("clients", "corrupt"), [(4, ()), (6, (0,))])
 def test_without_groups_two_sums_tell_every_honest_client_apart(
     clients: int, corrupt: tuple[int, ...], sums: Any
 ) -> None:

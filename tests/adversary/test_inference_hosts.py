@@ -35,6 +35,7 @@ from tacit.protocol.inference.messages import (
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialKey
 from tacit.simulate.world import inference as world
 from tests.adversary.conftest import conftest_of
+from tests.cases import cases
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "inference")
@@ -192,7 +193,7 @@ TRANSCRIPT = len(in_memory().run().log)
 
 
 @pytest.mark.threat("data-owner/material-again")
-@pytest.mark.parametrize("delivered", range(1, TRANSCRIPT + 1))
+@cases("delivered", range(1, TRANSCRIPT + 1))
 def test_a_data_owner_that_is_killed_and_comes_back_gets_fresh_material(delivered: int) -> None:
     """After every message of a session: each that it has has keys of its own, and a number of a request serves once."""
     run = in_memory()

@@ -25,6 +25,7 @@ from tacit.protocol.session.messages import Welcome
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.simulate.world.federation import small_configuration
+from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 
 VICTIM = "client-0"
@@ -118,7 +119,7 @@ def test_a_masked_vector_does_not_tell_which_layers_are_zero() -> None:
 
 
 @pytest.mark.threat("server/wants-extractor")
-@pytest.mark.parametrize("scheme", ["fedsplit", "fedcg"])
+@cases("scheme", ["fedsplit", "fedcg"])
 def test_an_extractor_leaves_nobody_and_is_replaced_by_nobody(scheme: str) -> None:
     """Whatever the server sends in its place, the client trains and is judged with its own."""
     configuration, keeper = proposal(scheme)
@@ -138,7 +139,7 @@ def test_an_extractor_leaves_nobody_and_is_replaced_by_nobody(scheme: str) -> No
 
 
 @pytest.mark.threat("server/asks-for-classifiers")
-@pytest.mark.parametrize(
+@cases(
     ("policy", "mode", "code", "refusal"),
     [
         (ClientPolicy(), "none", Code.POLICY, "mode = none; this client's policy accepts one of active"),
@@ -196,7 +197,7 @@ def test_a_client_that_counts_for_several_senders_is_found_out() -> None:
 
 
 @pytest.mark.threat("client/uneven-classifier")
-@pytest.mark.parametrize("weight", [0, 5])
+@cases("weight", [0, 5])
 def test_a_client_whose_parts_have_different_weights_is_named(weight: int) -> None:
     configuration, keeper = proposal("fedcg", distillation_steps=1)
     own = private(keeper.bytes, keeper)

@@ -24,6 +24,7 @@ from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 
 FALSE_ALARM = 1e-9
@@ -80,8 +81,8 @@ def test_reference_gives_the_published_values(reference: ModuleType) -> None:
     assert agreed.hex() == "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
 
 
-@pytest.mark.parametrize("usage", Usage)
-@pytest.mark.parametrize("bits", [8, 12, 24, 32, 61])
+@cases("usage", Usage)
+@cases("bits", [8, 12, 24, 32, 61])
 def test_every_mask_is_that_of_the_reference(reference: ModuleType, usage: Usage, bits: int) -> None:
     ring = Ring(bits)
     for start in (0, 32 // ring.word.itemsize):
@@ -90,7 +91,7 @@ def test_every_mask_is_that_of_the_reference(reference: ModuleType, usage: Usage
         assert words.tolist() == reference.mask_words(SEED, usage.value, words.size, bits, start=start)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "active", "bits", "parameters", "dropped"),
     [
         (4, True, 32, None, ""),
@@ -143,7 +144,7 @@ def test_the_masks_of_a_whole_round_are_those_of_the_reference(
         assert taken_off == expected
 
 
-@pytest.mark.parametrize(("bits", "active"), [(12, True), (32, False)])
+@cases(("bits", "active"), [(12, True), (32, False)])
 def test_what_the_server_gets_is_uniform(bits: int, active: bool) -> None:
     """Vectors of zeros, so that nothing but the masks can make what is sent uniform.
 

@@ -26,13 +26,14 @@ from tacit.models.device import CPU, seeded
 from tacit.models.extraction import CopiedBlock, copied_block, matched_images, matched_outputs, relative_error
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
+from tests.cases import cases
 
 pytestmark = pytest.mark.threat("data-owner/permuted-blocks")
 
 SIZES = ModelConfiguration(image_size=8, patch_size=2, width=32, depth=4, heads=4)
 BATCHES = 20
-IMAGES = pytest.mark.parametrize("images", [8, 16, 32])
-CLASSES = pytest.mark.parametrize("one_class", [False, True], ids=["mixed", "one class"])
+IMAGES = cases("images", [8, 16, 32])
+CLASSES = cases("one_class", [False, True])
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,7 @@ def victim(request: pytest.FixtureRequest) -> Iterator[Victim]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def generator() -> torch.Generator:
+def new_generator() -> torch.Generator:
     return torch.Generator().manual_seed(1)
 
 
@@ -111,13 +111,12 @@ def matches(one: Told, other: Told) -> torch.Tensor:
     return one.secret[matched_outputs(one.rows, other.rows)] == other.secret
 
 
-@pytest.mark.parametrize("apart", [1, 2, 3])
+@cases("apart", [1, 2, 3])
 @CLASSES
 @IMAGES
-def test_outputs_of_blocks_are_matched(
-    victim: Victim, generator: torch.Generator, images: int, one_class: bool, apart: int
-) -> None:
+def test_outputs_of_blocks_are_matched(victim: Victim, images: int, one_class: bool, apart: int) -> None:
     """Neighbours, as permutations leave them, and blocks two and three apart, as block sampling does."""
+    generator = new_generator()
     found = []
     for chosen in batches(victim, images, one_class, generator):
         told = [permuted(outputs[chosen], generator) for outputs in victim.outputs]
@@ -126,8 +125,9 @@ def test_outputs_of_blocks_are_matched(
     assert share(found) > 0.9
 
 
-def test_the_largest_batch_hides_no_more(victim: Victim, generator: torch.Generator) -> None:
+def test_the_largest_batch_hides_no_more(victim: Victim) -> None:
     """All test images in one, for which there are more than 10^700 orders."""
+    generator = new_generator()
     told = [permuted(outputs, generator) for outputs in victim.outputs]
     found = [matches(told[0], other) for other in told[1:]]
     print(f"{len(found[0])} images, first block to the others:", *(f"{share([each]):.4f}" for each in found))
@@ -136,9 +136,8 @@ def test_the_largest_batch_hides_no_more(victim: Victim, generator: torch.Genera
 
 @CLASSES
 @IMAGES
-def test_own_images_are_matched_to_the_first_block(
-    victim: Victim, generator: torch.Generator, images: int, one_class: bool
-) -> None:
+def test_own_images_are_matched_to_the_first_block(victim: Victim, images: int, one_class: bool) -> None:
+    generator = new_generator()
     patches, found = unfold(victim.images, kernel_size=2, stride=2).transpose(1, 2), []
     for chosen in batches(victim, images, one_class, generator):
         told = permuted(victim.outputs[0, chosen], generator)
@@ -148,8 +147,9 @@ def test_own_images_are_matched_to_the_first_block(
 
 
 @IMAGES
-def test_other_images_are_matched_by_chance(victim: Victim, generator: torch.Generator, images: int) -> None:
+def test_other_images_are_matched_by_chance(victim: Victim, images: int) -> None:
     """What is matched above are the images: with other ones in the second batch the share is that of a guess."""
+    generator = new_generator()
     found = []
     for chosen in batches(victim, 2 * images, False, generator):
         told = [permuted(victim.outputs[block, half], generator) for block, half in enumerate(chosen.split(images)[:2])]
@@ -159,9 +159,10 @@ def test_other_images_are_matched_by_chance(victim: Victim, generator: torch.Gen
     assert share(found) < (1 + 4 / BATCHES**0.5) / images
 
 
-def test_sampled_blocks_come_together_over_passes(victim: Victim, generator: torch.Generator) -> None:
+def test_sampled_blocks_come_together_over_passes(victim: Victim) -> None:
     """No batch has outputs of neighbours. But all have those of the last block, which are the same for an image in
     every pass over the images, whatever batch it is in: by them the first and the second block's come together."""
+    generator = new_generator()
     blocks, count = len(victim.outputs), victim.outputs.shape[1]
     masks, last = np.random.default_rng(1), victim.outputs[-1].flatten(1)
     found = torch.full((blocks, count), -1)
@@ -228,7 +229,7 @@ def test_a_block_is_copied_from_permuted_batches_as_from_true_pairs(victim: Vict
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sampled", [False, True], ids=["two blocks", "two blocks as one, as sampling leaves them"])
+@cases("sampled", [False, True])
 def test_a_model_of_copied_blocks_agrees_with_the_victim(victim: Victim, sampled: bool) -> None:
     if sampled:
         both = copied(*told_pairs(victim, 1, 3), blocks=2)

@@ -17,6 +17,7 @@ from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, P
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OTHER = b"\xff" * 32
@@ -32,7 +33,7 @@ def saying(**fields: Any) -> Callable[[Parcel], list[Parcel]]:
 
 
 @pytest.mark.threat("data-owner/wants-more")
-@pytest.mark.parametrize("more", [{"images": 4}, {"batch": 3}])
+@cases("more", [{"images": 4}, {"batch": 3}])
 def test_a_data_owner_cannot_agree_to_more_than_is_offered(more: dict[str, int]) -> None:
     run = world()
     run.say_instead("agree-terms", DATA_OWNER, saying(**more))
@@ -113,7 +114,7 @@ def test_nothing_is_told_of_a_pass_out_of_range() -> None:
 
 
 @pytest.mark.threat("data-owner/wrong-shares")
-@pytest.mark.parametrize("operation", ["gelu", "count"])
+@cases("operation", ["gelu", "count"])
 def test_a_data_owner_that_opens_wrong_words_is_counted_and_not_found_out(operation: str) -> None:
     run, changed = world(), []
     run.quota = Quota(images=3, refused=3)
@@ -135,7 +136,7 @@ def test_a_data_owner_that_opens_wrong_words_is_counted_and_not_found_out(operat
 
 
 @pytest.mark.threat("model-owner/other-model")
-@pytest.mark.parametrize("number", [1, 2])
+@cases("number", [1, 2])
 def test_a_model_owner_cannot_change_its_model(number: int) -> None:
     run = world()
     run.say_instead("pass-started", MODEL_OWNER, saying(weights=OTHER), at=number - 1)
@@ -149,8 +150,8 @@ def test_a_model_owner_cannot_change_its_model(number: int) -> None:
 
 
 @pytest.mark.threat("owner/other-material")
-@pytest.mark.parametrize("owner", [MODEL_OWNER, DATA_OWNER])
-@pytest.mark.parametrize("change", [{"requests": b"other"}, {"first": 0}])
+@cases("owner", [MODEL_OWNER, DATA_OWNER])
+@cases("change", [{"requests": b"other"}, {"first": 0}])
 def test_the_dealer_deals_nothing_that_does_not_fit(owner: str, change: dict[str, Any]) -> None:
     run, deals = world(), []
     deal = run.deal

@@ -17,6 +17,7 @@ from tacit.protocol.session.presence import HELLOS
 from tacit.protocol.session.rounds import RoundDone
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 CHEAT, VICTIM, CLIENTS = "client-4", "client-1", 5
 
@@ -54,7 +55,7 @@ LIES: dict[str, tuple[dict[str, Any], Code]] = {
 
 
 @pytest.mark.threat("client/impossible-resumption")
-@pytest.mark.parametrize(("changes", "code"), LIES.values(), ids=LIES)
+@cases(("changes", "code"), LIES.values())
 def test_what_cannot_be_gone_on_with_bars_who_asks(changes: dict[str, Any], code: Code) -> None:
     one = federation()
     instead(
@@ -68,8 +69,8 @@ def test_what_cannot_be_gone_on_with_bars_who_asks(changes: dict[str, Any], code
 
 
 @pytest.mark.threat("client/impossible-resumption")
-@pytest.mark.parametrize("conversation", [True, False])
-@pytest.mark.parametrize("session", [bytes(32), bytes(range(32))])
+@cases("conversation", [True, False])
+@cases("session", [bytes(32), bytes(range(32))])
 def test_of_another_session_nothing_is_said_again(session: bytes, *, conversation: bool) -> None:
     one, answers = federation(), list[Any]()
 
@@ -179,8 +180,9 @@ def test_a_hundred_clients_that_never_say_what_has_come_make_the_server_keep_one
 
 
 @pytest.mark.threat("server/impossible-resumption")
-@pytest.mark.parametrize(
-    "changes", [{"received": 9}, {"received": 2**31}, {"sequence": 0}, {"link": 2}, {"session": bytes(range(32))}]
+@cases(
+    "changes",
+    [{"received": 9}, {"received": 2**31}, {"sequence": 0}, {"link": 2}, {"session": bytes(range(32))}],
 )
 def test_a_server_that_goes_on_with_what_was_never_said_loses_the_client(changes: dict[str, Any]) -> None:
     one = federation()

@@ -19,6 +19,7 @@ from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.results import Summed
 from tacit.simulate.world.streams import Streams
 from tests.adversary.conftest import opened_secrets, unmasked_vectors
+from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 
 VICTIM, PLACE = "c0", 0
@@ -44,8 +45,8 @@ class RepeatedKeys(Streams):
 
 
 @pytest.mark.threat("server/subtraction")
-@pytest.mark.parametrize("repeated", [True, False], ids=["keys of a session", "fresh keys"])
-@pytest.mark.parametrize("lost_first", [False, True], ids=["lost later", "lost before"])
+@cases("repeated", [True, False])
+@cases("lost_first", [False, True])
 def test_a_mask_key_that_is_opened_gives_the_vectors_of_all_rounds_that_it_serves(
     repeated: bool, lost_first: bool
 ) -> None:

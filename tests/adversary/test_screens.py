@@ -12,6 +12,7 @@ from rich.console import Console
 from tacit.cli import conformance, host, output
 from tacit.cli.screen import Screen
 from tacit.parties.runs.experiment import Experiment
+from tests.cases import cases
 
 DETAIL = "\x1b[2J\x1b]0;owned\x07gone\nround   9 of 9  completed\r\u202edenosiop\x9b31m"
 """Text, which the codec takes."""
@@ -29,12 +30,12 @@ def said(console: Console) -> str:
 
 
 @pytest.mark.threat("client/words-on-screen")
-@pytest.mark.parametrize("event", ["left", "dropped", "refused", "complaint"])
-def test_of_a_client_at_the_server(console: Console, tmp_path: Path, event: str) -> None:
-    Screen(console, Experiment(), tmp_path).show(
-        "server", event, {"member": "client-1", "code": "LOCAL", "detail": DETAIL}
-    )
-    assert said(console) == f"  {event}: member client-1, code LOCAL, detail {SHOWN}\n"
+def test_of_a_client_at_the_server(console: Console, tmp_path: Path) -> None:
+    events = ["left", "dropped", "refused", "complaint"]
+    screen = Screen(console, Experiment(), tmp_path)
+    for event in events:
+        screen.show("server", event, {"member": "client-1", "code": "LOCAL", "detail": DETAIL})
+    assert said(console) == "".join(f"  {event}: member client-1, code LOCAL, detail {SHOWN}\n" for event in events)
 
 
 @pytest.mark.threat("client/words-on-screen")
@@ -44,7 +45,7 @@ def test_of_a_client_at_other_clients(console: Console) -> None:
 
 
 @pytest.mark.threat("client/words-on-screen")
-@pytest.mark.parametrize("complain", [output.warn, lambda text: output.failure(text, 1)])
+@cases("complain", [output.warn, lambda text: output.failure(text, 1)])
 def test_in_what_a_command_complains_of(capsys: pytest.CaptureFixture[str], complain: Any) -> None:
     complain(DETAIL)
     assert capsys.readouterr().err == f"tacit: {SHOWN}\n"

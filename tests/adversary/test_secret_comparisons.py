@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import cases
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("secagg", "protocol", "parties")
 WORDS = {"private", "secret", "seed", "share", "key", "tag", "commitment", "mask", "password"}
@@ -95,7 +97,7 @@ def comparisons(source: str) -> list[str]:
     return list(found.values())
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@cases("folder", FOLDERS)
 def test_no_secret_is_compared_with_an_operator(folder: str) -> None:
     for path in sorted((ROOT / folder).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -121,7 +123,7 @@ def test_the_check_of_a_share_would_be_found() -> None:
     assert comparisons(careless) == ["expected != x"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "found"),
     [
         ("return seed == given", True),

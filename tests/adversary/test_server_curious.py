@@ -20,6 +20,7 @@ from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -33,8 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "ring": {"clients": 10, "active": False, "parameters": FOUR},
 }
 pytestmark = pytest.mark.threat("server/curious-log")
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
-each_kind = pytest.mark.parametrize("kind", KINDS)
+modes = cases("active", [True, False])
+each_kind = cases("kind", KINDS)
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_what_is_sent_shows_neither_vector_nor_secrets(
 
 
 @modes
-@pytest.mark.parametrize("gone", ["", "masked-input"], ids=["nobody gone", "c4 gone"])
+@cases("gone", ["", "masked-input"])
 def test_all_that_was_said_gives_the_one_sum(gone: str, active: bool, summed: ExactSum, opened: Any, sums: Any) -> None:
     run = memory_sum(CLIENTS + 1, active=active, seed=b"curious")
 

@@ -31,6 +31,7 @@ from tacit.protocol.sum.neighbourhood import Graph
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.secagg.graph import GraphParameters, regular_parameters
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -40,9 +41,9 @@ FOUR = GraphParameters(neighbours=4, threshold=3)
 pytestmark = pytest.mark.threat("server/surrounds-victim")
 
 
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
-@pytest.mark.parametrize("clients", [20, 40, 100, 1000, 10_000])
-@pytest.mark.parametrize("corrupt", [0.05, 0.1, 0.2])
+@cases("active", [True, False])
+@cases("clients", [20, 40, 100, 1000, 10_000])
+@cases("corrupt", [0.05, 0.1, 0.2])
 def test_enough_corrupt_holders_are_improbable(clients: int, corrupt: float, active: bool) -> None:
     found = regular_parameters(clients, corrupt=corrupt, dropout=0.05, active=active)
     needed = 2 * found.threshold - found.neighbours if active else found.threshold
@@ -137,7 +138,7 @@ KNOWN = sorted({0, *CHOSEN[0], *CHOSE_VICTIM})
 STRANGERS = [member for member in CHOSEN if member not in KNOWN]
 
 
-@pytest.mark.parametrize("holder", CHOSEN[0])
+@cases("holder", CHOSEN[0])
 def test_a_chosen_holder_is_left_out(holder: int, sums: Any) -> None:
     run = deceived(lambda run, message: relisted(run, message, [m for m in KNOWN if m != holder], {}))
     (aborted,) = run.outcome(ClientAborted, "c0")
@@ -146,7 +147,7 @@ def test_a_chosen_holder_is_left_out(holder: int, sums: Any) -> None:
     sums.check_next_round(run)
 
 
-@pytest.mark.parametrize("stranger", STRANGERS)
+@cases("stranger", STRANGERS)
 def test_a_holder_is_added(stranger: int, sums: Any) -> None:
     run = deceived(lambda run, message: relisted(run, message, [*KNOWN, stranger], {}))
     (aborted,) = run.outcome(ClientAborted, "c0")
@@ -154,7 +155,7 @@ def test_a_holder_is_added(stranger: int, sums: Any) -> None:
     sums.check_next_round(run)
 
 
-@pytest.mark.parametrize("member", KNOWN[1:])
+@cases("member", KNOWN[1:])
 def test_the_advert_of_another_takes_a_neighbours_place(member: int, sums: Any) -> None:
     run = deceived(lambda run, message: relisted(run, message, KNOWN, {member: STRANGERS[0]}))
     (aborted,) = run.outcome(ClientAborted, "c0")
@@ -163,7 +164,7 @@ def test_the_advert_of_another_takes_a_neighbours_place(member: int, sums: Any) 
     sums.check_next_round(run)
 
 
-@pytest.mark.parametrize("owner", CHOSE_VICTIM)
+@cases("owner", CHOSE_VICTIM)
 def test_who_chose_the_victim_is_left_out(owner: int, audit: Audit, sums: Any) -> None:
     # It masks towards the victim, and the victim does not mask towards it: noise, if all else is as it should be. With
     # the packet of that owner the victim sees that something is missing.

@@ -14,6 +14,7 @@ from tacit.protocol.core.primitives import PRIME_25519, AgreementKey, SigningKey
 from tacit.protocol.sum.adverts import Advert, adverts_digest, sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys
 from tacit.protocol.sum.results import ClientAborted, Summed
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -101,13 +102,13 @@ DROPPED: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/drops-key")
-@pytest.mark.parametrize("name", DROPPED)
+@cases("name", DROPPED)
 def test_keys_left_out(name: str, sums: Any) -> None:
     sums.refused(PeerKeys, *DROPPED[name])
 
 
 @pytest.mark.threat("server/drops-key")
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+@cases("active", [True, False])
 def test_keys_left_out_for_one_client_only(active: bool, sums: Any, summed: ExactSum) -> None:
     # The list is consistent, but the others got a longer one: c0 shares with four holders where five are due, under
     # keys that depend on another digest. A server that follows the rules otherwise can only go on without it.
@@ -135,7 +136,7 @@ ADDED: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/adds-key")
-@pytest.mark.parametrize("name", ADDED)
+@cases("name", ADDED)
 def test_keys_added(name: str, sums: Any) -> None:
     sums.refused(PeerKeys, *ADDED[name])
 
@@ -186,6 +187,6 @@ REPLACED: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/replaces-key")
-@pytest.mark.parametrize("name", REPLACED)
+@cases("name", REPLACED)
 def test_keys_replaced(name: str, sums: Any) -> None:
     sums.refused(PeerKeys, *REPLACED[name])

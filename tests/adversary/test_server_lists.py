@@ -18,6 +18,7 @@ from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -27,7 +28,7 @@ CLIENTS = 5
 VICTIM = "c0"
 ACTIVE, SEMI_HONEST = (True,), (False,)
 EVERYBODY = (0, 1, 2, 3, 4)
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 def bitmap(*members: int) -> bytes:
@@ -117,7 +118,7 @@ FOREIGN: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/foreign-survivors")
-@pytest.mark.parametrize("name", FOREIGN)
+@cases("name", FOREIGN)
 def test_members_of_no_earlier_phase(name: str, sums: Any) -> None:
     sums.refused(*FOREIGN[name])
 
@@ -139,7 +140,7 @@ BELOW: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/below-threshold")
-@pytest.mark.parametrize("name", BELOW)
+@cases("name", BELOW)
 def test_fewer_than_the_threshold(name: str, sums: Any) -> None:
     sums.refused(*BELOW[name])
 
@@ -151,14 +152,14 @@ SUPPRESSING: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/suppresses-clients")
-@pytest.mark.parametrize("name", SUPPRESSING)
+@cases("name", SUPPRESSING)
 def test_all_the_others_are_declared_dropped(name: str, sums: Any) -> None:
     sums.refused(*SUPPRESSING[name])
 
 
 @modes
 @pytest.mark.threat("server/suppresses-clients")
-@pytest.mark.parametrize("survivors", [(0,), (0, 1), (0, 1, 2)], ids=len)
+@cases("survivors", [(0,), (0, 1), (0, 1, 2)])
 def test_everybody_is_told_that_few_survived(survivors: tuple[int, ...], active: bool, sums: Any) -> None:
     # Those who count as dropped refuse as well, so that nobody is left to open a seed or a key.
     run = memory_sum(CLIENTS, active=active, seed=b"lies")
@@ -190,7 +191,7 @@ def test_a_second_request_to_unmask_is_not_answered(active: bool, summed: ExactS
 
 @modes
 @pytest.mark.threat("server/asks-twice")
-@pytest.mark.parametrize("kind", ["peer-keys", "peer-shares", "survivors", "unmask-request"])
+@cases("kind", ["peer-keys", "peer-shares", "survivors", "unmask-request"])
 def test_every_message_comes_twice(kind: str, active: bool, summed: ExactSum, sums: Any) -> None:
     # Where the client has more to say, the repetition ends the round for it; after its end it changes nothing.
     run = memory_sum(CLIENTS, active=active, seed=b"lies")

@@ -17,6 +17,7 @@ from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.simulate.world.federation import SERVER, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 VICTIM = "client-0"
 PARAMETERS = 10
@@ -70,7 +71,7 @@ OTHER_MODELS = {
 
 
 @pytest.mark.threat("server/bad-model")
-@pytest.mark.parametrize("model", OTHER_MODELS.values(), ids=OTHER_MODELS)
+@cases("model", OTHER_MODELS.values())
 def test_a_model_of_another_form_is_refused_when_it_is_announced(deceived: Deceived, model: bytes) -> None:
     """Shape and dtype are not said: the layout is agreed on, and a model is so many little-endian float32."""
     one = deceived().tell(StartRound, model=announce(model, Label.MODEL))
@@ -79,8 +80,9 @@ def test_a_model_of_another_form_is_refused_when_it_is_announced(deceived: Decei
 
 
 @pytest.mark.threat("server/bad-model")
-@pytest.mark.parametrize(
-    "model", [model for model in OTHER_MODELS.values() if model] + [MODEL[:-1], MODEL + b"\x00", b"\x00"]
+@cases(
+    "model",
+    [model for model in OTHER_MODELS.values() if model] + [MODEL[:-1], MODEL + b"\x00", b"\x00"],
 )
 def test_a_model_of_another_form_is_refused_when_it_comes(deceived: Deceived, model: bytes) -> None:
     one = tell_of(deceived(), of_this_length(model), model)
@@ -101,21 +103,21 @@ def test_a_chunk_without_its_array_is_refused(deceived: Deceived) -> None:
 
 
 @pytest.mark.threat("server/bad-model")
-@pytest.mark.parametrize("announced", [Blob(digest=bytes(32), size=len(MODEL)), announce(MODEL, Label.CONFIGURATION)])
+@cases("announced", [Blob(digest=bytes(32), size=len(MODEL)), announce(MODEL, Label.CONFIGURATION)])
 def test_a_model_whose_announcement_is_another_is_refused(deceived: Deceived, announced: Blob) -> None:
     one = tell_of(deceived(), announced, MODEL)
     check_round_without_the_victim(one, "what came of the model is not what was announced")
 
 
 @pytest.mark.threat("server/bad-model")
-@pytest.mark.parametrize("number", [8, np.nan])
+@cases("number", [8, np.nan])
 def test_a_model_that_is_not_the_announced_one_is_refused(deceived: Deceived, number: float) -> None:
     one = deceived().tell(Chunk, payload=with_one_number(number)).deceive()
     check_round_without_the_victim(one, "what came of the model is not what was announced")
 
 
 @pytest.mark.threat("server/bad-model")
-@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
+@cases("number", [np.nan, -np.nan, np.inf, -np.inf])
 def test_a_model_with_numbers_that_are_not_finite_is_refused(deceived: Deceived, number: float) -> None:
     for place in (0, PARAMETERS - 1):
         numbers = np.frombuffer(MODEL, "<f4").copy()
@@ -139,7 +141,7 @@ def test_a_huge_model_takes_no_memory_before_it_comes(deceived: Deceived) -> Non
 
 
 @pytest.mark.threat("server/pickle")
-@pytest.mark.parametrize("announced", [False, True])
+@cases("announced", [False, True])
 def test_a_pickle_is_no_model(deceived: Deceived, trap: bytes, announced: bool) -> None:
     one = deceived().tell(Chunk, payload=trap)
     if announced:
@@ -170,8 +172,8 @@ def test_a_pickle_is_no_configuration(deceived: Deceived, trap: bytes) -> None:
 
 
 @pytest.mark.threat("server/pickle")
-@pytest.mark.parametrize("place", ["envelope", "body"])
-@pytest.mark.parametrize("kind", [Welcome, StartRound, Chunk, PeerKeys, PeerShares, Survivors, UnmaskRequest])
+@cases("place", ["envelope", "body"])
+@cases("kind", [Welcome, StartRound, Chunk, PeerKeys, PeerShares, Survivors, UnmaskRequest])
 def test_a_pickle_is_no_message(deceived: Deceived, trap: bytes, kind: type[Message], place: str) -> None:
     one = deceived()
     said: list[Abort] = []

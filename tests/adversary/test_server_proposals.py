@@ -35,6 +35,7 @@ from tacit.protocol.sum.tables import CLIENT_TABLES
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 VICTIM = "client-0"
 CLIENTS = 5
@@ -62,7 +63,7 @@ def check_only_the_victim_left(one: Any, code: Code) -> None:
 
 
 @pytest.mark.threat("server/downgrade")
-@pytest.mark.parametrize(
+@cases(
     ("policy", "changes", "refusal"),
     [
         (Policy(), {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
@@ -89,7 +90,7 @@ def test_a_configuration_below_the_policy_ends_the_session(
 
 @pytest.mark.threat("server/downgrade")
 @pytest.mark.threat("server/splits-rosters")
-@pytest.mark.parametrize(
+@cases(
     ("changes", "code"),
     [
         ({"roster": bytes(32)}, Code.ROSTER),
@@ -107,7 +108,7 @@ def test_welcomes_that_are_not_right(deceived: Deceived, changes: dict[str, Any]
 
 
 @pytest.mark.threat("server/threshold-below-floor")
-@pytest.mark.parametrize(("mode", "floor"), [("active", 4), ("semi-honest", 3)])
+@cases(("mode", "floor"), [("active", 4), ("semi-honest", 3)])
 def test_every_threshold_below_the_rule_is_refused_by_everybody(deceived: Deceived, mode: str, floor: int) -> None:
     """All thresholds, for a cohort of five."""
     for threshold in range(1, CLIENTS + 2):
@@ -128,7 +129,7 @@ def test_every_threshold_below_the_rule_is_refused_by_everybody(deceived: Deceiv
 
 
 @pytest.mark.threat("server/threshold-below-floor")
-@pytest.mark.parametrize(
+@cases(
     ("policy", "threshold", "refusal"),
     [
         (Policy(), 3, "threshold = 3; this client's policy accepts 4 to 5 of 5 clients"),
@@ -172,7 +173,7 @@ SMALL_COHORTS = [(0, *others) for size in (0, 1) for others in combinations(rang
 
 @pytest.mark.threat("server/small-cohort")
 @pytest.mark.threat("server/asks-for-metrics")
-@pytest.mark.parametrize("cohort", SMALL_COHORTS)
+@cases("cohort", SMALL_COHORTS)
 def test_a_cohort_below_the_policy_is_refused(deceived: Deceived, cohort: tuple[int, ...]) -> None:
     """Of two or of the client alone: such a sum would be its update, and its metrics, or nearly so."""
     one = deceived(metrics=("samples", "loss")).tell(StartRound, cohort=bitmap(*cohort)).deceive()
@@ -184,7 +185,7 @@ def test_a_cohort_below_the_policy_is_refused(deceived: Deceived, cohort: tuple[
 
 
 @pytest.mark.threat("server/small-cohort")
-@pytest.mark.parametrize(
+@cases(
     ("policy", "cohort", "code", "refusal"),
     [
         (Policy(smallest_cohort=6), bitmap(*range(5)), Code.POLICY, "this client's policy accepts 6 to 5 clients"),
@@ -245,7 +246,7 @@ def suppressing(one: Any, kind: type[Message], kept: int) -> Callable[[Any], Mes
 
 
 @pytest.mark.threat("server/suppresses-clients")
-@pytest.mark.parametrize(
+@cases(
     ("mode", "threshold", "kind"),
     [
         *(("active", 4, kind) for kind in (PeerKeys, PeerShares, Survivors, UnmaskRequest)),
@@ -312,7 +313,7 @@ ACCEPTED = sorted(
 
 
 @pytest.mark.threat("server/asks-for-metrics")
-@pytest.mark.parametrize("kind", [*ACCEPTED, None], ids=lambda kind: kind.TYPE if kind else "metrics-request")
+@cases("kind", [*ACCEPTED, None])
 def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Message] | None) -> None:
     """Every message that a client admits with one more field, and a type of its own: refused before it is acted on."""
     one = deceived(**COUNTED if kind in (StartSecondStage, Chunk) else {})

@@ -24,6 +24,7 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -34,7 +35,7 @@ Former = Callable[[MemorySum], MemorySum]
 CLIENTS = 5
 VICTIM = "c0"
 ACTIVE, SEMI_HONEST = (True,), (False,)
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 def bitmap(*members: int) -> bytes:
@@ -92,7 +93,7 @@ ADVERTS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/replays-adverts")
-@pytest.mark.parametrize("name", ADVERTS)
+@cases("name", ADVERTS)
 def test_replayed_adverts(name: str, sums: Any) -> None:
     sums.refused(PeerKeys, *ADVERTS[name])
 
@@ -163,7 +164,7 @@ OTHERS_SHARES: dict[str, Change] = {
 
 
 @pytest.mark.threat("server/replays-shares")
-@pytest.mark.parametrize("name", OWN_SHARES)
+@cases("name", OWN_SHARES)
 def test_all_shares_replayed(name: str, sums: Any) -> None:
     refused_as_own(OWN_SHARES[name], sums)
 
@@ -190,7 +191,7 @@ def complained(change: Change, summed: ExactSum, sums: Any) -> None:
 
 
 @pytest.mark.threat("server/replays-shares")
-@pytest.mark.parametrize("name", OTHERS_SHARES)
+@cases("name", OTHERS_SHARES)
 def test_shares_of_one_owner_replayed(name: str, summed: ExactSum, sums: Any) -> None:
     complained(OTHERS_SHARES[name], summed, sums)
 
@@ -200,13 +201,13 @@ PLACES = [0, 31, 32, 63, 64, 135, 136, PACKET_BYTES - 1]
 
 
 @pytest.mark.threat("server/bends-shares")
-@pytest.mark.parametrize("place", PLACES)
+@cases("place", PLACES)
 def test_a_bit_of_anothers_packet(place: int, summed: ExactSum, sums: Any) -> None:
     complained(bent(2, place), summed, sums)
 
 
 @pytest.mark.threat("server/bends-shares")
-@pytest.mark.parametrize("place", PLACES)
+@cases("place", PLACES)
 def test_a_bit_of_its_own_packet(place: int, sums: Any) -> None:
     refused_as_own(bent(0, place), sums)
 
@@ -219,7 +220,7 @@ RESIZED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.threat("server/bends-shares")
-@pytest.mark.parametrize("name", RESIZED)
+@cases("name", RESIZED)
 def test_packets_of_another_size(name: str, sums: Any) -> None:
     def change(run: MemorySum, message: PeerShares) -> PeerShares:
         return msgspec.structs.replace(message, packets=RESIZED[name](message.packets))
@@ -311,7 +312,7 @@ SIGNATURES: dict[str, Change] = {
 
 
 @pytest.mark.threat("server/replays-signatures")
-@pytest.mark.parametrize("name", SIGNATURES)
+@cases("name", SIGNATURES)
 def test_signatures_over_something_else(name: str, sums: Any) -> None:
     text = "bytes" if name in ("cut", "surplus") else "does not verify"
     sums.refused(UnmaskRequest, SIGNATURES[name], Code.SIGNATURE, text, ACTIVE)

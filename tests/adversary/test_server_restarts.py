@@ -25,6 +25,7 @@ from tacit.protocol.sum.messages import (
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER
 from tacit.simulate.world.network import Parcel, altered, written
+from tests.cases import cases
 
 VICTIM = "client-0"
 Deceived = Callable[..., Any]
@@ -37,7 +38,7 @@ CELLS: dict[str, dict[str, Any]] = {
     },
     "group key": {"group_key": True},
 }  # fmt: skip
-every_cell = pytest.mark.parametrize("cell", CELLS)
+every_cell = cases("cell", CELLS)
 
 
 def sent(one: Any, kind: type[Message], name: str) -> int:
@@ -95,7 +96,7 @@ MOMENTS = (Chunk, PeerKeys, PeerShares, Survivors, UnmaskRequest, EndRound)
 
 
 @pytest.mark.threat("server/restarts-midway")
-@pytest.mark.parametrize(
+@cases(
     ("moment", "restart"),
     [
         (moment, restart)
@@ -185,7 +186,7 @@ def test_a_client_that_restarts_in_the_middle_does_not_answer_again(deceived: De
 
 
 @pytest.mark.threat("server/restarts-midway")
-@pytest.mark.parametrize("cell", [name for name in CELLS if name != "group key"])
+@cases("cell", [name for name in CELLS if name != "group key"])
 def test_a_session_cannot_be_used_a_second_time(deceived: Deceived, cell: str) -> None:
     """A server that takes the name of its former session, and counts from its beginning, gets no second answer."""
     one = deceived(**CELLS[cell])
@@ -267,7 +268,7 @@ def test_a_server_that_dies_in_any_phase_repeats_the_round_without_one_client(de
 
 
 @pytest.mark.threat("server/subtraction")
-@pytest.mark.parametrize("cell", ["active", "semi-honest"])
+@cases("cell", ["active", "semi-honest"])
 def test_a_round_repeated_without_the_victim_gives_its_update_as_a_difference(deceived: Deceived, cell: str) -> None:
     """What nothing prevents: clients compute the same from the same model. Each sum alone is of all who were asked; no
     mask serves twice, so that the vectors tell nothing that the sums do not."""
@@ -321,7 +322,7 @@ def test_a_sum_of_fewer_than_the_smallest_cohort_is_never_opened(deceived: Decei
 
 
 @pytest.mark.threat("server/restarts-midway")
-@pytest.mark.parametrize("round", [0, 1])
+@cases("round", [0, 1])
 def test_an_old_round_is_not_started_again(deceived: Deceived, round: int) -> None:
     one = deceived()
     one.rounds_left = 2

@@ -16,6 +16,7 @@ from tacit.protocol.sum.results import Dropped
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
 from tacit.simulate.world.streams import Streams, new_members
+from tests.cases import cases
 
 VICTIM = "client-0"
 OPERATOR, SERVERS_OWN = SigningKey(b"\x11" * 32), SigningKey(b"\x12" * 32)
@@ -79,7 +80,7 @@ LIES: dict[str, tuple[Callable[[], NewRoster], Code]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", LIES)
+@cases("lie", LIES)
 @pytest.mark.threat("server/forges-rosters")
 def test_what_the_operator_has_not_signed_as_later_is_not_taken_up(lie: str) -> None:
     make, code = LIES[lie]
@@ -105,7 +106,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("move", MOVES)
+@cases("move", MOVES)
 @pytest.mark.threat("server/moves-members")
 def test_nobody_takes_up_that_somebody_moves_to_another_group(move: str) -> None:
     """Even from the operator, and whether it is in one of the groups or not."""

@@ -23,6 +23,7 @@ from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, UnmaskRequest, UnmaskShares
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -31,7 +32,7 @@ ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5
 VICTIM = "c0"
 OTHERS = ("c1", "c2", "c3", "c4")
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 OTHER_HASH = bytes(range(32))
 
 
@@ -49,7 +50,7 @@ DIFFERENT: dict[str, Any] = {
     "session": OTHER_HASH,
     "round": 1,
 }
-told_differently = pytest.mark.parametrize("field", DIFFERENT)
+told_differently = cases("field", DIFFERENT)
 
 
 def believing(run: MemorySum, field: str) -> Agreement:
@@ -115,7 +116,13 @@ def test_a_semi_honest_client_finds_another_digest(field: str, summed: ExactSum,
 @pytest.mark.threat("server/splits-models")
 @pytest.mark.threat("server/splits-configurations")
 @pytest.mark.threat("server/splits-rosters")
-@pytest.mark.parametrize("survivors", [(0, 1, 2, 3, 4), (1, 2, 3, 4)], ids=["all", "without the victim"])
+@cases(
+    "survivors",
+    [
+        (0, 1, 2, 3, 4),  # all
+        (1, 2, 3, 4),  # without the victim
+    ],
+)
 @told_differently
 def test_no_sum_with_who_was_told_something_else(
     field: str, survivors: tuple[int, ...], audit: Audit, sums: Any
@@ -151,7 +158,7 @@ def test_masks_do_not_cancel_between_clients_told_different_things(field: str) -
 @modes
 @pytest.mark.threat("server/splits-survivors")
 @pytest.mark.threat("server/alive-and-dropped")
-@pytest.mark.parametrize("told_less", list(product((False, True), repeat=CLIENTS - 1)))
+@cases("told_less", list(product((False, True), repeat=CLIENTS - 1)))
 def test_different_survivors_for_different_clients(
     active: bool, told_less: tuple[bool, ...], opened: Any, sums: Any
 ) -> None:

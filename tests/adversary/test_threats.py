@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from docs.generate.threats import BEGIN, END, read_tests, read_threats, with_table
+from tests.cases import cases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -14,7 +15,7 @@ THREATS = read_threats(HERE)
 TESTS = [test for test in read_tests(HERE) if test.file != Path(__file__).name]
 
 
-@pytest.mark.parametrize("identifier", [threat.id for threat in THREATS])
+@cases("identifier", [threat.id for threat in THREATS])
 def test_every_row_has_a_test(identifier: str) -> None:
     assert any(identifier in test.threats for test in TESTS)
 
@@ -87,13 +88,13 @@ def test_the_table_stands_between_its_comments_and_links_to_the_tests(tmp_path: 
     assert with_table(page, tmp_path) == page
 
 
-@pytest.mark.parametrize("page", ["", BEGIN, END, END + BEGIN])
+@cases("page", ["", BEGIN, END, END + BEGIN])
 def test_a_page_without_its_comments_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="must have the lines"):
         with_table(page, HERE)
 
 
-@pytest.mark.parametrize("change", [("who", "whom"), ('"server"', '"nobody"'), ("rule", "rules")])
+@cases("change", [("who", "whom"), ('"server"', '"nobody"'), ("rule", "rules")])
 def test_a_row_with_other_fields_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
     (tmp_path / "threats.toml").write_text(ROW.replace(*change), encoding="utf-8")
     with pytest.raises(msgspec.ValidationError):

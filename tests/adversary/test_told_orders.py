@@ -11,6 +11,7 @@ from tacit.parties.adaptation.shuffled import ShuffledRows
 from tacit.parties.inference.operations import DATA
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.inference.schedule import STREAM
+from tests.cases import cases
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent.parent / "parties" / "inference")
@@ -18,7 +19,7 @@ with pytest.MonkeyPatch.context() as patch:
 
 
 @pytest.mark.threat("model-owner/no-order")
-@pytest.mark.parametrize("told", [[0, 0, 1], [1, 2, 3], [-1, 0, 1], [0, 1, 1 << 31]])
+@cases("told", [[0, 0, 1], [1, 2, 3], [-1, 0, 1], [0, 1, 1 << 31]])
 def test_what_is_no_order_is_refused(told: list[int]) -> None:
     program = ShuffledRows(Pair().parties[DATA], (3, 2), STREAM, None).run(torch.zeros(3, 2, dtype=torch.int64))
     next(program)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cases import cases
 from tests.exploration.engine import RuleBroken, explore
 
 Dice = tuple[int, int]
@@ -33,7 +34,7 @@ class TwoDice:
         return "both at the top"
 
 
-@pytest.mark.parametrize("top", [1, 2, 6])
+@cases("top", [1, 2, 6])
 def test_every_state_is_seen_once(top: int) -> None:
     seen = explore(TwoDice(top))
     assert (seen.states, seen.transitions, seen.depth) == (top**2, 2 * top * (top - 1), 2 * (top - 1))

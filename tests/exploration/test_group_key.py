@@ -11,6 +11,7 @@ from tacit.protocol.core.machine import Heard, Output, Step, Trigger
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.messages import EndKey, StartKey
 from tacit.protocol.group_key.tables import HolderState, KeeperState, MemberState, RelayState
+from tests.cases import cases
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.group_key import KeyCohort, SessionHolder, SessionKeeper
 from tests.exploration.group_key_worlds import KeyLyingWorld, KeyNetworkWorld
@@ -23,7 +24,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORK)
+@cases("name", NETWORK)
 def test_no_state_of_the_network_within_bounds_breaks_a_rule(name: str) -> None:
     size, interruptions = NETWORK[name]
     assert (
@@ -32,7 +33,7 @@ def test_no_state_of_the_network_within_bounds_breaks_a_rule(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("size", "epochs"), [(2, 2), (3, 1)])
+@cases(("size", "epochs"), [(2, 2), (3, 1)])
 def test_no_lie_within_bounds_breaks_a_rule(size: int, epochs: int) -> None:
     seen = explore(KeyLyingWorld(KeyCohort(size), epochs=epochs))
     assert set(seen.outcomes) == {f"{begun} clients began a round" for begun in range(size + 1)}
@@ -141,7 +142,7 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("world", "mutant", "fault"), MUTANTS, ids=[mutant.__name__ for _, mutant, _ in MUTANTS])
+@cases(("world", "mutant", "fault"), MUTANTS)
 def test_a_missing_check_is_found(world: Callable[[Any], World[Any]], mutant: type[Any], fault: str) -> None:
     with pytest.raises(RuleBroken) as broken:
         explore(world(mutant))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.outputs import Transmit
+from tests.cases import cases
 from tests.exploration.engine import RuleBroken, explore
 from tests.exploration.link_world import LinkWorld
 
@@ -60,10 +61,11 @@ def fault() -> str:
     return next((end for end in outcomes if not end.startswith("all was heard")), "")
 
 
-@pytest.mark.parametrize(("name", "instead"), MUTANTS.values(), ids=MUTANTS)
+@cases(("name", "instead"), MUTANTS.values())
 def test_a_link_without_a_rule_is_caught(
     monkeypatch: pytest.MonkeyPatch, name: str, instead: Callable[..., Any]
 ) -> None:
     assert not fault()
-    monkeypatch.setattr(Link, name, instead)
-    assert fault()
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, name, instead)
+        assert fault()

@@ -20,6 +20,7 @@ from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerCompl
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.protocol.sum.tables import ClientState, ServerState
+from tests.cases import cases
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
@@ -305,7 +306,7 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("world", "mutant", "fault"), MUTANTS, ids=[mutant.__name__ for _, mutant, _ in MUTANTS])
+@cases(("world", "mutant", "fault"), MUTANTS)
 def test_a_missing_check_is_found(world: Callable[[Any], World[Any]], mutant: type[Any], fault: str) -> None:
     with pytest.raises(RuleBroken) as broken:
         explore(world(mutant))

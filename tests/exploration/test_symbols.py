@@ -14,6 +14,7 @@ from tacit.protocol.sum import client as aggregation_client
 from tacit.protocol.sum import sharing, unmasking
 from tacit.secagg.keystream import Mask, Usage
 from tacit.secagg.ring import Ring
+from tests.cases import cases
 from tests.exploration.symbols import STAND_INS, symbolic_cryptography
 
 SECRETS = (b"k" * 32, b"s" * 32)
@@ -40,7 +41,7 @@ def test_both_ends_agree_and_nobody_else() -> None:
     assert len(set(agreed.values())) == 6
 
 
-@pytest.mark.parametrize(
+@cases(
     ("public", "signature", "label", "part"),
     [
         (1, 0, Label.SIGN_SURVIVORS, b"x"),
@@ -82,7 +83,7 @@ def test_enough_shares_of_one_kind_open_a_secret() -> None:
     assert unmasking.reconstruct_each(made[1:].transpose(1, 0, 2), np.tile(POINTS[1:], (2, 1))) == [*SECRETS]
 
 
-@pytest.mark.parametrize("what", ["too few", "mixed kinds", "one twice", "wrong points"])
+@cases("what", ["too few", "mixed kinds", "one twice", "wrong points"])
 def test_other_shares_do_not(what: str) -> None:
     made = shares(threshold=2)[:, :1]
     given, points = {
@@ -95,7 +96,7 @@ def test_other_shares_do_not(what: str) -> None:
         unmasking.reconstruct(given, points)
 
 
-@pytest.mark.parametrize("bits", [20, 64])
+@cases("bits", [20, 64])
 def test_masks_cancel_in_pairs_and_only_then(bits: int) -> None:
     ring = Ring(bits)
     words = np.arange(3, dtype=ring.word)

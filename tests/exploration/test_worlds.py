@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tacit.protocol.core.machine import Trigger
+from tests.cases import cases
 from tests.exploration.engine import World, explore
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.machines import Event, States, duplicate, fingerprint
@@ -56,7 +57,7 @@ def test_no_state_breaks_a_rule(name: str, capsys: pytest.CaptureFixture[str]) -
     assert row(name, seen) in PAGE.read_text(encoding="utf-8"), "write docs/exploration.md again, as it says"
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@cases("name", BOUNDED)
 def test_no_state_within_bounds_breaks_a_rule(name: str) -> None:
     assert set(explore(BOUNDED[name]()).outcomes) == EXPECTED[name]
 

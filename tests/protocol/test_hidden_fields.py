@@ -4,10 +4,9 @@ import dataclasses
 import pkgutil
 from importlib import import_module
 
-import pytest
-
 from tacit.protocol import group_key, session
 from tacit.protocol import sum as secure_sum
+from tests.cases import cases
 
 HIDDEN = {
     "tacit.protocol.group_key": {
@@ -53,7 +52,7 @@ def hidden(package: str, path: list[str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("package", [group_key, session, secure_sum], ids=lambda package: package.__name__)
+@cases("package", [group_key, session, secure_sum])
 def test_what_is_not_shown_is_written_here(package: object) -> None:
     name = package.__name__  # type: ignore[attr-defined]
     assert hidden(name, list(package.__path__)) == HIDDEN[name]  # type: ignore[attr-defined]

@@ -6,11 +6,10 @@ A server gives its members one phase. A member gives the server two: one for the
 from collections.abc import Callable, Collection
 from typing import Any
 
-import pytest
-
 from tacit.protocol.core.machine import Machine
 from tacit.protocol.session.tables import TrainingState
 from tacit.simulate.world.federation import JOIN_SECONDS, PATIENCE, MemoryFederation, small_configuration
+from tests.cases import cases
 from tests.world.group_keys import memory_group_key
 from tests.world.sums import memory_sum
 
@@ -70,18 +69,17 @@ SESSION: Seconds = {
 LONG: dict[str, Any] = {"length": 200_000, "ring_bits": 64}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "expected"),
     [
-        ({"active": True}, SUM),
-        ({"active": True, **LONG}, SUM | {("AggregationClient", "AWAIT_SURVIVORS"): 320.0}),
-        ({"active": False, "secure": False}, {("PlainSumServer", "MASKED_INPUT"): 110.0}),
+        ({"active": True}, SUM),  # secure
+        ({"active": True, **LONG}, SUM | {("AggregationClient", "AWAIT_SURVIVORS"): 320.0}),  # secure, long vectors
+        ({"active": False, "secure": False}, {("PlainSumServer", "MASKED_INPUT"): 110.0}),  # plain
         (
             {"active": False, "secure": False, **LONG},
             {("PlainSumServer", "MASKED_INPUT"): 110.0, ("PlainSumClient", "AWAIT_SURVIVORS"): 310.0},
-        ),
+        ),  # plain, long vectors
     ],
-    ids=["secure", "secure, long vectors", "plain", "plain, long vectors"],
 )
 def test_sums(settings: dict[str, Any], expected: Seconds) -> None:
     one = memory_sum(5, **settings)

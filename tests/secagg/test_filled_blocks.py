@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tacit.secagg.filled_blocks import BLOCK_WORDS, BYTE_WORDS, most_bytes, pack_filled, unpack_filled
 from tacit.secagg.ring import Ring
+from tests.cases import cases
 
 LENGTHS = (0, 1, 63, 64, 65, BYTE_WORDS - 1, BYTE_WORDS, BYTE_WORDS + 1, 3 * BYTE_WORDS + 70)
 
@@ -47,7 +48,7 @@ LENGTH, RING = 130, Ring(20)
 FULL, LAST = b"\x01" + bytes(191), b"\x01" + bytes(5)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("encoded", "complaint"),
     [
         (b"", "0 bytes are no bitmap of 3 blocks"),
@@ -67,7 +68,7 @@ def test_there_is_one_encoding(encoded: bytes, complaint: str) -> None:
         unpack_filled(RING, encoded, LENGTH)
 
 
-@pytest.mark.parametrize("encoded", [b"\x00", b"\x01" + FULL, b"\x04" + LAST, b"\x07" + FULL + FULL + LAST])
+@cases("encoded", [b"\x00", b"\x01" + FULL, b"\x04" + LAST, b"\x07" + FULL + FULL + LAST])
 def test_what_is_nearly_refused_is_read(encoded: bytes) -> None:
     """The neighbours of the refused ones."""
     assert pack_filled(RING, unpack_filled(RING, encoded, LENGTH)) == encoded

@@ -17,6 +17,7 @@ from tacit.secagg.graph import (
     regular_parameters,
     ring_order,
 )
+from tests.cases import cases
 from tests.secagg.harary import ring_neighbours
 
 SEED = bytes(range(32))
@@ -43,7 +44,7 @@ def reference_regular(clients: int, corrupt: Fraction, dropout: Fraction, active
     return None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "corrupt", "dropout", "active", "neighbours", "threshold"),
     [
         (100, 0.33, 0.33, False, 68, 34),
@@ -65,9 +66,9 @@ def test_published_regular_parameters(
     assert found == GraphParameters(neighbours, threshold)
 
 
-@pytest.mark.parametrize("active", [False, True])
-@pytest.mark.parametrize("clients", [4, 6, 15, 20, 33, 64, 150])
-@pytest.mark.parametrize("percent", [(0, 0), (1, 1), (5, 20), (20, 5), (10, 30), (29, 29), (45, 45)])
+@cases("active", [False, True])
+@cases("clients", [4, 6, 15, 20, 33, 64, 150])
+@cases("percent", [(0, 0), (1, 1), (5, 20), (20, 5), (10, 30), (29, 29), (45, 45)])
 def test_regular_parameters_equal_the_reference(clients: int, percent: tuple[int, int], active: bool) -> None:
     corrupt, dropout = (Fraction(part, 100) for part in percent)
     expected = reference_regular(clients, corrupt, dropout, active)
@@ -81,7 +82,7 @@ def test_regular_parameters_equal_the_reference(clients: int, percent: tuple[int
         assert (found.neighbours, found.threshold) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "percent", "neighbours"),
     [
         (30, (0, 40), 14),
@@ -101,7 +102,7 @@ def test_a_graph_that_could_fall_apart_is_not_taken(clients: int, percent: tuple
     assert found.neighbours == neighbours
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "fraction", "active"),
     [(5, 0.2, False), *((clients, 0.33, True) for clients in (5, 20, 100, 1000, 10_000)), (1000, 0.46, False)],
 )
@@ -117,7 +118,7 @@ def test_fractions_are_read_as_decimals() -> None:
     assert complete_parameters(100, active=False, corrupt=0.57) == GraphParameters(99, 58)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "active", "corrupt", "threshold"),
     [
         (2, False, 0.0, 2),
@@ -136,7 +137,7 @@ def test_complete_parameters(clients: int, active: bool, corrupt: float, thresho
     assert complete_parameters(clients, active=active, corrupt=corrupt) == GraphParameters(clients - 1, threshold)
 
 
-@pytest.mark.parametrize("clients", range(2, 200))
+@cases("clients", range(2, 200))
 def test_complete_threshold_protects_whenever_it_is_given(clients: int) -> None:
     for corrupt in (0.0, 0.1, 0.33, 0.5, 0.9):
         adversaries = math.floor(Fraction(str(corrupt)) * clients)
@@ -155,7 +156,7 @@ def test_complete_graph_refuses_too_many_corrupt_clients() -> None:
         complete_parameters(100, active=True, corrupt=0.4)
 
 
-@pytest.mark.parametrize("clients", [-1, 0, 1])
+@cases("clients", [-1, 0, 1])
 def test_refuses_to_aggregate_alone(clients: int) -> None:
     with pytest.raises(ValueError, match="at least 2 clients"):
         complete_parameters(clients, active=False, corrupt=0.0)
@@ -163,7 +164,7 @@ def test_refuses_to_aggregate_alone(clients: int) -> None:
         regular_parameters(max(clients, 0), corrupt=0.0, dropout=0.0, active=False)
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5, math.nan])
+@cases("fraction", [-0.1, 1.0, 1.5, math.nan])
 def test_refuses_what_is_no_fraction(fraction: float) -> None:
     with pytest.raises(ValueError, match="`corrupt` is a fraction"):
         complete_parameters(10, active=False, corrupt=fraction)
@@ -173,7 +174,7 @@ def test_refuses_what_is_no_fraction(fraction: float) -> None:
         regular_parameters(10, active=False, corrupt=0.1, dropout=fraction)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "active", "graph", "neighbours"),
     [
         (19, False, "auto", 18),
@@ -215,13 +216,13 @@ def test_neighbourhood_is_symmetric_regular_and_near(case: tuple[list[int], int]
         assert set(sides) - {member} <= set(nearby)
 
 
-@pytest.mark.parametrize("clients", range(2, 12))
+@cases("clients", range(2, 12))
 def test_all_neighbours_make_the_complete_graph(clients: int) -> None:
     graph = ring_neighbours(np.arange(clients), clients - 1)
     assert graph == {member: tuple(sorted({*range(clients)} - {member})) for member in range(clients)}
 
 
-@pytest.mark.parametrize(("members", "neighbours"), [(5, 0), (5, 5), (5, 3), (5, -2), (1, 0), (0, 0)])
+@cases(("members", "neighbours"), [(5, 0), (5, 5), (5, 3), (5, -2), (1, 0), (0, 0)])
 def test_refuses_impossible_neighbourhoods(members: int, neighbours: int) -> None:
     with pytest.raises(ValueError, match=f"ring of {members} members gives nobody {neighbours}"):
         ring_neighbours(np.arange(members), neighbours)

@@ -14,6 +14,7 @@ from scipy import stats
 
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
+from tests.cases import cases
 
 SEED = bytes(range(32))
 seeds = st.binary(min_size=32, max_size=32)
@@ -35,7 +36,7 @@ def reference_masked(words: list[int], masks: list[Mask], ring: Ring, start: int
     return [number % ring.modulus for number in masked]
 
 
-@pytest.mark.parametrize("usage", Usage)
+@cases("usage", Usage)
 def test_stream_is_aes_ctr_under_an_expanded_key(usage: Usage) -> None:
     assert keystream(SEED, usage, 1000) == reference_stream(SEED, usage, 1000)
 
@@ -64,8 +65,8 @@ def test_masks_equal_the_reference(bits: int, signs: list, length: int, start: i
     assert words.tolist() == reference_masked(numbers, masks, ring, start)
 
 
-@pytest.mark.parametrize("bits", [8, 20, 32, 64])
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@cases("bits", [8, 20, 32, 64])
+@cases("threads", [1, 2, 3, 7])
 def test_result_does_not_depend_on_threads_or_pieces(monkeypatch: pytest.MonkeyPatch, bits: int, threads: int) -> None:
     ring = Ring(bits)
     masks = [Mask(bytes([index] * 32), Usage.PAIRWISE_MASK, 1 if index % 3 else -1) for index in range(40)]
@@ -98,7 +99,7 @@ def test_opposite_masks_cancel() -> None:
     assert np.array_equal(words, np.arange(1000))
 
 
-@pytest.mark.parametrize(("bits", "count"), [(8, 8), (12, 12), (32, 8)])
+@cases(("bits", "count"), [(8, 8), (12, 12), (32, 8)])
 def test_masks_are_uniform_over_the_whole_ring(bits: int, count: int) -> None:
     """Fixed seed, so the outcome is fixed; a biased construction has a vanishing p-value for nearly every seed."""
     ring = Ring(bits)
@@ -124,7 +125,7 @@ def test_memory_does_not_grow_with_the_vector() -> None:
     assert peak < (os.cpu_count() or 1) * 400_000
 
 
-@pytest.mark.parametrize(("bits", "start"), [(8, 8), (16, 4), (32, 2), (64, 1), (32, -4)])
+@cases(("bits", "start"), [(8, 8), (16, 4), (32, 2), (64, 1), (32, -4)])
 def test_refuses_to_start_inside_a_cipher_block(bits: int, start: int) -> None:
     ring = Ring(bits)
     with pytest.raises(ValueError, match="masks start at multiples"):
@@ -136,7 +137,7 @@ def test_refuses_words_of_another_ring() -> None:
         apply_masks(np.zeros(4, np.uint64), [], Ring(32))
 
 
-@pytest.mark.parametrize("length", [0, 31, 33])
+@cases("length", [0, 31, 33])
 def test_refuses_seeds_of_another_length(length: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         Mask(bytes(length), Usage.SELF_MASK, 1)
@@ -144,7 +145,7 @@ def test_refuses_seeds_of_another_length(length: int) -> None:
         keystream(bytes(length), Usage.RING_ORDER, 16)
 
 
-@pytest.mark.parametrize("sign", [0, 2])
+@cases("sign", [0, 2])
 def test_refuses_other_signs(sign: int) -> None:
     with pytest.raises(ValueError, match="sign"):
         Mask(SEED, Usage.SELF_MASK, sign)  # type: ignore[arg-type]

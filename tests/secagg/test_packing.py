@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.packing import METRIC_BITS, Packing, Total, WeightForm
+from tests.cases import cases
 
 LARGEST_METRIC = 2**48 - 1
 
@@ -118,7 +119,7 @@ def test_extremes_of_all_clients_never_wrap(layout: Packing, sign: int, counted:
     assert total.metrics == metrics_of(layout, layout.clients * LARGEST_METRIC)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "needed"),
     [
         ({"clients": 127, "value_bits": 16}, 23),
@@ -138,8 +139,8 @@ def test_needed_width(changes: dict[str, Any], needed: int) -> None:
             packing(**changes, ring_bits=needed - 1)
 
 
-@pytest.mark.parametrize("form", WeightForm)
-@pytest.mark.parametrize("clients", [1, 2, 3, 4, 100])
+@cases("form", WeightForm)
+@cases("clients", [1, 2, 3, 4, 100])
 def test_the_narrowest_ring_is_wide_enough_and_one_bit_less_is_not(form: WeightForm, clients: int) -> None:
     """At needed_bits the extremes decode right; in a ring of one bit less they could not be told apart."""
     layout = packing(clients=clients, form=form, value_bits=9)
@@ -157,7 +158,7 @@ def test_the_narrowest_ring_is_wide_enough_and_one_bit_less_is_not(form: WeightF
         assert (total.weights == clients * 3).all()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "message"),
     [
         ({"clients": 2**20, "max_weight": 2**20, "form": WeightForm.COORDINATE}, "ring of 77 bits"),
@@ -178,7 +179,7 @@ def test_refuses_unusable_configurations(changes: dict[str, Any], message: str) 
         packing(**changes)
 
 
-@pytest.mark.parametrize(("form", "tail"), [(WeightForm.SCALAR, 1), (WeightForm.TENSOR, 2), (WeightForm.COORDINATE, 0)])
+@cases(("form", "tail"), [(WeightForm.SCALAR, 1), (WeightForm.TENSOR, 2), (WeightForm.COORDINATE, 0)])
 def test_length(form: WeightForm, tail: int) -> None:
     layout = packing(form=form)
     limbs = -(-METRIC_BITS // (layout.ring.bits - 3))
@@ -187,7 +188,7 @@ def test_length(form: WeightForm, tail: int) -> None:
     assert len(layout.ring.pack(encoded.words)) == layout.length * layout.ring.wire_bytes
 
 
-@pytest.mark.parametrize("form", WeightForm)
+@cases("form", WeightForm)
 def test_a_weight_of_zero_contributes_nothing(form: WeightForm) -> None:
     layout = packing(form=form)
     values = np.array([math.nan, math.inf, 1e9, -5, 1, 1, 1], np.float32)
@@ -196,8 +197,9 @@ def test_a_weight_of_zero_contributes_nothing(form: WeightForm) -> None:
     assert encoded.clipped == 0
 
 
-@pytest.mark.parametrize(
-    ("form", "weights"), [(WeightForm.TENSOR, [0, 2]), (WeightForm.COORDINATE, [0, 0, 0, 0, 1, 2, 3])]
+@cases(
+    ("form", "weights"),
+    [(WeightForm.TENSOR, [0, 2]), (WeightForm.COORDINATE, [0, 0, 0, 0, 1, 2, 3])],
 )
 def test_weights_of_zero_silence_their_values_only(form: WeightForm, weights: list[int]) -> None:
     layout = packing(form=form)
@@ -216,7 +218,7 @@ def test_boolean_weights_count() -> None:
     assert layout.decode(encoded.words, contributors=1).weights.tolist() == [1, 0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("form", "weights", "mean", "moved"),
     [
         (WeightForm.SCALAR, 2, [1, 1, 1, 1, 1, 1, 1], [True] * 7),
@@ -241,7 +243,7 @@ def test_mean_of_a_tensor_form_with_one_value_each() -> None:
     assert total.mean()[0].tolist() == [2.0, 1.0]
 
 
-@pytest.mark.parametrize("form", WeightForm)
+@cases("form", WeightForm)
 def test_refuses_weights_out_of_range(form: WeightForm) -> None:
     layout = packing(form=form)
     for number in (-1, 4):
@@ -253,33 +255,33 @@ def test_refuses_weights_out_of_range(form: WeightForm) -> None:
             )
 
 
-@pytest.mark.parametrize("form", WeightForm)
-@pytest.mark.parametrize("weights", [1.0, np.ones(3, int), np.ones((1, 1), int), "1", np.ones(7, np.float32)])
+@cases("form", WeightForm)
+@cases("weights", [1.0, np.ones(3, int), np.ones((1, 1), int), "1", np.ones(7, np.float32)])
 def test_refuses_weights_of_another_kind(form: WeightForm, weights: Any) -> None:
     with pytest.raises(ValueError, match="expected integer weights of shape"):
         packing(form=form).encode(np.zeros(7), weights, metrics_of(packing()), generator())
 
 
-@pytest.mark.parametrize("shape", [6, 8, (7, 1), ()])
+@cases("shape", [6, 8, (7, 1), ()])
 def test_refuses_another_number_of_values(shape: Any) -> None:
     with pytest.raises(ValueError, match="expected 7 values"):
         packing().encode(np.zeros(shape), 1, metrics_of(packing()), generator())
 
 
-@pytest.mark.parametrize("metrics", [{}, {"loss": 1}, {"loss": 1, "samples": 1, "accuracy": 1}])
+@cases("metrics", [{}, {"loss": 1}, {"loss": 1, "samples": 1, "accuracy": 1}])
 def test_refuses_other_metrics(metrics: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"expected the metrics \['loss', 'samples'\]"):
         packing().encode(np.zeros(7), 1, metrics, generator())
 
 
-@pytest.mark.parametrize("number", [-1, LARGEST_METRIC + 1, 1.5, math.nan])
+@cases("number", [-1, LARGEST_METRIC + 1, 1.5, math.nan])
 def test_refuses_metrics_out_of_range(number: Any) -> None:
     with pytest.raises(ValueError, match="metric 'samples' is"):
         packing().encode(np.zeros(7), 1, {"loss": 1, "samples": number}, generator())
 
 
-@pytest.mark.parametrize("form", WeightForm)
-@pytest.mark.parametrize("index", [0, 40_000, 99_999])
+@cases("form", WeightForm)
+@cases("index", [0, 40_000, 99_999])
 def test_names_the_value_that_is_not_finite(form: WeightForm, index: int) -> None:
     layout = packing(form=form, tensor_sizes=(60_000, 40_000))
     values = np.zeros(100_000, np.float32)
@@ -288,7 +290,7 @@ def test_names_the_value_that_is_not_finite(form: WeightForm, index: int) -> Non
         layout.encode(values, weights_of(layout, 1), metrics_of(layout), generator())
 
 
-@pytest.mark.parametrize("contributors", [0, 6])
+@cases("contributors", [0, 6])
 def test_decode_refuses_other_numbers_of_contributors(contributors: int) -> None:
     layout = packing()
     with pytest.raises(ValueError, match="1 to 5 contributors"):
@@ -303,7 +305,7 @@ def test_decode_refuses_other_vectors() -> None:
         layout.decode(np.zeros(layout.length, np.uint8), contributors=1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("form", "position", "word", "what"),
     [
         (WeightForm.SCALAR, 0, 2**15, "values"),
@@ -323,7 +325,7 @@ def test_decode_refuses_sums_out_of_reach(form: WeightForm, position: int, word:
         layout.decode(words, contributors=1)
 
 
-@pytest.mark.parametrize("form", WeightForm)
+@cases("form", WeightForm)
 def test_memory_stays_near_one_vector(form: WeightForm) -> None:
     """Encoding a million values makes the words (4 MB) and, beyond them, blocks only; decoding makes its results."""
     layout = packing(form=form, tensor_sizes=(600_000, 400_000), value_bits=20)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.secagg.quantise import Quantiser
+from tests.cases import cases
 
 ALL_BITS = range(2, 33)
 
@@ -16,7 +17,7 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("bits", ALL_BITS)
+@cases("bits", ALL_BITS)
 def test_levels_are_hit_exactly(bits: int) -> None:
     quantiser = Quantiser(limit=4.0, bits=bits)
     assert quantiser.levels == 2 ** (bits - 1) - 1
@@ -58,8 +59,8 @@ def test_is_the_floor_plus_a_draw(bits: int, values: list[float], seed: int) -> 
         assert number == math.floor(scaled) + (draw < scaled - math.floor(scaled))
 
 
-@pytest.mark.parametrize("bits", [2, 8, 16, 24])
-@pytest.mark.parametrize("value", [-0.9999, -0.3, -1e-3, 1e-3, 0.123, 0.77])
+@cases("bits", [2, 8, 16, 24])
+@cases("value", [-0.9999, -0.3, -1e-3, 1e-3, 0.123, 0.77])
 def test_mean_is_unbiased(bits: int, value: float) -> None:
     """A rounded value has a standard deviation of at most half a step; five deviations of the mean are allowed."""
     quantiser = Quantiser(1.0, bits)
@@ -76,7 +77,7 @@ def test_clips_and_counts() -> None:
     assert quantised.tolist() == [127, 127, -127, -127, 0]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@cases("dtype", [np.float32, np.float64])
 def test_pieces_equal_the_whole(dtype: type) -> None:
     values = generator(1).uniform(-1, 1, 1000).astype(dtype)
     quantiser = Quantiser(1.0, 12)
@@ -92,8 +93,8 @@ def test_leaves_its_input_alone() -> None:
     assert values.tolist() == [0.3, 5.0]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@cases("bad", [math.nan, math.inf, -math.inf])
+@cases("dtype", [np.float32, np.float64])
 def test_refuses_what_is_not_finite(bad: float, dtype: type) -> None:
     values = np.zeros(5, dtype)
     values[[2, 4]] = bad
@@ -103,13 +104,13 @@ def test_refuses_what_is_not_finite(bad: float, dtype: type) -> None:
         Quantiser(1.0, 8).quantise(values, generator())
 
 
-@pytest.mark.parametrize("bits", [1, 0, 33])
+@cases("bits", [1, 0, 33])
 def test_refuses_other_widths(bits: int) -> None:
     with pytest.raises(ValueError, match="2 to 32 bits"):
         Quantiser(1.0, bits)
 
 
-@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
+@cases("limit", [0.0, -1.0, math.nan, math.inf])
 def test_refuses_other_limits(limit: float) -> None:
     with pytest.raises(ValueError, match="positive number"):
         Quantiser(limit, 8)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.secagg.ring import Ring, sign_extend
+from tests.cases import cases
 
 ALL_BITS = range(8, 65)
 
@@ -18,7 +19,7 @@ def ring_and_numbers(draw: st.DrawFn, vectors: int = 1) -> tuple[Ring, list[list
     return ring, [draw(st.lists(element, min_size=length, max_size=length)) for _ in range(vectors)]
 
 
-@pytest.mark.parametrize("bits", ALL_BITS)
+@cases("bits", ALL_BITS)
 def test_widths(bits: int) -> None:
     ring = Ring(bits)
     assert ring.modulus == 2**bits
@@ -29,7 +30,7 @@ def test_widths(bits: int) -> None:
     assert 8 * ring.wire_bytes >= bits > 8 * (ring.wire_bytes - 1)
 
 
-@pytest.mark.parametrize("bits", [-1, 0, 7, 65])
+@cases("bits", [-1, 0, 7, 65])
 def test_refuses_other_widths(bits: int) -> None:
     with pytest.raises(ValueError, match="8 to 64 bits"):
         Ring(bits)
@@ -48,7 +49,7 @@ def test_addition_and_subtraction_are_modular(case: tuple[Ring, list[list[int]]]
     assert words.tolist() == [(a - b) % ring.modulus for a, b in zip(left, right, strict=True)]
 
 
-@pytest.mark.parametrize("bits", ALL_BITS)
+@cases("bits", ALL_BITS)
 def test_signed_reading_is_twos_complement(bits: int) -> None:
     ring = Ring(bits)
     half = ring.modulus // 2
@@ -80,13 +81,13 @@ def test_packed_bytes_are_little_endian_and_return(case: tuple[Ring, list[list[i
         assert words.tolist() == numbers
 
 
-@pytest.mark.parametrize("bits", [24, 32])
+@cases("bits", [24, 32])
 def test_packs_a_strided_vector(bits: int) -> None:
     ring = Ring(bits)
     assert ring.unpack(ring.pack(np.arange(10, dtype=ring.word)[::3])).tolist() == [0, 3, 6, 9]
 
 
-@pytest.mark.parametrize(("bits", "shared"), [(16, True), (32, True), (24, False), (29, True)])
+@cases(("bits", "shared"), [(16, True), (32, True), (24, False), (29, True)])
 def test_packing_copies_only_where_bytes_are_dropped(bits: int, shared: bool) -> None:
     ring = Ring(bits)
     words = np.arange(3, dtype=ring.word)
@@ -99,14 +100,14 @@ def test_unpacked_words_do_not_write_into_the_buffer() -> None:
         words[0] = 1
 
 
-@pytest.mark.parametrize("bits", [9, 20, 24, 32, 64])
+@cases("bits", [9, 20, 24, 32, 64])
 def test_unpack_refuses_part_of_an_element(bits: int) -> None:
     ring = Ring(bits)
     with pytest.raises(ValueError, match="no whole number"):
         ring.unpack(bytes(3 * ring.wire_bytes - 1))
 
 
-@pytest.mark.parametrize("bits", [bits for bits in ALL_BITS if bits % 8])
+@cases("bits", [bits for bits in ALL_BITS if bits % 8])
 def test_unpack_refuses_elements_beyond_the_modulus(bits: int) -> None:
     ring = Ring(bits)
     encoded = [number.to_bytes(ring.wire_bytes, "little") for number in (0, ring.modulus - 1, ring.modulus)]
@@ -121,7 +122,7 @@ def test_refuses_to_repeat_words() -> None:
             combine(np.zeros(3, np.uint8), np.ones(1, np.uint8))
 
 
-@pytest.mark.parametrize("words", [np.zeros(3, np.uint16), np.zeros((1, 3), np.uint8), np.zeros(3, np.int8)])
+@cases("words", [np.zeros(3, np.uint16), np.zeros((1, 3), np.uint8), np.zeros(3, np.int8)])
 def test_pack_refuses_what_are_no_ring_words(words: np.ndarray) -> None:
     with pytest.raises(ValueError, match="expected a vector of uint8 words"):
         Ring(8).pack(words)

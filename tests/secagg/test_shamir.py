@@ -11,6 +11,7 @@ from scipy import stats
 from tacit.secagg import shamir
 from tacit.secagg.keystream import Usage, keystream
 from tacit.secagg.shamir import LIMBS, PRIME, decode_share, encode_share, lagrange_at_zero, reconstruct, share
+from tests.cases import cases
 
 SEED = bytes(range(32))
 POINTS = np.arange(1, 6)
@@ -104,7 +105,7 @@ def test_largest_elements_stay_exact() -> None:
     assert reconstruct(shares, points) == secrets
 
 
-@pytest.mark.parametrize("seed", [bytes([index] * 32) for index in range(3)])
+@cases("seed", [bytes([index] * 32) for index in range(3)])
 def test_coefficients_are_uniform_in_the_field(seed: bytes) -> None:
     """t - 1 shares tell nothing: with t = 2 a single share of a fixed secret is uniform over the field. Fixed seeds."""
     secrets = [b"\xff" * 32] * 5000
@@ -175,13 +176,13 @@ def test_refuses_limbs_of_no_secret() -> None:
         reconstruct(limbs_as_share([0x8000] + [0] * 17), POINTS[:2])
 
 
-@pytest.mark.parametrize("threshold", [-1, 0, 1, 6])
+@cases("threshold", [-1, 0, 1, 6])
 def test_refuses_thresholds_that_protect_or_open_nothing(threshold: int) -> None:
     with pytest.raises(ValueError, match=r"^threshold-range: .*2 to 5"):
         share([SEED], points=POINTS, threshold=threshold, seed=SEED)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("points", "code"),
     [
         ([0, 1, 2], "points-range"),
@@ -208,7 +209,7 @@ def test_refuses_unusable_points_when_reconstructing() -> None:
         lagrange_at_zero(np.array(3))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("shares", "points", "code"),
     [
         (np.zeros((2, 1, LIMBS - 1), np.uint16), [1, 2], "share-shape"),
@@ -227,7 +228,7 @@ def test_refuses_malformed_shares(shares: np.ndarray, points: list[int], code: s
         shamir.reconstruct_each(np.swapaxes(shares, 0, 1) if shares.ndim == 3 else shares, np.array([points]))
 
 
-@pytest.mark.parametrize("length", [0, 31, 33])
+@cases("length", [0, 31, 33])
 def test_refuses_secrets_and_seeds_of_another_length(length: int) -> None:
     with pytest.raises(ValueError, match=r"^secret-length"):
         share([SEED, bytes(length)], points=POINTS, threshold=2, seed=SEED)
@@ -244,13 +245,13 @@ def test_encoded_shares_return(elements: list[int]) -> None:
     assert decoded.flags.writeable
 
 
-@pytest.mark.parametrize("length", [0, 35, 37, 72])
+@cases("length", [0, 35, 37, 72])
 def test_decoding_refuses_another_length(length: int) -> None:
     with pytest.raises(ValueError, match=r"^share-length"):
         decode_share(bytes(length))
 
 
-@pytest.mark.parametrize("position", range(LIMBS))
+@cases("position", range(LIMBS))
 def test_codec_refuses_elements_outside_the_field(position: int) -> None:
     elements = np.zeros(LIMBS, np.uint16)
     elements[position] = PRIME

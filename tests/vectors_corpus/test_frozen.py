@@ -4,12 +4,11 @@ A change of what federation, secure sum or group key say, or compute, is another
 Private inference is open, and protections are not part of the wire.
 """
 
-import pytest
-
+from tests.cases import cases
 from tests.vectors_corpus.frozen import FROZEN, digest_of, protocol_of
 
 
-@pytest.mark.parametrize("name", FROZEN)
+@cases("name", FROZEN)
 def test_a_frozen_vector_stays_as_it_is(name: str) -> None:
     assert digest_of(name) == FROZEN[name], (
         f"{name} is part of version 2 of the wire, which is frozen: what changes it is a later version"

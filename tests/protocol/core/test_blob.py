@@ -4,9 +4,10 @@ import pytest
 
 from tacit.protocol.core.blob import WINDOW, check_due, requests_after
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("chunks", range(3 * WINDOW))
+@cases("chunks", range(3 * WINDOW))
 def test_every_chunk_is_asked_for_once_and_in_order(chunks: int) -> None:
     asked = list(requests_after(0, chunks))
     assert len(asked) == min(WINDOW, chunks)
@@ -17,7 +18,7 @@ def test_every_chunk_is_asked_for_once_and_in_order(chunks: int) -> None:
     assert asked == list(range(chunks))
 
 
-@pytest.mark.parametrize("received", range(4))
+@cases("received", range(4))
 def test_other_chunks_are_refused(received: int) -> None:
     for chunk in {*range(5)} - ({received} if received < 3 else set()):
         with pytest.raises(RemoteProtocolError, match=f"chunk {chunk} came where chunk {received} of 3") as caught:

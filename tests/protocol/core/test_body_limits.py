@@ -17,6 +17,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
+from tests.cases import cases
 
 TIMES, ROOM = 8, 64 << 10
 SECONDS = 0.05
@@ -108,8 +109,8 @@ def largest(kind: type[Message], plain: Message) -> Message:
     return kind(**(values | {name: bytes(length) for name, length in each.items()}))
 
 
-@pytest.mark.parametrize("filler", FILLERS)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.TYPE)
+@cases("filler", FILLERS)
+@cases("kind", KINDS)
 def test_no_body_costs_more_than_a_few_times_its_length(kind: type[Message], filler: str, plain_message: Any) -> None:
     plain = plain_message(kind)
     size = int(min(longest_encoding(kind), 1 << 19))
@@ -118,7 +119,7 @@ def test_no_body_costs_more_than_a_few_times_its_length(kind: type[Message], fil
             assert cost(kind, body) <= TIMES * len(body) + ROOM
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.TYPE)
+@cases("kind", KINDS)
 def test_the_largest_message_costs_no_more(kind: type[Message], plain_message: Any) -> None:
     message = largest(kind, plain_message(kind))
     body = encode_structure(message)
@@ -127,7 +128,7 @@ def test_the_largest_message_costs_no_more(kind: type[Message], plain_message: A
     assert cost(kind, body) <= TIMES * len(body) + ROOM
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.TYPE)
+@cases("kind", KINDS)
 def test_a_body_longer_than_any_of_its_type_is_not_looked_at(kind: type[Message]) -> None:
     body = b"\x80" * (int(min(longest_encoding(kind), BODY_LIMIT)) + 1)
     refused = parsed(kind, body)
@@ -144,8 +145,8 @@ def test_random_bodies_cost_no_more(kind: type[Message], body: bytes) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("filler", FILLERS)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.TYPE)
+@cases("filler", FILLERS)
+@cases("kind", KINDS)
 def test_bodies_of_eight_mebibytes(kind: type[Message], filler: str, plain_message: Any) -> None:
     """The same at full length, and how long it takes on an idle core."""
     size = int(min(longest_encoding(kind), BODY_LIMIT))
@@ -156,7 +157,7 @@ def test_bodies_of_eight_mebibytes(kind: type[Message], filler: str, plain_messa
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.TYPE)
+@cases("kind", KINDS)
 def test_how_long_the_largest_message_takes(kind: type[Message], plain_message: Any) -> None:
     body = encode_structure(largest(kind, plain_message(kind)))
     assert min(seconds(kind, body) for _ in range(3)) <= SECONDS

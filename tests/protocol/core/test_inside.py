@@ -26,6 +26,7 @@ from tacit.protocol.core.machine import (
 )
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
 from tacit.protocol.session.messages import MESSAGES, Finish
+from tests.cases import cases
 
 
 class Work(Enum):
@@ -156,16 +157,15 @@ def test_what_it_comes_to_is_a_transition_of_the_outer_one_which_then_forgets_it
     assert (work.data, work.deadline) == (None, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("message", "state", "outputs"),
     [
-        (Fetch(chunk=0), State.ENDED, [Report("refused", {"code": Code.UNEXPECTED, "round": 2})]),
-        (Finish(), State.ENDED, [Report("finish outside", {})]),
-        (Chunk(chunk=0), State.BUSY, []),
+        (Fetch(chunk=0), State.ENDED, [Report("refused", {"code": Code.UNEXPECTED, "round": 2})]),  # refused
+        (Finish(), State.ENDED, [Report("finish outside", {})]),  # a row
+        (Chunk(chunk=0), State.BUSY, []),  # ignored
     ],
-    ids=["refused", "a row", "ignored"],
 )
-@pytest.mark.parametrize("there", [True, False])
+@cases("there", [True, False])
 def test_what_it_does_not_hear(there: bool, message: Message, state: State, outputs: list[Output]) -> None:
     outer = Container()
     if not there:

@@ -7,6 +7,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase
 from tacit.protocol.session.messages import MESSAGES
+from tests.cases import cases
 
 SESSION = bytes(range(32))
 
@@ -34,13 +35,13 @@ def test_what_is_sent_in_order_arrives() -> None:
     assert (answer.envelope.sender, answer.envelope.sequence) == ("server", 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("order", "refused"),
     [
-        pytest.param([1], 0, id="lost"),
-        pytest.param([0, 0], 1, id="replayed"),
-        pytest.param([0, 2], 1, id="lost in the middle"),
-        pytest.param([0, 1, 0], 2, id="replayed later"),
+        ([1], 0),  # lost
+        ([0, 0], 1),  # replayed
+        ([0, 2], 1),  # lost in the middle
+        ([0, 1, 0], 2),  # replayed later
     ],
 )
 def test_sequence(order: list[int], refused: int) -> None:
@@ -54,7 +55,7 @@ def test_sequence(order: list[int], refused: int) -> None:
     server.packet(frames[refused])  # The refused one has changed nothing.
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "peer", "session", "code", "detail"),
     [
         ("bob", "server", SESSION, Code.SENDER, "it calls itself 'bob'"),

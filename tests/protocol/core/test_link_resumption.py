@@ -10,6 +10,7 @@ from tacit.protocol.core.messages import CHUNK_BYTES, Chunk, Fetch, Resume
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
+from tests.cases import cases
 
 SESSION = bytes(range(32))
 
@@ -53,7 +54,7 @@ def test_both_say_again_what_the_other_has_not_received() -> None:
     assert alice.late(packet(answers[0]))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "code"),
     [
         ({"link": 0}, Code.SEQUENCE),
@@ -99,7 +100,7 @@ def test_who_speaks_in_a_round_has_received_what_was_said_in_those_before() -> N
         server.check_heard(2)
 
 
-@pytest.mark.parametrize("payload", [1, CHUNK_BYTES])
+@cases("payload", [1, CHUNK_BYTES])
 def test_what_is_kept_is_bounded_and_beyond_that_nobody_goes_on(payload: int) -> None:
     alice, server = ends()
     fits = MOST_KEPT if payload == 1 else MOST_KEPT_BYTES // CHUNK_BYTES - 1

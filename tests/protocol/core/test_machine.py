@@ -25,6 +25,7 @@ from tacit.protocol.core.machine import (
 )
 from tacit.protocol.core.messages import Abort, Fetch, Message
 from tacit.protocol.session.messages import MESSAGES, Finish
+from tests.cases import cases
 
 
 class State(Enum):
@@ -120,13 +121,13 @@ def test_complete_rows_follow_at_once_and_from_each_other() -> None:
     assert machine.calls[-1] == "full [3, 4]"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("message", "body", "code", "detail"),
     [
-        pytest.param(Fetch(chunk=9), None, Code.MODEL, "there is no chunk 9", id="by the handler"),
-        pytest.param(Finish(), None, Code.UNEXPECTED, "finish is not expected in state COLLECTING", id="by the table"),
-        pytest.param(Finish(), b"\xc1", Code.UNEXPECTED, "finish is not expected in state COLLECTING", id="unread"),
-        pytest.param(Fetch(chunk=1), b"\xc1", Code.MALFORMED, "Fetch is malformed", id="by the codec"),
+        (Fetch(chunk=9), None, Code.MODEL, "there is no chunk 9"),  # by the handler
+        (Finish(), None, Code.UNEXPECTED, "finish is not expected in state COLLECTING"),  # by the table
+        (Finish(), b"\xc1", Code.UNEXPECTED, "finish is not expected in state COLLECTING"),  # unread
+        (Fetch(chunk=1), b"\xc1", Code.MALFORMED, "Fetch is malformed"),  # by the codec
     ],
 )
 def test_a_refusal_changes_nothing_but_the_verdict(
@@ -147,8 +148,9 @@ def test_a_refusal_names_the_member_at_fault_before_the_sender() -> None:
     assert report.fields["sender"] == "eve"
 
 
-@pytest.mark.parametrize(
-    ("sender", "message"), [("bob", Abort(code=Code.LEFT, detail="", culprit="")), ("latecomer", Fetch(chunk=1))]
+@cases(
+    ("sender", "message"),
+    [("bob", Abort(code=Code.LEFT, detail="", culprit="")), ("latecomer", Fetch(chunk=1))],
 )
 def test_ignored_messages_are_counted_and_not_read(sender: str, message: Message) -> None:
     machine = Collector()
@@ -163,8 +165,9 @@ def test_lateness_does_not_excuse_what_the_table_does_not_have() -> None:
     assert machine.calls == []
 
 
-@pytest.mark.parametrize(
-    ("deadline", "now", "outputs"), [(None, 9.0, []), (5.0, 4.9, []), (5.0, 5.0, [Said("expired at 5")])]
+@cases(
+    ("deadline", "now", "outputs"),
+    [(None, 9.0, []), (5.0, 4.9, []), (5.0, 5.0, [Said("expired at 5")])],
 )
 def test_expire_acts_from_the_deadline_on(deadline: float | None, now: float, outputs: list[Output]) -> None:
     machine = Collector()
@@ -245,7 +248,7 @@ def test_what_a_state_holds_and_its_deadline_end_with_it() -> None:
         machine.at(Fetch)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cell", "text"),
     [
         (Row("on_fecth", (State.DONE,)), "Misspelt has no handler 'on_fecth', which its table names for Fetch in DONE"),

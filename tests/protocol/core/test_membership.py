@@ -10,6 +10,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.membership import Difference, check_later, check_rules
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Role, Roster
+from tests.cases import cases
 
 OPERATOR = SigningKey(b"\x11" * 32)
 
@@ -67,7 +68,7 @@ NOT_LATER = {
 }
 
 
-@pytest.mark.parametrize("offered", NOT_LATER)
+@cases("offered", NOT_LATER)
 def test_what_is_no_later_version_for_a_party(offered: str) -> None:
     found, pattern = NOT_LATER[offered]
     code, detail = refusal(HELD, found)
@@ -87,7 +88,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("change", BROKEN)
+@cases("change", BROKEN)
 def test_what_nobody_changes(change: str) -> None:
     name, fields = BROKEN[change]
     members = tuple(replace(one, **fields) if one.name == name else one for one in HELD.members)
@@ -134,7 +135,7 @@ def test_nobody_moves_from_one_group_to_another() -> None:
     assert set(found.values()) == {None, Code.MEMBERS}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "allowed"),
     [
         ((1, 1, 2, 2), (1, 2, 1, 2), False),

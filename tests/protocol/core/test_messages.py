@@ -14,6 +14,7 @@ from tacit.protocol.core.errors import (
 from tacit.protocol.core.messages import Abort, Blob, Fetch, Phase
 from tacit.protocol.session.messages import MESSAGES, EndRound, Hello, StartRound
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, UnmaskRequest, UnmaskShares
+from tests.cases import cases
 
 COUNTING = bytes(range(32))
 COUNTING_HEX = "c420" + COUNTING.hex()
@@ -46,7 +47,7 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("structure", "expected"), GOLDEN, ids=lambda value: type(value).__name__)
+@cases(("structure", "expected"), GOLDEN)
 def test_golden_bytes(structure: msgspec.Struct, expected: str) -> None:
     assert encode_structure(structure) == bytes.fromhex(expected)
     assert decode_structure(bytes.fromhex(expected), type(structure), limit=1000) == structure

@@ -31,6 +31,7 @@ from tacit.protocol.core.primitives import (
 from tacit.protocol.session.rounds import Train
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
+from tests.cases import cases
 
 Parts = st.lists(st.binary(max_size=12), max_size=4)
 Labels = st.sampled_from(Label)
@@ -100,17 +101,17 @@ SIGNER = SigningKey(bytes(range(32)))
 SIGNED = SIGNER.sign(Label.SIGN_SHARES, b"one", b"two")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("public", "signature", "label", "parts"),
     [
-        pytest.param(SigningKey(bytes(32)).public, SIGNED, Label.SIGN_SHARES, (b"one", b"two"), id="another key"),
-        pytest.param(bytes(31), SIGNED, Label.SIGN_SHARES, (b"one", b"two"), id="no key"),
-        pytest.param(SIGNER.public, SIGNED, Label.SIGN_ADVERT, (b"one", b"two"), id="another purpose"),
-        pytest.param(SIGNER.public, SIGNED, Label.SIGN_SHARES, (b"onet", b"wo"), id="another boundary"),
-        pytest.param(SIGNER.public, SIGNED, Label.SIGN_SHARES, (b"one",), id="a part less"),
-        pytest.param(SIGNER.public, SIGNED[:-1], Label.SIGN_SHARES, (b"one", b"two"), id="short signature"),
-        pytest.param(SIGNER.public, b"", Label.SIGN_SHARES, (b"one", b"two"), id="no signature"),
-        pytest.param(SIGNER.public, bytes([SIGNED[0] ^ 1]) + SIGNED[1:], Label.SIGN_SHARES, (b"one", b"two"), id="bit"),
+        (SigningKey(bytes(32)).public, SIGNED, Label.SIGN_SHARES, (b"one", b"two")),  # another key
+        (bytes(31), SIGNED, Label.SIGN_SHARES, (b"one", b"two")),  # no key
+        (SIGNER.public, SIGNED, Label.SIGN_ADVERT, (b"one", b"two")),  # another purpose
+        (SIGNER.public, SIGNED, Label.SIGN_SHARES, (b"onet", b"wo")),  # another boundary
+        (SIGNER.public, SIGNED, Label.SIGN_SHARES, (b"one",)),  # a part less
+        (SIGNER.public, SIGNED[:-1], Label.SIGN_SHARES, (b"one", b"two")),  # short signature
+        (SIGNER.public, b"", Label.SIGN_SHARES, (b"one", b"two")),  # no signature
+        (SIGNER.public, bytes([SIGNED[0] ^ 1]) + SIGNED[1:], Label.SIGN_SHARES, (b"one", b"two")),  # bit
     ],
 )
 def test_signatures_that_do_not_verify(public: bytes, signature: bytes, label: Label, parts: tuple[bytes, ...]) -> None:
@@ -165,7 +166,7 @@ SMALL_ORDER = (
 """The list of https://cr.yp.to/ecdh.html, reduced."""
 
 
-@pytest.mark.parametrize("public", SMALL_ORDER)
+@cases("public", SMALL_ORDER)
 def test_keys_of_small_order(public: str) -> None:
     key = bytes.fromhex(public)
     # The library agrees: it computes an all-zero secret, and refuses it.
@@ -176,7 +177,7 @@ def test_keys_of_small_order(public: str) -> None:
     assert caught.value.code is Code.KEYS
 
 
-@pytest.mark.parametrize("excess", [*range(19), 2**255 - PRIME_25519])
+@cases("excess", [*range(19), 2**255 - PRIME_25519])
 def test_keys_that_are_not_canonical(excess: int) -> None:
     with pytest.raises(RemoteProtocolError, match="not canonical"):
         check_public_key((PRIME_25519 + excess).to_bytes(32, "little"))

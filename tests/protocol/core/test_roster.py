@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.primitives import Label, SigningKey, verify
 from tacit.protocol.core.roster import Member, Role, Roster, check_name
+from tests.cases import cases
 
 
 def member(name: str, role: Role, seed: int) -> Member:
@@ -36,13 +37,13 @@ def test_members_are_found_by_name() -> None:
     assert ROSTER.server is MEMBERS[0]
 
 
-@pytest.mark.parametrize("name", ["nobody", "", "server ", "B"])
+@cases("name", ["nobody", "", "server ", "B"])
 def test_unknown_name(name: str) -> None:
     with pytest.raises(LookupError, match=r"its members are server, b, dealer, a"):
         ROSTER.member(name)
 
 
-@pytest.mark.parametrize("name", ["nobody", "server", "dealer"])
+@cases("name", ["nobody", "server", "dealer"])
 def test_only_clients_have_an_index(name: str) -> None:
     with pytest.raises(LookupError, match=f"{name}.*its clients are b, a"):
         ROSTER.index(name)
@@ -81,8 +82,8 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-@pytest.mark.parametrize("position", [1, 3])
+@cases("change", CHANGES)
+@cases("position", [1, 3])
 def test_every_field_of_every_member_enters_the_hash(change: dict[str, object], position: int) -> None:
     changed = list(MEMBERS)
     changed[position] = msgspec.structs.replace(changed[position], **change)
@@ -119,7 +120,7 @@ def test_groups_are_listed_by_their_first_members() -> None:
     assert ROSTER.group_of("a") == ("a",)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "most", "gathered"),
     [
         ("bacde", 5, "bacde"),
@@ -142,8 +143,9 @@ def test_without_groups_the_first_clients_are_gathered() -> None:
     assert ROSTER.gather(("a", "b"), 2) == ("b", "a")
 
 
-@pytest.mark.parametrize(
-    ("cohort", "whole"), [("bde", True), ("ac", True), ("bacde", True), ("bacd", False), ("a", False)]
+@cases(
+    ("cohort", "whole"),
+    [("bde", True), ("ac", True), ("bacde", True), ("bacd", False), ("a", False)],
 )
 def test_a_cohort_that_cuts_a_group_is_refused(cohort: str, whole: bool) -> None:
     if whole:
@@ -154,13 +156,13 @@ def test_a_cohort_that_cuts_a_group_is_refused(cohort: str, whole: bool) -> None
     assert refused.value.code is Code.MEMBERS
 
 
-@pytest.mark.parametrize("group", [-1, 10_001, 1.0, "1", None, True])
+@cases("group", [-1, 10_001, 1.0, "1", None, True])
 def test_numbers_that_no_group_has(group: object) -> None:
     with pytest.raises(ValueError, match=r"member 'a': group .*; 1 to 10000, or 0 for none"):
         msgspec.structs.replace(member("a", "client", 1), group=group)
 
 
-@pytest.mark.parametrize("role", ["server", "dealer"])
+@cases("role", ["server", "dealer"])
 def test_only_clients_are_in_groups(role: Role) -> None:
     with pytest.raises(ValueError, match="member 'a': group 1; only clients are in groups"):
         msgspec.structs.replace(member("a", role, 1), group=1)
@@ -187,7 +189,7 @@ def test_versions_are_hashed_and_signed() -> None:
     assert Roster.decode(SIGNED.encoded, SIGNED.signature, operator=OPERATOR.public) == SIGNED
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "pattern"),
     [
         ({"version": 301}, "its signature is not that of its operator"),
@@ -210,7 +212,7 @@ def signed(encoded: bytes) -> bytes:
     return OPERATOR.sign(Label.SIGN_ROSTER, sha256(encoded).digest())
 
 
-@pytest.mark.parametrize(
+@cases(
     "encoded",
     [
         ROSTER.encoded,
@@ -241,12 +243,12 @@ def test_order_enters_the_hash(members: list[Member]) -> None:
     assert (Roster(tuple(members)).hash == ROSTER.hash) == (tuple(members) == MEMBERS)
 
 
-@pytest.mark.parametrize("name", ["a", "0", "-", "a" * 64, "hospital-7"])
+@cases("name", ["a", "0", "-", "a" * 64, "hospital-7"])
 def test_valid_names(name: str) -> None:
     check_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "a" * 65, "A", "a b", "a\n", "ä", "a/b", "..", "a_b", 7])
+@cases("name", ["", "a" * 65, "A", "a b", "a\n", "ä", "a/b", "..", "a_b", 7])
 def test_invalid_names(name: str) -> None:
     with pytest.raises(ValueError, match="use 1 to 64 characters"):
         check_name(name)
@@ -254,14 +256,14 @@ def test_invalid_names(name: str) -> None:
         member(name, "client", 1)
 
 
-@pytest.mark.parametrize("role", ["", "Server", "admin", None])
+@cases("role", ["", "Server", "admin", None])
 def test_invalid_role(role: Role) -> None:
     with pytest.raises(ValueError, match=r"member 'a': role .* is not one of server, client, dealer"):
         member("a", role, 1)
 
 
-@pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), "k" * 32, bytearray(32)], ids=repr)
-@pytest.mark.parametrize("field", ["curve_public", "signing_public"])
+@cases("key", [b"", bytes(31), bytes(33), "k" * 32, bytearray(32)])
+@cases("field", ["curve_public", "signing_public"])
 def test_invalid_key(field: str, key: bytes) -> None:
     fields = {"name": "a", "role": "client", "curve_public": bytes(32), "signing_public": bytes(32), field: key}
     with pytest.raises(
@@ -275,16 +277,21 @@ def test_name_twice() -> None:
         Roster((*MEMBERS, member("a", "client", 5)))
 
 
-@pytest.mark.parametrize("mine", ["curve_public", "signing_public"])
-@pytest.mark.parametrize("theirs", ["curve_public", "signing_public"])
+@cases("mine", ["curve_public", "signing_public"])
+@cases("theirs", ["curve_public", "signing_public"])
 def test_key_twice(mine: str, theirs: str) -> None:
     intruder = msgspec.structs.replace(member("c", "client", 5), **{mine: getattr(MEMBERS[1], theirs)})
     with pytest.raises(ValueError, match="'c' has a public key that 'b' also has"):
         Roster((*MEMBERS, intruder))
 
 
-@pytest.mark.parametrize(
-    "members", [(), MEMBERS[1:], (*MEMBERS, member("second", "server", 5))], ids=["empty", "none", "two"]
+@cases(
+    "members",
+    [
+        (),  # empty
+        MEMBERS[1:],  # none
+        (*MEMBERS, member("second", "server", 5)),  # two
+    ],
 )
 def test_exactly_one_server(members: tuple[Member, ...]) -> None:
     with pytest.raises(ValueError, match="exactly one member with the role 'server'"):

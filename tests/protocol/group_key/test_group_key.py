@@ -18,6 +18,7 @@ from tacit.protocol.group_key.messages import KeyCommit, KeyComplaint
 from tacit.protocol.group_key.tables import MemberState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.results import ClientAborted
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
@@ -43,7 +44,7 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-@pytest.mark.parametrize("size", [2, 3, 7])
+@cases("size", [2, 3, 7])
 def test_all_members_accept_the_one_key(size: int) -> None:
     run = memory_group_key(size, seed=b"honest")
     run.start()
@@ -80,7 +81,7 @@ def test_a_run_replays_and_every_epoch_has_a_key_of_its_own() -> None:
     assert first.log == again.log
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [
         {"session": bytes(32)},
@@ -89,14 +90,13 @@ def test_a_run_replays_and_every_epoch_has_a_key_of_its_own() -> None:
         {"roster": bytes(32)},
         {"configuration": bytes(32)},
     ],
-    ids=repr,
 )
 def test_the_context_depends_on_everything(changes: dict[str, Any]) -> None:
     agreement = memory_group_key(3).agreement
     assert replace(agreement, **changes).context != agreement.context
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "reason"),
     [
         ({"members": ("c0",), "signing_keys": (b"0",)}, "2 to 10000 members, not 1"),
@@ -117,14 +117,14 @@ def test_the_first_and_the_last_epoch_are_possible() -> None:
         assert replace(memory_group_key(3).agreement, epoch=epoch).epoch == epoch
 
 
-@pytest.mark.parametrize("size", [2, 10_000])
+@cases("size", [2, 10_000])
 def test_the_smallest_and_the_largest_group_are_possible(size: int) -> None:
     members = tuple(f"c{member}" for member in range(size))
     keys = tuple(member.to_bytes(32, "little") for member in range(size))
     assert replace(memory_group_key(3).agreement, members=members, signing_keys=keys).size == size
 
 
-@pytest.mark.parametrize("killed", [None, "c1"])
+@cases("killed", [None, "c1"])
 def test_secrets_are_never_shown_and_forgotten_at_the_end(killed: str | None) -> None:
     run = memory_group_key(3, seed=b"secret")
     run.start()
@@ -140,8 +140,8 @@ def test_secrets_are_never_shown_and_forgotten_at_the_end(killed: str | None) ->
     assert [member.data is not None for name, member in run.members.items() if name != killed].count(True) == 0
 
 
-@pytest.mark.parametrize("kind", SAID)
-@pytest.mark.parametrize("killed", [True, False])
+@cases("kind", SAID)
+@cases("killed", [True, False])
 def test_who_leaves_or_is_silent_is_named_and_the_rest_agrees_without_it(kind: str, killed: bool) -> None:
     run = memory_group_key(SIZE, seed=b"leaves")
 
@@ -177,7 +177,7 @@ def test_all_who_are_late_are_named() -> None:
     assert "KEY_COMMIT from c0, c3" in failed(run.run(), Code.TIMEOUT, "c0", "c3").detail
 
 
-@pytest.mark.parametrize("answered", [True, False])
+@cases("answered", [True, False])
 def test_who_gives_up_is_named_with_its_reason(answered: bool) -> None:
     run = memory_group_key(SIZE)
     abort = Abort(code=Code.LOCAL, detail="disk full", culprit="c1")
@@ -187,7 +187,7 @@ def test_who_gives_up_is_named_with_its_reason(answered: bool) -> None:
     assert [(output.code, output.culprit) for output in run.outcome(ClientAborted, "c1")] == [(Code.TIMEOUT, RELAY)]
 
 
-@pytest.mark.parametrize("kind", [*SAID, "abort", "key-complaint"])
+@cases("kind", [*SAID, "abort", "key-complaint"])
 def test_who_is_no_member_of_this_attempt_changes_nothing(kind: str) -> None:
     """It joined too late, or was left out; the next attempt may include it."""
     run, other = memory_group_key(3), memory_group_key(3)
@@ -208,7 +208,7 @@ def test_who_is_no_member_of_this_attempt_changes_nothing(kind: str) -> None:
     assert run.outcome(KeyAgreed)
 
 
-@pytest.mark.parametrize("kind", SAID)
+@cases("kind", SAID)
 def test_a_repetition_is_ignored(kind: str) -> None:
     run = memory_group_key(3)
     run.say_instead(kind, "c0", lambda delivery: [delivery.message, delivery.message])

@@ -1,7 +1,6 @@
 """Sessions that go on after an earlier one, whose group keys are gone: a client that remembers the model gives it."""
 
 import numpy as np
-import pytest
 
 from tacit.protocol.core.blob import NO_BLOB
 from tacit.protocol.core.errors import Code
@@ -12,6 +11,7 @@ from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.group_key.messages import KeyedModel, ReencryptModel
 from tacit.protocol.session.rounds import NewModel, RoundDone, Train
 from tacit.simulate.world.federation import SERVER, MemoryFederation, shift, small_configuration
+from tests.cases import cases
 
 SETTINGS = {"encrypted": True, "group_key": True, "mode": "semi-honest"}
 LOST = np.full(10, 99, "<f4").tobytes()
@@ -40,8 +40,8 @@ class Remembering(MemoryFederation):
         return np.full(10, round + shift(order.key), "<f4").tobytes() if round >= order.round else b""
 
 
-@pytest.mark.parametrize("initial_model", ["clients", "server"])
-@pytest.mark.parametrize(
+@cases("initial_model", ["clients", "server"])
+@cases(
     ("remembers", "asked", "after"),
     [
         ({"client-0": 3}, ["client-0"], 3),
@@ -68,7 +68,7 @@ def test_the_newest_model_that_somebody_remembers(
     assert one.ended(SERVER) == Ended(None, "all rounds are done")
 
 
-@pytest.mark.parametrize("remembers", [{}, {"client-1": 1}])
+@cases("remembers", [{}, {"client-1": 1}])
 def test_where_nobody_remembers_it_the_session_ends(remembers: dict[str, int]) -> None:
     """Nothing is made up in its place, and nobody is thrown out for it."""
     one = Remembering(remembers).run()

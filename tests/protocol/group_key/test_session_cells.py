@@ -8,8 +8,6 @@ What is said within an attempt goes to its own machine, and has its cells in tes
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import IGNORE, Inside, Report, Row, Trigger
 from tacit.protocol.core.outputs import Ended
@@ -20,6 +18,7 @@ from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.results import ClientAborted
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 CLIENT = "client-0"
 IGNORED = "ignored"
@@ -84,7 +83,7 @@ KEEPER: Expected = {
 TABLES: list[tuple[Any, Any, Expected]] = [(HOLDER_TABLE, HolderState, HOLDER), (KEEPER_TABLE, KeeperState, KEEPER)]
 
 
-@pytest.mark.parametrize(("table", "states", "expected"), TABLES, ids=["holder", "keeper"])
+@cases(("table", "states", "expected"), TABLES)
 def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
     def verdict(state: Any, cause: Any) -> str | set[str] | None:
         row = table.get((state, cause))
@@ -162,7 +161,7 @@ def told_garbage(one: MemoryFederation, sender: str, receiver: str, kind: str) -
 EXAMPLE = MESSAGES["key-accepted"](epoch=0)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("state", HOLDER)
+@cases("state", HOLDER)
 def test_every_message_in_every_state_of_a_client(state: str) -> None:
     one = brought_to(state)
     for kind in (*TO_MEMBER, *TRANSFERRED, "start-key", "end-key", "reencrypt-model"):
@@ -184,7 +183,7 @@ def test_every_message_in_every_state_of_a_client(state: str) -> None:
         assert (client.next_deadline, holder.next_deadline) == (None, None)
 
 
-@pytest.mark.parametrize("state", KEEPER)
+@cases("state", KEEPER)
 def test_every_message_in_every_state_of_the_server(state: str) -> None:
     situation = f"server {state}"
     one = brought_to(situation)
@@ -213,8 +212,8 @@ def test_every_message_in_every_state_of_the_server(state: str) -> None:
         assert one.server.waiting_for == one.roster.clients[1:]
 
 
-@pytest.mark.parametrize("state", ["AWAIT_MODEL", "FETCHING_MODEL", "DISTRIBUTING"])
-@pytest.mark.parametrize("kind", [*TO_RELAY, *TRANSFERRED])
+@cases("state", ["AWAIT_MODEL", "FETCHING_MODEL", "DISTRIBUTING"])
+@cases("kind", [*TO_RELAY, *TRANSFERRED])
 def test_who_is_not_waited_for_is_not_heard(state: str, kind: str) -> None:
     """Another member, or one that has all that it was to have."""
     one = brought_to(f"server {state}")

@@ -31,6 +31,7 @@ from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, shift, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 ALL = Ended(None, "all rounds are done")
 LEFT = Abort(code=Code.LOCAL, detail="the disk is full", culprit="")
@@ -118,8 +119,8 @@ def between_rounds(one: MemoryFederation) -> MemoryFederation:
     return one
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize(("every", "expected"), [(0, [0] * 5), (1, [0, 1, 2, 3, 4]), (2, [0, 0, 1, 1, 2])])
+@cases("mode", ["active", "semi-honest"])
+@cases(("every", "expected"), [(0, [0] * 5), (1, [0, 1, 2, 3, 4]), (2, [0, 0, 1, 1, 2])])
 def test_a_key_is_renewed_every_so_many_rounds(mode: str, every: int, expected: list[int]) -> None:
     one = federation(rounds=5, rekey_every=every, mode=mode).run()
     assert used(one) == expected
@@ -127,7 +128,7 @@ def test_a_key_is_renewed_every_so_many_rounds(mode: str, every: int, expected: 
     everybody_got_the_last_model(one)
 
 
-@pytest.mark.parametrize("initial", ["clients", "server"])
+@cases("initial", ["clients", "server"])
 def test_the_first_model_is_made_from_the_key_or_is_that_of_the_server(initial: str) -> None:
     one = federation(initial_model=initial).run()
     orders = [parcel.message for parcel in one.log if parcel.packet.kind is ReencryptModel]
@@ -144,7 +145,7 @@ def test_a_key_alone_needs_no_transfer_of_models() -> None:
     assert one.ended(SERVER) == ALL
 
 
-@pytest.mark.parametrize("leaver", ["client-0", "client-3"])
+@cases("leaver", ["client-0", "client-3"])
 def test_a_member_that_leaves_between_rounds(leaver: str) -> None:
     """The one that provided the model, and another."""
     one = federation(rounds=3)
@@ -158,7 +159,7 @@ def test_a_member_that_leaves_between_rounds(leaver: str) -> None:
     everybody_got_the_last_model(one, *stayed)
 
 
-@pytest.mark.parametrize("newcomer", ["client-0", "client-3"])
+@cases("newcomer", ["client-0", "client-3"])
 def test_a_member_that_joins_late(newcomer: str) -> None:
     """Also one whom the roster lists before those that can read the model."""
     one = federation(rounds=3)
@@ -173,7 +174,7 @@ def test_a_member_that_joins_late(newcomer: str) -> None:
     everybody_got_the_last_model(one)
 
 
-@pytest.mark.parametrize("restarted", ["client-0", "client-3"])
+@cases("restarted", ["client-0", "client-3"])
 def test_a_member_that_restarts_under_the_same_name_between_rounds(restarted: str) -> None:
     """It has lost its keys, so it gets another and is not asked for the model."""
     one = federation(rounds=3)
@@ -209,8 +210,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "sender", "victim", "rekeyed"), CASES, ids=lambda value: getattr(value, "TYPE", value)
+@cases(
+    ("how", "kind", "sender", "victim", "rekeyed"),
+    CASES,
 )
 def test_a_member_that_goes_in_the_middle_of_an_attempt(
     how: str, kind: type[Message], sender: str, victim: str, rekeyed: bool
@@ -247,7 +249,7 @@ def test_a_member_that_goes_in_the_middle_of_an_attempt(
     everybody_got_the_last_model(one, *stayed)
 
 
-@pytest.mark.parametrize("kind", [*IN_ATTEMPT, *OF_PROVIDER], ids=lambda kind: kind.TYPE)
+@cases("kind", [*IN_ATTEMPT, *OF_PROVIDER])
 def test_what_crosses_the_end_of_an_attempt_bars_nobody(kind: type[Message]) -> None:
     """client-0 speaks when client-2 has given up already, and only then learns of the end."""
     one = federation(rounds=2, rekey_every=1)
@@ -315,7 +317,7 @@ def test_when_nobody_is_left_who_can_read_the_model_the_session_ends() -> None:
     assert len(check(one)) == 1
 
 
-@pytest.mark.parametrize("reader", ["client-0", "client-1", "client-2"])
+@cases("reader", ["client-0", "client-1", "client-2"])
 def test_one_reader_is_enough(reader: str) -> None:
     one = federation(3)
     one.start()
@@ -329,7 +331,7 @@ def test_one_reader_is_enough(reader: str) -> None:
     everybody_got_the_last_model(one)
 
 
-@pytest.mark.parametrize("kind", [Fetch, KeyedModel, Chunk], ids=lambda kind: kind.TYPE)
+@cases("kind", [Fetch, KeyedModel, Chunk])
 def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -> None:
     one = federation(rounds=2, rekey_every=1)
     held: list[Parcel] = []
@@ -355,7 +357,7 @@ def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -
     everybody_got_the_last_model(one)
 
 
-@pytest.mark.parametrize("how", ["silent", "gives up", "restarts"])
+@cases("how", ["silent", "gives up", "restarts"])
 def test_who_goes_while_the_last_model_is_handed_out_keeps_nobody_from_it(how: str) -> None:
     one = federation(rounds=1)
     silenced: list[Parcel] = []
@@ -390,7 +392,7 @@ def test_a_model_of_several_chunks_in_both_directions() -> None:
     everybody_got_the_last_model(one)
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+@cases("seed", [0, 2, 3, 4])
 def test_the_model_is_right_after_many_changes_of_membership(seed: int) -> None:
     """Members leave, come back and start again, between rounds and in the middle of attempts, as chance has it."""
     random = Random(seed)
@@ -453,7 +455,7 @@ def test_a_member_that_leaves_in_the_last_round_keeps_nobody_from_the_last_model
     everybody_got_the_last_model(one, "client-0", "client-2", "client-3")
 
 
-@pytest.mark.parametrize("kind", [KeyContribution, KeyedModel], ids=lambda kind: kind.TYPE)
+@cases("kind", [KeyContribution, KeyedModel])
 def test_who_starts_again_in_an_attempt_is_there_for_the_next(kind: type[Message]) -> None:
     """With as few clients as a round takes."""
     one = federation(3)

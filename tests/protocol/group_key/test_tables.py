@@ -6,8 +6,6 @@ legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows tha
 
 from typing import Any
 
-import pytest
-
 from tacit.protocol.core.codec import VERSION, Envelope, Packet
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
@@ -16,6 +14,7 @@ from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE, MemberState, RelayState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.results import ClientAborted
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
@@ -68,7 +67,7 @@ RELAYED: Expected = {
 TABLES: list[tuple[Any, Any, Expected]] = [(MEMBER_TABLE, MemberState, MEMBER), (RELAY_TABLE, RelayState, RELAYED)]
 
 
-@pytest.mark.parametrize(("table", "states", "expected"), TABLES, ids=["member", "relay"])
+@cases(("table", "states", "expected"), TABLES)
 def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
     def verdict(state: Any, cause: Any) -> str | set[str] | None:
         row = table.get((state, cause))
@@ -100,7 +99,7 @@ ABORT = Abort(code=Code.LEFT, detail="", culprit="")
 CELLS = [(party, state) for party, states in (("c0", MEMBER), (RELAY, RELAYED)) for state in states]
 
 
-@pytest.mark.parametrize(("party", "state"), CELLS)
+@cases(("party", "state"), CELLS)
 def test_every_message_in_every_state(party: str, state: str) -> None:
     expected = (RELAYED if party == RELAY else MEMBER)[state]
     sender = "c0" if party == RELAY else RELAY

@@ -31,6 +31,7 @@ from tacit.protocol.inference.tables import (
 )
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 MATERIAL = "material"
@@ -97,7 +98,7 @@ CELLS = [(role, state) for role, (_, _, expected) in TABLES.items() for state in
 """Every machine in every state that it can be in."""
 
 
-@pytest.mark.parametrize("role", TABLES)
+@cases("role", TABLES)
 def test_the_table_says_what_is_written_here(role: str) -> None:
     table, states, expected = TABLES[role]
 
@@ -193,7 +194,7 @@ def garbage(kind: str, sender: str) -> Packet:
     return Packet(envelope, b"\xc1", None, INFERENCE_MESSAGES)
 
 
-@pytest.mark.parametrize(("role", "state"), CELLS)
+@cases(("role", "state"), CELLS)
 def test_every_message_in_every_state(role: str, state: str) -> None:
     expected, sender = TABLES[role][2][state], sender_to(role)
     over = state in ("CLOSED", "ABORTED")
@@ -221,7 +222,7 @@ def test_every_message_in_every_state(role: str, state: str) -> None:
         assert (machine.state.name, machine.deadline, holds_secrets(machine)) == ("ABORTED", None, False)
 
 
-@pytest.mark.parametrize(("role", "state"), CELLS)
+@cases(("role", "state"), CELLS)
 def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     expected = TABLES[role][2][state]
     run, machine = brought_to(role, state)

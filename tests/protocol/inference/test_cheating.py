@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pytest
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
@@ -34,6 +33,7 @@ from tacit.simulate.world.inference import (
     small_terms,
 )
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
@@ -47,8 +47,8 @@ def world(wish: Wish = WISH, **given: Any) -> MemoryInference:
     return MemoryInference({DATA_OWNER: wish}, **given)
 
 
-@pytest.mark.parametrize("mode", ["known", "shared"])
-@pytest.mark.parametrize(("images", "batch", "passes"), [(1, 1, [1]), (1, 2, [1]), (2, 2, [2]), (3, 2, [2, 1])])
+@cases("mode", ["known", "shared"])
+@cases(("images", "batch", "passes"), [(1, 1, [1]), (1, 2, [1]), (2, 2, [2]), (3, 2, [2, 1])])
 def test_a_session_without_faults(mode: str, images: int, batch: int, passes: list[int]) -> None:
     terms = small_terms(input=mode)
     run = world(Wish(images=images, batch=batch, channels=1, side=4), terms=terms).run()
@@ -92,7 +92,7 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
     ] == [(6, 0), (6, 1), (6, 2), (6, 0), (7, 0), (7, 1)]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wish", "policy", "terms", "code", "words"),
     [
         (WISH, InferencePolicy(inputs=("shared",)), {}, Code.POLICY, "offers 'known' inputs; the policy here accepts"),
@@ -140,8 +140,9 @@ def test_terms_that_the_data_owner_does_not_accept(
     assert not run.outcome(Agreed)
 
 
-@pytest.mark.parametrize(
-    "policy", [InferencePolicy(inputs=("known",)), InferencePolicy(inputs=("known",), weights=small_terms().weights)]
+@cases(
+    "policy",
+    [InferencePolicy(inputs=("known",)), InferencePolicy(inputs=("known",), weights=small_terms().weights)],
 )
 def test_terms_that_the_policy_names_are_accepted(policy: InferencePolicy) -> None:
     assert world(policies={DATA_OWNER: policy}).run().verdicts() == {(None, "")}
@@ -258,9 +259,9 @@ CHEATS: list[tuple[str, str, str, int, Make, Code]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "cheat", "at", "make", "code"),
-    [pytest.param(kind, cheat, at, make, code, id=f"{cheat}: {kind} {at} {name}")
+    [(kind, cheat, at, make, code)
      for kind, cheat, name, at, make, code in CHEATS],
 )  # fmt: skip
 def test_who_cheats_ends_the_session_for_everybody(kind: str, cheat: str, at: int, make: Make, code: Code) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgpack
-import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import Wish
@@ -23,6 +22,7 @@ from tacit.protocol.inference.results import (
 from tacit.protocol.inference.schedule import RANGE
 from tacit.simulate.world.inference import MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 
@@ -129,7 +129,7 @@ def known(run: MemoryInference) -> list[tuple[str, Any]]:
 KNOWN = known(world().run())
 
 
-@pytest.mark.parametrize("kind", sorted({parcel.packet.envelope.type for parcel in TRANSCRIPT}))
+@cases("kind", sorted({parcel.packet.envelope.type for parcel in TRANSCRIPT}))
 def test_every_field_of_every_message(kind: str) -> None:
     for index, original in enumerate(TRANSCRIPT):
         if original.packet.envelope.type != kind:

@@ -7,7 +7,6 @@ next one; every party dies, noticed or not, before every message.
 from typing import Any
 
 import msgspec
-import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort
@@ -19,6 +18,7 @@ from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
@@ -43,7 +43,7 @@ TRANSCRIPT = tuple(world().run().log)
 RESULTS = results(world().run())
 
 
-@pytest.mark.parametrize("fault", ["replayed", "lost", "put behind the next"])
+@cases("fault", ["replayed", "lost", "put behind the next"])
 def test_every_message_replayed_lost_or_reordered(fault: str) -> None:
     harmless = 0
     for index in range(len(TRANSCRIPT)):
@@ -74,8 +74,8 @@ def test_every_message_replayed_lost_or_reordered(fault: str) -> None:
     assert harmless <= 3
 
 
-@pytest.mark.parametrize("noticed", [True, False])
-@pytest.mark.parametrize("victim", [*OWNERS, DEALER])
+@cases("noticed", [True, False])
+@cases("victim", [*OWNERS, DEALER])
 def test_a_party_that_dies_before_every_message(victim: str, noticed: bool) -> None:
     aborted = 0
     for index in range(len(TRANSCRIPT) + 1):
@@ -105,7 +105,7 @@ def test_a_party_that_dies_before_every_message(victim: str, noticed: bool) -> N
     assert last <= aborted <= len(TRANSCRIPT)  # Whatever it has to say is needed.
 
 
-@pytest.mark.parametrize(("cheat", "step", "after"), [(MODEL_OWNER, 1, "pass-started"), (DATA_OWNER, 2, "opening")])
+@cases(("cheat", "step", "after"), [(MODEL_OWNER, 1, "pass-started"), (DATA_OWNER, 2, "opening")])
 def test_an_opening_that_cannot_be_known_yet(cheat: str, step: int, after: str) -> None:
     run, (victim,) = world(), set(OWNERS) - {cheat}
 
@@ -126,8 +126,8 @@ def test_an_opening_that_cannot_be_known_yet(cheat: str, step: int, after: str) 
     assert run.verdicts() == {(Code.UNEXPECTED, cheat)}
 
 
-@pytest.mark.parametrize("owner", OWNERS)
-@pytest.mark.parametrize(
+@cases("owner", OWNERS)
+@cases(
     ("kind", "at", "changes"),
     [
         ("material-hello", 0, {"terms": OTHER}),
@@ -170,7 +170,7 @@ def test_an_owner_far_ahead_of_the_other() -> None:
     assert run.verdicts() == {(Code.UNEXPECTED, DATA_OWNER)}
 
 
-@pytest.mark.parametrize("owner", OWNERS)
+@cases("owner", OWNERS)
 def test_an_owner_that_orders_after_it_is_done(owner: str) -> None:
     run = world()
     run.idle.add(DATA_OWNER)
@@ -189,7 +189,7 @@ def test_an_owner_that_orders_after_it_is_done(owner: str) -> None:
     assert [owner, *told] in ([*OWNERS], [*OWNERS[::-1]])  # The other one is, who has not done with it.
 
 
-@pytest.mark.parametrize("owner", OWNERS)
+@cases("owner", OWNERS)
 def test_material_that_nobody_asked_for(owner: str) -> None:
     run = world()
     run.idle.add(DATA_OWNER)
@@ -227,7 +227,7 @@ def test_a_dealer_that_is_late_and_one_that_is_too_late() -> None:
         assert late or results(run) == RESULTS
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "at", "owner"),
     [(kind, at, owner) for kind, at in (("material-hello", 0), ("order-material", 1)) for owner in OWNERS],
 )
@@ -244,7 +244,7 @@ def test_the_dealer_names_the_owner_that_it_waits_for(kind: str, at: int, owner:
     assert {message.to for message in told} == set(OWNERS)
 
 
-@pytest.mark.parametrize("before", [0, 1])
+@cases("before", [0, 1])
 def test_a_model_that_is_replaced_between_passes(before: int) -> None:
     run = world(images=2)
 
@@ -260,7 +260,7 @@ def test_a_model_that_is_replaced_between_passes(before: int) -> None:
     assert len(run.outcome(Opened)) == before * len(world().run().outcome(Opened))
 
 
-@pytest.mark.parametrize("party", [*OWNERS, DEALER])
+@cases("party", [*OWNERS, DEALER])
 def test_a_party_that_cannot_go_on(party: str) -> None:
     run = world()
     run.start()
@@ -277,7 +277,7 @@ def test_a_party_that_cannot_go_on(party: str) -> None:
     assert run.now == 0
 
 
-@pytest.mark.parametrize("owner", OWNERS)
+@cases("owner", OWNERS)
 def test_an_owner_that_leaves_the_dealer_before_it_came(owner: str) -> None:
     run = world()
     run.say_instead("material-hello", owner, lambda parcel: [])

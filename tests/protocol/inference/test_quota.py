@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.inference.quota import DAY_SECONDS, Quota, Spent, answered, charged
+from tests.cases import cases
 
 PASSES = st.lists(st.tuples(st.floats(0.0, 4.0), st.integers(1, 5), st.booleans()), max_size=30)
 """Days at which passes are asked for, their images, and whether they are in range."""
@@ -31,7 +32,7 @@ def test_no_day_has_more_than_the_quota(passes: list[tuple[float, int, bool]], i
         assert spent == Spent(day=day, images=begun[day], refused=failed[day])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spent", "said"),
     [
         (Spent(day=1, images=9), "10 images a day a data owner may ask about, 1 are left until 1970-01-03T00:00:00Z"),

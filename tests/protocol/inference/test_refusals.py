@@ -14,6 +14,7 @@ from tacit.protocol.inference.schedule import RANGE, Round, pass_rounds
 from tacit.protocol.inference.session import PassRounds
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, content, data_owner_names, small_terms
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (DATA_OWNER, MODEL_OWNER)
@@ -27,8 +28,8 @@ def world(*refused: int, mode: str = "shared") -> MemoryInference:
     return run
 
 
-@pytest.mark.parametrize("mode", ["known", "shared"])
-@pytest.mark.parametrize("refused", [(1,), (2,), (1, 2)])
+@cases("mode", ["known", "shared"])
+@cases("refused", [(1,), (2,), (1, 2)])
 def test_a_refused_pass_ends_before_its_result_and_the_session_goes_on(refused: tuple[int, ...], mode: str) -> None:
     run = world(*refused, mode=mode).run()
     assert run.verdicts() == {(None, "")}
@@ -49,7 +50,7 @@ def saying(word: int) -> Callable[[Parcel], list[Parcel]]:
     return lambda parcel: [altered(parcel, payload=word.to_bytes(8, "little"))]
 
 
-@pytest.mark.parametrize("owner", OWNERS)
+@cases("owner", OWNERS)
 def test_who_changes_its_word_ends_the_session(owner: str) -> None:
     """The two come to different verdicts: whoever goes on is out of turn for the other, or waited for in vain."""
     run = world()

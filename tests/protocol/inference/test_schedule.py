@@ -16,6 +16,7 @@ from tacit.protocol.inference.schedule import (
     pass_rounds,
     weight_bytes,
 )
+from tests.cases import cases
 from tests.protocol.inference.totals import by_operation
 
 VIT_S: dict[str, Any] = {
@@ -40,7 +41,7 @@ def test_the_targets_for_a_block_of_vit_s_are_declared() -> None:
         assert (len(known), len(shared)) == (13, 15)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@cases("known", [True, False])
 def test_a_pass_is_the_embedding_the_blocks_and_the_head(known: bool) -> None:
     steps = pass_rounds(Sizes(**VIT_S), 2, known=known)
     # 2 images of 196 patches of 768 pixels, 5 bytes each; 2 class tokens of 384 values; 2 x 1,000 logits, 4 bytes each.
@@ -71,7 +72,7 @@ def test_layers_are_those_of_timms_model() -> None:
     assert weight_bytes(Sizes(**VIT_S)) == tuple(8 * rows * columns for rows, columns in shapes.values())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "reason"),
     [
         *(({name: 0}, "at least 1|>= 1") for name in VIT_S),

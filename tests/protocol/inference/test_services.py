@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from tacit.protocol.inference.messages import (
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Link, Parcel, altered
+from tests.cases import cases
 
 NAMES = data_owner_names(3)
 FIRST, SECOND, THIRD = NAMES
@@ -87,12 +87,12 @@ def turns() -> Callable[[list[Link]], Link]:
     return choose
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "at"),
     [("inference-hello", 0), ("agree-terms", 0), ("start-pass", 0), ("opening", 3), ("close-inference", 0),
      ("material-hello", 0), ("order-material", 1)],
 )  # fmt: skip
-@pytest.mark.parametrize("fault", ["unreadable", "another sender", "gone"])
+@cases("fault", ["unreadable", "another sender", "gone"])
 def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, fault: str) -> None:
     run = world()
     run.network.choose = turns()
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_from_the_model_owner_ends_all_its_sessions_with_the
 TRANSCRIPT = len(world().run().log)
 
 
-@pytest.mark.parametrize("delivered", range(4, TRANSCRIPT, 5))
+@cases("delivered", range(4, TRANSCRIPT, 5))
 def test_a_data_owner_that_begins_anew(delivered: int) -> None:
     run = world()
     run.network.choose = turns()
@@ -223,7 +223,7 @@ def test_strangers() -> None:
     assert (machine, outputs) == (session, [])
 
 
-@pytest.mark.parametrize("sender", [MODEL_OWNER, FIRST])
+@cases("sender", [MODEL_OWNER, FIRST])
 def test_the_dealer_tells_an_owner_of_another_version_which_is_its_own(sender: str) -> None:
     """Nobody's session is concerned, and who has none is told; strangers are not."""
     run = world()

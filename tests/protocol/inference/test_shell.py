@@ -14,6 +14,7 @@ from tacit.protocol.inference.results import KeysDealt, MaskedLayer, MaterialKey
 from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
@@ -53,7 +54,7 @@ def test_who_is_to_open_something_has_no_deadline() -> None:
 Call = Callable[[InferenceDataOwner, InferenceModelOwner], object]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("call", "words"),
     [
         (lambda ours, theirs: ours.give(1, bytes(8), 0.0), "8 bytes for round 1; owed"),
@@ -95,7 +96,7 @@ def test_what_a_shell_must_not_ask_for_between_passes() -> None:
     assert run.verdicts() == {(None, "")}
 
 
-@pytest.mark.parametrize(("layer", "size"), [(1, 128), (0, 127), (0, 0), (-1, 64)])
+@cases(("layer", "size"), [(1, 128), (0, 127), (0, 0), (-1, 64)])
 def test_a_layer_out_of_order_or_of_another_length(layer: int, size: int) -> None:
     run = world()
     run.idle.add(DEALER)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
@@ -17,6 +16,7 @@ from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.configuration import Policy
 from tacit.simulate.world.federation import JOIN_SECONDS, MemoryFederation, small_configuration
 from tacit.simulate.world.streams import Streams, new_members
+from tests.cases import cases
 
 OPERATOR = SigningKey(b"\x11" * 32)
 NAMES = ("server", *(f"client-{number}" for number in range(9)))
@@ -143,8 +143,8 @@ CHANGES: dict[str, Callable[[], list[Member]]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("accepted", CHANGES)
+@cases("change", CHANGES)
+@cases("accepted", CHANGES)
 def test_a_policy_accepts_kinds_of_changes(change: str, accepted: str) -> None:
     one = MemoryFederation(
         small_configuration(5), 0, rounds=2, members=(FIRST, dict(SIGNING)),

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code
@@ -28,6 +26,7 @@ from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, P
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 CLIENT = "client-0"
 HELD_BACK = {
@@ -171,8 +170,8 @@ def aborts(outputs: list[Output]) -> list[tuple[int, Abort]]:
     return [(packet.envelope.round, message) for packet in packets if isinstance(message := packet.parse(), Abort)]
 
 
-@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
-@pytest.mark.parametrize("situation", EXPECTED)
+@cases("kind", MESSAGES.values())
+@cases("situation", EXPECTED)
 def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in(situation)
     client = federation.clients[CLIENT]
@@ -212,7 +211,7 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
         )
 
 
-@pytest.mark.parametrize("situation", [name for name in EXPECTED if name not in ("offline", "ended")])
+@cases("situation", [name for name in EXPECTED if name not in ("offline", "ended")])
 def test_an_abort_outside_of_a_round_ends_the_session(situation: str) -> None:
     federation = federation_in(situation)
     abort = Abort(code=Code.SHARES, detail="you are out", culprit=CLIENT)
@@ -221,10 +220,11 @@ def test_an_abort_outside_of_a_round_ends_the_session(situation: str) -> None:
     assert federation.clients[CLIENT].state is TrainingState.ENDED
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in MESSAGES.values() if kind not in (*OUTSIDE_ROUNDS, Abort, StartRound)]
+@cases(
+    "kind",
+    [kind for kind in MESSAGES.values() if kind not in (*OUTSIDE_ROUNDS, Abort, StartRound)],
 )
-@pytest.mark.parametrize("situation", ["await-round", "fetching-model", "aggregating"])
+@cases("situation", ["await-round", "fetching-model", "aggregating"])
 def test_messages_of_a_round_do_not_come_outside(situation: str, kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in(situation)
     outputs = federation.put(federation.forge(SERVER, CLIENT, said(federation, kind, plain_message), round=0))
@@ -234,7 +234,7 @@ def test_messages_of_a_round_do_not_come_outside(situation: str, kind: type[Mess
     assert federation.clients[CLIENT].state is TrainingState.ENDED
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OUTSIDE_ROUNDS if kind is not Resume])
+@cases("kind", [kind for kind in OUTSIDE_ROUNDS if kind is not Resume])
 def test_messages_of_no_round_do_not_come_in_one(kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in("training")
     outputs = federation.put(federation.forge(SERVER, CLIENT, said(federation, kind, plain_message), round=1))

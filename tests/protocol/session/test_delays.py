@@ -15,6 +15,7 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.messages import FetchVector, UnmaskShares
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Conduct, Parcel
+from tests.cases import cases
 
 DELAY = 0.25
 """Seconds; a number of which multiples are exact."""
@@ -60,21 +61,21 @@ def delays(clients: int, *, together: bool = False, slowest: float = SLOWEST, **
     return (last - first - slowest) / DELAY
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("active", 8), ("semi-honest", 6), ("none", 4)])
-@pytest.mark.parametrize("clients", [3, 8, 30])
+@cases(("mode", "expected"), [("active", 8), ("semi-honest", 6), ("none", 4)])
+@cases("clients", [3, 8, 30])
 def test_beyond_the_slowest_training(clients: int, mode: str, expected: int) -> None:
     assert delays(clients, mode=mode) == expected
 
 
-@pytest.mark.parametrize(("mode", "less"), [("active", 0), ("semi-honest", 2), ("none", 4)])
-@pytest.mark.parametrize(("clients", "expected"), [(3, 8), (8, 10), (30, 20)])
+@cases(("mode", "less"), [("active", 0), ("semi-honest", 2), ("none", 4)])
+@cases(("clients", "expected"), [(3, 8), (8, 10), (30, 20)])
 def test_where_all_have_trained_at_the_same_time(clients: int, expected: int, mode: str, less: int) -> None:
     """Some are invited and the others wait for their turn, which takes a round trip for every few of them."""
     assert delays(clients, mode=mode, together=True) == expected - less
 
 
-@pytest.mark.parametrize(("training", "more"), [(0.0, 2), (2 * DELAY, 0), (4 * DELAY, 0)])
-@pytest.mark.parametrize(("clients", "expected"), [(3, 8), (8, 10)])
+@cases(("training", "more"), [(0.0, 2), (2 * DELAY, 0), (4 * DELAY, 0)])
+@cases(("clients", "expected"), [(3, 8), (8, 10)])
 def test_keys_and_shares_take_a_round_trip_where_nobody_trains_as_long(
     clients: int, expected: int, training: float, more: int
 ) -> None:

@@ -11,6 +11,7 @@ from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.messages import FetchVector
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tests.cases import cases
 
 CLIENT = "client-0"
 
@@ -42,8 +43,9 @@ def test_a_hello_belongs_to_no_round() -> None:
     assert {parcel.packet.envelope.round for parcel in one.log if parcel.kind in ("hello", "welcome", "finish")} == {0}
 
 
-@pytest.mark.parametrize(
-    "said", [Abort(code=Code.LOCAL, detail="", culprit=""), Fetch(chunk=0)], ids=lambda said: said.TYPE
+@cases(
+    "said",
+    [Abort(code=Code.LOCAL, detail="", culprit=""), Fetch(chunk=0)],
 )
 def test_what_a_client_still_says_of_an_old_round_changes_nothing(said: Message) -> None:
     one = MemoryFederation(small_configuration(5), 5, rounds=2)

@@ -10,6 +10,7 @@ from tacit.protocol.session.presence import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
+from tests.cases import cases
 
 CLIENT = "client-0"
 
@@ -29,8 +30,8 @@ def greet(one: MemoryFederation, times: int) -> None:
         one.advance()
 
 
-@pytest.mark.parametrize("after", [0.0, 3.0])
-@pytest.mark.parametrize("hellos", range(1, HELLOS + 4))
+@cases("after", [0.0, 3.0])
+@cases("hellos", range(1, HELLOS + 4))
 def test_a_few_hellos_are_answered_at_once_and_then_one_from_time_to_time(hellos: int, after: float) -> None:
     one = federation()
     one.settle(until=after)
@@ -48,7 +49,7 @@ def test_a_few_hellos_are_answered_at_once_and_then_one_from_time_to_time(hellos
     assert one.server.presence.barred == set()
 
 
-@pytest.mark.parametrize("back", range(HELLOS + 2))
+@cases("back", range(HELLOS + 2))
 def test_hellos_come_back_up_to_so_many(back: int) -> None:
     one = federation()
     one.start(*one.roster.clients[1:])
@@ -96,7 +97,7 @@ def test_a_gathering_that_waits_for_it_goes_on_with_its_answer() -> None:
     assert one.outcome(RoundDone)[0].cohort == one.roster.clients
 
 
-@pytest.mark.parametrize("state", ["ended", "barred"])
+@cases("state", ["ended", "barred"])
 def test_who_is_out_for_good_waits_for_nothing(state: str) -> None:
     one = federation()
     one.rounds_left = 1

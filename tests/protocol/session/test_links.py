@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
@@ -18,6 +17,7 @@ from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.messages import MaskedInput, PeerShares
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 
 def federation(*, clients: int = 5, rounds: int = 1, **changes: object) -> MemoryFederation:
@@ -62,7 +62,7 @@ def test_a_late_client_joins_the_next_round() -> None:
     check_sums([first, second], one)
 
 
-@pytest.mark.parametrize("away", ["killed", "gave up"])
+@cases("away", ["killed", "gave up"])
 def test_a_client_comes_back_with_a_new_hello(away: str) -> None:
     """It is out of the round, is not told of its end, and is in the next."""
     one = federation(rounds=2)
@@ -86,7 +86,7 @@ def test_a_client_comes_back_with_a_new_hello(away: str) -> None:
     check_sums([first, second], one)
 
 
-@pytest.mark.parametrize("returns", [True, False])
+@cases("returns", [True, False])
 def test_a_lost_link(returns: bool) -> None:
     one = federation()
     one.idle = {"client-0"}
@@ -131,7 +131,7 @@ def test_who_is_cut_off_while_gathering_is_waited_for() -> None:
     assert one.outcome(Report, SERVER)[5].event == "left"
 
 
-@pytest.mark.parametrize("held_back", [None, Welcome, Chunk, PeerShares])
+@cases("held_back", [None, Welcome, Chunk, PeerShares])
 def test_a_lost_server_ends_every_client(held_back: type | None) -> None:
     """By the grace if the link tells, by a deadline if it does not."""
     one = federation()
@@ -160,7 +160,7 @@ def test_a_silent_server_ends_every_client() -> None:
         assert (ended.code, "no word from server" in ended.detail) == (Code.TIMEOUT, True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "code"),
     [
         ({"sequence": 7}, Code.SEQUENCE),
@@ -169,7 +169,7 @@ def test_a_silent_server_ends_every_client() -> None:
         ({"version": 1}, Code.VERSION),
     ],
 )
-@pytest.mark.parametrize("direction", ["to the server", "to the client"])
+@cases("direction", ["to the server", "to the client"])
 def test_a_broken_link(direction: str, change: dict[str, object], code: Code) -> None:
     """The server bars the client and goes on; the client ends and tells the server why."""
     one = federation()
@@ -191,7 +191,7 @@ def test_a_broken_link(direction: str, change: dict[str, object], code: Code) ->
     assert refused == ([code.name] if direction == "to the server" else [])
 
 
-@pytest.mark.parametrize("fault", ["replayed", "reordered", "lost"])
+@cases("fault", ["replayed", "reordered", "lost"])
 def test_messages_out_of_order(fault: str) -> None:
     one = federation()
     kept: list[Parcel] = []
@@ -218,7 +218,7 @@ def test_messages_out_of_order(fault: str) -> None:
     assert one.outcome(RoundDone)[0].survivors == one.roster.clients[1:]
 
 
-@pytest.mark.parametrize("fault", ["roster", "session", "sequence"])
+@cases("fault", ["roster", "session", "sequence"])
 def test_a_bad_hello(fault: str) -> None:
     one = federation()
     if fault == "roster":
@@ -242,7 +242,7 @@ def test_a_bad_hello(fault: str) -> None:
     assert [parcel.sender for parcel in one.log] == ["client-0", SERVER]
 
 
-@pytest.mark.parametrize("away", [GRACE - 1, GRACE + 1])
+@cases("away", [GRACE - 1, GRACE + 1])
 def test_a_round_begins_with_those_who_are_cut_off_for_the_moment(away: float) -> None:
     """They are in it if they are back within the grace."""
     one = federation(rounds=3)
@@ -262,7 +262,7 @@ def test_a_round_begins_with_those_who_are_cut_off_for_the_moment(away: float) -
     check_sums(one.outcome(RoundDone), one)
 
 
-@pytest.mark.parametrize("last", [EndRound(code=Code.THRESHOLD, detail=""), Finish()])
+@cases("last", [EndRound(code=Code.THRESHOLD, detail=""), Finish()])
 def test_the_secrets_of_a_round_are_forgotten_with_it(last: EndRound | Finish) -> None:
     one = federation()
     one.hook = silence(PeerShares)

@@ -13,6 +13,7 @@ from tacit.protocol.core.keys import new_keys
 from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
 from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted
 from tacit.simulate.world.secure_sum import SumError, secure_sum
+from tests.cases import cases
 
 NAMES = ("ann", "bob", "cid", "dan")
 SETTINGS = SumSettings(length=5, clip=2.0)
@@ -61,7 +62,7 @@ def test_vectors_without_names_are_those_of_numbered_clients() -> None:
     assert np.abs(found.values - [9.0, 0.0]).max() <= found.error_bound
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@cases("value", [np.nan, np.inf])
 def test_what_is_not_finite_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         secure_sum([[1.0], [value], [2.0]], clip=3.0)
@@ -183,7 +184,7 @@ def test_weights_are_summed_along_and_cost_no_range() -> None:
     assert np.allclose(server.outcome.mean, server.outcome.values / total)
 
 
-@pytest.mark.parametrize("weight", [0, -1, 6])
+@cases("weight", [0, -1, 6])
 def test_a_weight_out_of_range_is_refused(weight: int) -> None:
     own = client("ann", SumSettings(length=1, clip=1.0, max_weight=5))
     own.start(0.0)
@@ -201,8 +202,9 @@ def test_a_sum_is_of_a_part_of_the_roster() -> None:
         client("dan", settings)
 
 
-@pytest.mark.parametrize(
-    "clients", [("bob", "ann", "cid"), ("ann", "ann", "bob"), ("ann", "bob", "eve"), ("server", *NAMES)]
+@cases(
+    "clients",
+    [("bob", "ann", "cid"), ("ann", "ann", "bob"), ("ann", "bob", "eve"), ("server", *NAMES)],
 )
 def test_who_is_in_a_sum_is_of_the_roster_once_and_in_order(clients: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="each once and in this order"):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from msgspec import structs
 
 from tacit.protocol.core.errors import Code
@@ -21,6 +20,7 @@ from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 COUNTED: dict[str, Any] = {
     "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12, "min_contributors": 2, "enforce": "clients",
@@ -34,7 +34,7 @@ CELLS: dict[str, dict[str, Any]] = {
 }
 SECURE = [name for name in CELLS if name != "no secure sum"]
 CHEAT = "client-1"
-every_cell = pytest.mark.parametrize("cell", CELLS)
+every_cell = cases("cell", CELLS)
 
 
 class LearningFederation(MemoryFederation):
@@ -95,7 +95,7 @@ def check_whole(one: MemoryFederation, done: RoundDone, *members: str) -> None:
 
 
 @every_cell
-@pytest.mark.parametrize("spoiled", [1, 2])
+@cases("spoiled", [1, 2])
 def test_random_words_end_the_round_for_all_and_the_run_goes_on(cell: str, spoiled: int) -> None:
     """The sum opens, and is none of honest updates. Everybody is told, the model stays, and the next round is run."""
     one = federation(cell, rounds=3)
@@ -136,7 +136,7 @@ def test_random_counts_end_the_round_for_all_and_the_run_goes_on() -> None:
     check_entered_once(one)
 
 
-@pytest.mark.parametrize("cell", SECURE)
+@cases("cell", SECURE)
 def test_a_wrong_secret_bars_its_owner_and_the_round_is_repeated_without_it(cell: str) -> None:
     """client-1 shares another seed than it committed to: found when the sum is opened, which fails."""
     one = federation(cell)
@@ -222,7 +222,7 @@ def test_an_aborted_round_is_repeated_by_those_who_are_left(cell: str) -> None:
     assert {train.model for train in one.outcome(Train)} == {model}
 
 
-@pytest.mark.parametrize("cell", ["active", "two stages", "group key"])
+@cases("cell", ["active", "two stages", "group key"])
 def test_two_of_five_are_lost_while_the_sum_is_opened(cell: str) -> None:
     """Three have sent shares that open it, four are needed: the three of them go on from the same model."""
     one = federation(cell)

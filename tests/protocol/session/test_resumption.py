@@ -19,6 +19,7 @@ from tacit.protocol.session.tables import TrainingState
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import GRACE, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 CLIENT, CLIENTS, AWAY = "client-0", 4, 5.0
 KINDS: dict[str, dict[str, Any]] = {
@@ -85,22 +86,17 @@ def broken(one: MemoryFederation, moments: dict[int, bool]) -> MemoryFederation:
     return one.run()
 
 
-CASES = [
-    pytest.param(kind, number, after, id=f"{kind}-{number}-{name}-{'after' if after else 'before'}")
-    for kind in KINDS
-    for number, name in enumerate(said(kind))
-    for after in (False, True)
-]
-
-
-@pytest.mark.parametrize(("kind", "number", "after"), CASES)
-def test_a_link_that_breaks_at_any_message_costs_nobody_a_round(kind: str, number: int, after: bool) -> None:
+@cases(("kind", "number", "message"), lambda: [(kind, *each) for kind in KINDS for each in enumerate(said(kind))])
+@cases("after", [False, True])
+def test_a_link_that_breaks_at_any_message_costs_nobody_a_round(
+    kind: str, number: int, message: str, after: bool
+) -> None:
     one = broken(federation(kind), {number: after})
     assert sum(parcel.packet.kind is Hello and parcel.sender == CLIENT for parcel in one.log) == 1
     check_all(one)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_links_that_break_several_times_cost_nobody_a_round(seed: int) -> None:
     """Also before what was said again has arrived, and to several clients at a time."""
     one, random = federation("active"), Random(seed)
@@ -156,9 +152,16 @@ def test_what_waited_in_the_clients_queue_arrives_first_and_is_passed_over() -> 
     assert one.server.ignored > before
 
 
-@pytest.mark.parametrize("receiver", [SERVER, CLIENT])
-@pytest.mark.parametrize("sequence", [0, -1, 1], ids=["the first again", "the last again", "one left out"])
-@pytest.mark.parametrize("resumed", [False, True])
+@cases("receiver", [SERVER, CLIENT])
+@cases(
+    "sequence",
+    [
+        0,  # the first again
+        -1,  # the last again
+        1,  # one left out
+    ],
+)
+@cases("resumed", [False, True])
 def test_within_a_link_the_numbers_are_strict(receiver: str, sequence: int, *, resumed: bool) -> None:
     one, kind, seen = federation("active"), "share-keys" if receiver == SERVER else "peer-shares", list[Parcel]()
 
@@ -183,7 +186,7 @@ def test_within_a_link_the_numbers_are_strict(receiver: str, sequence: int, *, r
     assert [fields["code"] for fields in refused] == (["SEQUENCE"] if receiver == SERVER else [])
 
 
-@pytest.mark.parametrize("when", ["before the welcome", "in the round", "between rounds"])
+@cases("when", ["before the welcome", "in the round", "between rounds"])
 def test_a_link_that_is_away_for_longer_than_the_grace_costs_what_the_grace_says(when: str) -> None:
     """The client is told that it is gone as soon as it is back, says hello, and is in the next round."""
     kind = {"before the welcome": "hello", "in the round": "share-keys", "between rounds": "end-round"}[when]
@@ -211,7 +214,7 @@ def test_a_link_that_is_away_for_longer_than_the_grace_costs_what_the_grace_says
     assert [report for report in one.outcome(Report) if report.event == "refused"] == []
 
 
-@pytest.mark.parametrize(("clip", "code"), [(0.5, None), (2.0, Code.POLICY)])
+@cases(("clip", "code"), [(0.5, None), (2.0, Code.POLICY)])
 def test_another_configuration_at_the_second_hello_is_judged_like_a_first_one(clip: float, code: Code | None) -> None:
     one, welcomed, other = federation("active"), 0, MemoryFederation(small_configuration(CLIENTS, clip=clip), CLIENTS)
     other.start(CLIENT)
@@ -255,7 +258,7 @@ def test_a_server_that_falls_silent_when_its_link_came_back_is_given_one_more_ti
     assert one.ended(CLIENT) == Ended(Code.TIMEOUT, "no word from server while it was to await the server's welcome")
 
 
-@pytest.mark.parametrize("side", ["server", "client"])
+@cases("side", ["server", "client"])
 def test_what_is_not_kept_any_more_ends_the_conversation_and_nothing_else(
     side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

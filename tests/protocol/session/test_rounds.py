@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
@@ -16,6 +15,7 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 
 def federation(*, clients: int = 5, rounds: int = 1, **changes: object) -> MemoryFederation:
@@ -28,7 +28,7 @@ def check_sums(done: list[RoundDone], one: MemoryFederation) -> None:
         np.testing.assert_array_equal(round.total, one.plain_sum(round))
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@cases("mode", ["active", "semi-honest"])
 def test_rounds_follow_each_other(mode: str) -> None:
     one = federation(rounds=3, mode=mode).run()
     done = one.outcome(RoundDone)
@@ -53,7 +53,7 @@ def test_the_same_randomness_gives_the_same_bytes() -> None:
     assert not {parcel.frames for parcel in first.log} & {parcel.frames for parcel in other.log}
 
 
-@pytest.mark.parametrize("parameters", [CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1, 5 * CHUNK_BYTES // 4 + 7])
+@cases("parameters", [CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1, 5 * CHUNK_BYTES // 4 + 7])
 def test_models_of_several_chunks(parameters: int) -> None:
     one = federation(clients=3, parameters=parameters).run()
     check_sums(one.outcome(RoundDone), one)

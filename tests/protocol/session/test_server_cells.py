@@ -25,6 +25,7 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 CLIENT = "client-0"
 SITUATIONS = ("gathering", "keying", "in-round", "between-rounds", "distributing", "ended")
@@ -108,8 +109,8 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
-@pytest.mark.parametrize("situation", SITUATIONS)
+@cases("kind", MESSAGES.values())
+@cases("situation", SITUATIONS)
 def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in(situation)
     server = federation.server
@@ -166,7 +167,7 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
         assert [type(message) for _, message in told] == [Welcome, *[StartKey] * (situation == "keying")]
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
+@cases("situation", SITUATIONS)
 def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None:
     """An Abort within a round that is over already comes too late to mean anything."""
     federation = federation_in(situation)
@@ -184,7 +185,7 @@ def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None
         assert federation.outcome(RoundDone)[-1].cohort == federation.roster.clients
 
 
-@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+@cases("kind", MESSAGES.values())
 def test_who_has_not_said_hello_is_not_heard(kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in("gathering")
     message = said(federation, kind, plain_message)
@@ -193,7 +194,7 @@ def test_who_has_not_said_hello_is_not_heard(kind: type[Message], plain_message:
     assert (outputs == []) == (kind not in (Hello, Resume))
 
 
-@pytest.mark.parametrize("sender", ["server", "stranger"])
+@cases("sender", ["server", "stranger"])
 def test_only_clients_are_heard(sender: str) -> None:
     federation = federation_in("gathering")
     hello = Hello(roster=federation.roster.hash)
@@ -202,14 +203,14 @@ def test_only_clients_are_heard(sender: str) -> None:
     assert federation.server.ignored == 1
 
 
-@pytest.mark.parametrize("kind", OF_A_ROUND)
+@cases("kind", OF_A_ROUND)
 def test_messages_of_a_round_to_come(kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in("in-round")
     outputs = federation.put(federation.forge(CLIENT, SERVER, said(federation, kind, plain_message), round=2))
     assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SESSION")
 
 
-@pytest.mark.parametrize("kind", [*OF_A_ROUND, Abort])
+@cases("kind", [*OF_A_ROUND, Abort])
 def test_messages_of_a_former_round_are_ignored(kind: type[Message], plain_message: Callable) -> None:
     federation = MemoryFederation(small_configuration(5), 5, rounds=2)
     federation.idle = set()
@@ -230,7 +231,7 @@ def test_chunks_beyond_the_model() -> None:
     assert "chunk 1 is beyond the end" in str(outputs[0])
 
 
-@pytest.mark.parametrize("situation", [name for name in SITUATIONS if name != "between-rounds"])
+@cases("situation", [name for name in SITUATIONS if name != "between-rounds"])
 def test_the_shell_goes_on_only_between_rounds(situation: str) -> None:
     server = federation_in(situation).server
     with pytest.raises(LocalProtocolError, match=f"cannot start the next round in state {server.state.name}"):

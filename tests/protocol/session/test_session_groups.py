@@ -22,6 +22,7 @@ from tacit.protocol.sum.messages import MaskedInput
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
+from tests.cases import cases
 
 PAIRS = (1, 1, 2, 2, 3, 3)
 STAGES = {"enforce": "clients", "min_contributors": 2, "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12}
@@ -52,14 +53,14 @@ def regrouped(roster: Roster, groups: Sequence[int]) -> Roster:
     return Roster(tuple(replace(member, group=numbers.get(member.name, 0)) for member in roster.members))
 
 
-@pytest.mark.parametrize("changes", [{}, {"mode": "semi-honest"}, STAGES, {"group_key": True}], ids=str)
+@cases("changes", [{}, {"mode": "semi-honest"}, STAGES, {"group_key": True}])
 def test_rounds_of_all_groups(changes: dict[str, Any]) -> None:
     one = federation(rounds=2, **changes).run()
     check_sums(one, one.roster.clients, one.roster.clients)
     assert one.ended(SERVER) == Ended(None, "all rounds are done")
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@cases("mode", ["active", "semi-honest"])
 def test_who_is_lost_takes_its_group_out_of_one_sum(mode: str) -> None:
     """The other of its group is told like everybody, and both are in the next round."""
     one = federation(rounds=2, mode=mode)
@@ -84,7 +85,7 @@ def test_who_is_lost_takes_its_group_out_of_one_sum(mode: str) -> None:
     assert [r.fields for r in one.outcome(Report, SERVER) if r.event == "left-out"] == [{"members": ["client-3"]}]
 
 
-@pytest.mark.parametrize("changes", [{}, {"group_key": True}], ids=str)
+@cases("changes", [{}, {"group_key": True}])
 def test_a_round_takes_those_whose_groups_are_there(changes: dict[str, Any]) -> None:
     one = federation(rounds=1, **changes)
     one.start(*names(0, 1, 2, 4, 5))
@@ -130,8 +131,8 @@ def test_a_barred_member_keeps_its_group_out_for_the_session() -> None:
 CUT = [(0, 1, 2, 4, 5), (0, 2, 3, 4, 5), (0, 1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("cohort", CUT, ids=str)
-@pytest.mark.parametrize("kind", [StartRound, StartSecondStage, StartKey])
+@cases("cohort", CUT)
+@cases("kind", [StartRound, StartSecondStage, StartKey])
 def test_a_cohort_that_cuts_a_group_is_refused(kind: Any, cohort: tuple[int, ...]) -> None:
     """By whoever is told so; an honest round follows where the session goes on."""
     changes = STAGES if kind is StartSecondStage else {"group_key": kind is StartKey}
@@ -176,7 +177,7 @@ def test_stage_two_takes_the_groups_of_which_nobody_was_lost_in_stage_one() -> N
     assert one.outcome(RoundOver, "client-5")[0].code is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("groups", "changes", "why"),
     [
         (PAIRS, {"corrupt": 0.33, "dropout": 0.33}, "a group of 2 clients, of 6 of whom 1 may collude .* at least 3"),
@@ -194,7 +195,7 @@ def test_groups_with_which_no_client_could_be_lost_are_refused_before_anything(
         federation(groups, **changes)
 
 
-@pytest.mark.parametrize("clients", [8, 20, 100, 1000])
+@cases("clients", [8, 20, 100, 1000])
 def test_with_the_default_fractions_no_groups_fit(clients: int) -> None:
     configuration = small_configuration(clients, corrupt=0.33, dropout=0.33)
     for size in range(1, clients + 1):
@@ -202,7 +203,7 @@ def test_with_the_default_fractions_no_groups_fit(clients: int) -> None:
             configuration.check_groups([size] * (clients // size), clients // size * size, 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("clients", "size", "corrupt", "dropout"),
     [(12, 3, 0.1, 0.33), (6, 2, 0.05, 0.34), (20, 4, 0.1, 0.2), (100, 12, 0.1, 0.2), (1000, 52, 0.05, 0.1)],
 )
@@ -231,8 +232,8 @@ def test_a_group_too_small_for_what_may_collude_is_refused_by_every_client() -> 
         assert "a group of 2 clients; with corrupt = 0.2 of 6 clients a group needs at least 3" in ended.detail
 
 
-@pytest.mark.parametrize(("clients", "dropout"), [(6, 0.34), (12, 0.5), (24, 0.4)])
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@cases(("clients", "dropout"), [(6, 0.34), (12, 0.5), (24, 0.4)])
+@cases("mode", ["active", "semi-honest"])
 def test_what_may_be_missing_from_a_sum_is_what_counts_and_coordinated_weights_spare(
     mode: Any, clients: int, dropout: float
 ) -> None:
@@ -288,7 +289,13 @@ def test_a_client_keeps_to_its_group_until_its_owner_accepts_another() -> None:
     assert ended.code is Code.POLICY
 
 
-@pytest.mark.parametrize(("before", "after"), [(PAIRS, (0,) * 6), ((0,) * 6, PAIRS)], ids=["left", "begun"])
+@cases(
+    ("before", "after"),
+    [
+        (PAIRS, (0,) * 6),  # left
+        ((0,) * 6, PAIRS),  # begun
+    ],
+)
 def test_to_have_no_group_is_a_group_too(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     one = federation(before).run()
     restarted(one, after)
@@ -315,7 +322,7 @@ def test_a_group_is_who_is_in_it_by_their_keys() -> None:
 ENTRY = JournalEntry(session=bytes(32), round=1, stage=1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "group"),
     [
         ([], None),

@@ -24,6 +24,7 @@ from tacit.protocol.sum.sharing import (
 from tacit.protocol.sum.transcript import complaint_signed, packet_signed, pairwise_mask, survivors_signed
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 
 OTHER = bytes(range(32))
@@ -61,29 +62,29 @@ def test_a_packet_opens_for_its_holder() -> None:
     assert repr(held) == "HeldShares(<secret>)"
 
 
-@pytest.mark.parametrize(
+@cases(
     "packet",
     [
-        sealed_packet(agreement=replace(agreement(), round=1)),
-        sealed_packet(adverts_digest=OTHER),
-        sealed_packet(owner=2),
+        sealed_packet(agreement=replace(agreement(), round=1)),  # round
+        sealed_packet(adverts_digest=OTHER),  # list of keys
+        sealed_packet(owner=2),  # owner
     ],
-    ids=["round", "list of keys", "owner"],
 )
 def test_a_packet_made_for_something_else_does_not_open(packet: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="SHARES"):
         opened(packet)
 
 
-@pytest.mark.parametrize(
-    "change", [{"holder": 4}, {"owner": 2}, {"owner": 3, "holder": 1}, {"owner_key": HOLDER.public}]
+@cases(
+    "change",
+    [{"holder": 4}, {"owner": 2}, {"owner": 3, "holder": 1}, {"owner_key": HOLDER.public}],
 )
 def test_a_packet_does_not_open_as_another(change: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError, match="SHARES"):
         opened(sealed_packet(), **change)
 
 
-@pytest.mark.parametrize("place", [0, 32], ids=["key share", "seed share"])
+@cases("place", [0, 32])
 def test_an_owner_who_commits_to_another_share_is_found_out(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The owner knows the sealing key, so the seal itself is good.
     def seal_with_other_commitments(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:

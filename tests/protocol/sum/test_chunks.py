@@ -18,6 +18,7 @@ from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
 from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -38,8 +39,8 @@ def code_of_drop(run: MemorySum, name: str) -> Code:
     return next(drop.code for drop in run.server.drops if drop.member == name)
 
 
-@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 32, 100])
-@pytest.mark.parametrize("ring_bits", [8, 20, 32, 64])
+@cases("length", [0, 1, 15, 16, 17, 32, 100])
+@cases("ring_bits", [8, 20, 32, 64])
 def test_every_width_and_length(ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 128)
     run = memory_sum(3, active=False, length=length, ring_bits=ring_bits)
@@ -50,7 +51,7 @@ def test_every_width_and_length(ring_bits: int, length: int, summed: ExactSum, m
     assert sum(delivery.kind == "vector-chunk" for delivery in run.log) == (3 * chunks if chunks > 1 else 0)
 
 
-@pytest.mark.parametrize("ring_bits", [24, 32])
+@cases("ring_bits", [24, 32])
 def test_the_real_size_of_chunks(ring_bits: int, summed: ExactSum) -> None:
     run = memory_sum(3, active=True, length=2 * (CHUNK_BYTES // (ring_bits // 8)) + 1, ring_bits=ring_bits)
     run.run()
@@ -61,8 +62,8 @@ def test_the_real_size_of_chunks(ring_bits: int, summed: ExactSum) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "silent"])
-@pytest.mark.parametrize("sent", range(CHUNKS + 1))
+@cases("noticed", [True, False])
+@cases("sent", range(CHUNKS + 1))
 def test_a_client_that_vanishes_in_the_middle_leaves_no_trace(sent: int, noticed: bool, summed: ExactSum) -> None:
     run = memory_sum(4, active=False, length=LENGTH)
 
@@ -112,7 +113,7 @@ def test_few_upload_at_a_time_and_each_within_its_window(summed: ExactSum) -> No
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("waiting", [True, False], ids=["waiting for their turn", "uploading"])
+@cases("waiting", [True, False])
 def test_who_leaves_gives_its_turn_to_the_next(waiting: bool, summed: ExactSum) -> None:
     # Ten clients, of whom six are enough; four leave in the middle, and with them all who upload or all but two of
     # those who wait.
@@ -134,7 +135,7 @@ def test_who_leaves_gives_its_turn_to_the_next(waiting: bool, summed: ExactSum) 
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("name", ["c0", f"c{UPLOADS}"], ids=["uploading", "waiting for its turn"])
+@cases("name", ["c0", f"c{UPLOADS}"])
 def test_a_vector_announced_twice_is_fetched_once(name: str, summed: ExactSum) -> None:
     run = memory_sum(UPLOADS + 3, active=False, length=LENGTH)
     run.hook = lambda d: [d, d] if (d.sender, d.kind) == (name, "masked-input") else [d]
@@ -210,7 +211,7 @@ def chunk_replaced(run: MemorySum, chunk: int, replacement: VectorChunk, payload
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(("due", "sent"), [(0, 1), (0, CHUNKS), (3, 2), (3, 4), (CHUNKS - 1, 0), (CHUNKS - 1, CHUNKS)])
+@cases(("due", "sent"), [(0, 1), (0, CHUNKS), (3, 2), (3, 4), (CHUNKS - 1, 0), (CHUNKS - 1, CHUNKS)])
 def test_a_chunk_out_of_turn_excludes_its_sender(due: int, sent: int, summed: ExactSum) -> None:
     run = memory_sum(4, active=False, length=LENGTH)
     chunk_replaced(run, due, VectorChunk(chunk=sent), bytes(4 * (5 if sent == CHUNKS - 1 else CHUNK_WORDS)))
@@ -220,8 +221,8 @@ def test_a_chunk_out_of_turn_excludes_its_sender(due: int, sent: int, summed: Ex
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("chunk", [0, 3, CHUNKS - 1])
-@pytest.mark.parametrize("surplus", [-4, -1, 1, 4, None])
+@cases("chunk", [0, 3, CHUNKS - 1])
+@cases("surplus", [-4, -1, 1, 4, None])
 def test_a_chunk_of_another_length_excludes_its_sender(chunk: int, surplus: int | None, summed: ExactSum) -> None:
     run = memory_sum(4, active=False, length=LENGTH)
     right = 4 * (5 if chunk == CHUNKS - 1 else CHUNK_WORDS)
@@ -232,7 +233,7 @@ def test_a_chunk_of_another_length_excludes_its_sender(chunk: int, surplus: int 
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("length", [5, 40], ids=["whole", "chunked"])
+@cases("length", [5, 40])
 def test_a_word_outside_the_ring_excludes_its_sender(length: int, summed: ExactSum) -> None:
     run = memory_sum(4, active=False, length=length, ring_bits=20)
 
@@ -265,7 +266,7 @@ def test_a_chunk_before_its_turn_excludes_its_sender(summed: ExactSum) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("length", [5, LENGTH], ids=["announced only", "whole at once"])
+@cases("length", [5, LENGTH])
 def test_a_vector_in_the_other_form_excludes_its_sender(length: int, summed: ExactSum) -> None:
     run = memory_sum(4, active=False, length=length)
 
@@ -288,7 +289,7 @@ def masking_client(run: MemorySum) -> AggregationClient:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(("length", "chunk"), [(LENGTH, CHUNKS), (LENGTH, 2**31), (5, 0), (5, 1), (16, 0)])
+@cases(("length", "chunk"), [(LENGTH, CHUNKS), (LENGTH, 2**31), (5, 0), (5, 1), (16, 0)])
 def test_a_client_refuses_to_send_what_its_vector_does_not_have(length: int, chunk: int) -> None:
     run = memory_sum(3, active=False, length=length)
     client = masking_client(run)

@@ -22,6 +22,7 @@ from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -73,7 +74,7 @@ def test_there_are_thirty_six_messages() -> None:
     assert len(MESSAGES) == 36
 
 
-@pytest.mark.parametrize("mode", MODES)
+@cases("mode", MODES)
 def test_the_table_says_what_is_written_here(mode: str) -> None:
     table: Any = CLIENT_TABLES[mode]
 
@@ -156,7 +157,7 @@ SECRETS = {
 five masks, for which keys and seed are done with."""
 
 
-@pytest.mark.parametrize(("mode", "state"), REACHABLE)
+@cases(("mode", "state"), REACHABLE)
 def test_every_message_to_a_client(mode: str, state: str, audit: Audit) -> None:
     for kind in MESSAGES:
         run, client = client_in(mode, state)
@@ -192,7 +193,7 @@ def test_every_message_to_a_client(mode: str, state: str, audit: Audit) -> None:
         assert survivors.survivors == tuple(run.agreement.cohort[0 if in_sum else 1 :])
 
 
-@pytest.mark.parametrize(("mode", "state"), REACHABLE)
+@cases(("mode", "state"), REACHABLE)
 def test_every_trigger_on_a_client(mode: str, state: str) -> None:
     row = CLIENT[mode][state]
     _, client = client_in(mode, state)
@@ -232,7 +233,7 @@ def test_every_trigger_on_a_client(mode: str, state: str) -> None:
             client.contribute(run.vectors["c0"], 0.0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@cases("mode", MODES)
 def test_genuine_messages_take_every_legal_row(
     mode: str, audit: Audit, spoil: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from tacit.protocol.sum.configuration import Configuration, Mode, Policy
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import small_configuration
+from tests.cases import cases
 
 KNOWN_PLAINTEXT = {"encrypted": True, "group_key": True, "initial_model": "server"}
 
@@ -23,7 +24,7 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
     assert Policy().check_cohort(small_configuration(5), 5) == GraphParameters(neighbours=4, threshold=4)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("policy", "proposal", "refusal"),
     [
         ({}, {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
@@ -60,7 +61,7 @@ def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, 
     assert refusal in caught.value.detail
 
 
-@pytest.mark.parametrize(
+@cases(
     ("policy", "proposal"),
     [
         ({"modes": ("active", "semi-honest")}, {"mode": "semi-honest"}),
@@ -78,7 +79,7 @@ def test_proposals_within_the_policy(policy: dict[str, Any], proposal: dict[str,
     Policy(**policy).check(small_configuration(5, **proposal))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("policy", "proposal", "cohort", "refusal"),
     [
         ({}, {}, 2, "cohort = 2; this client's policy accepts 3 to 5 clients"),
@@ -99,14 +100,14 @@ def test_cohorts_below_the_policy(policy: dict[str, Any], proposal: dict[str, An
     assert refusal in caught.value.detail
 
 
-@pytest.mark.parametrize(("mode", "threshold"), [("active", 4), ("active", 5), ("semi-honest", 3), ("semi-honest", 5)])
+@cases(("mode", "threshold"), [("active", 4), ("active", 5), ("semi-honest", 3), ("semi-honest", 5)])
 def test_thresholds_within_the_policy(mode: Any, threshold: int) -> None:
     configuration = small_configuration(5, mode=mode, threshold=threshold)
     assert Policy(modes=(mode,)).check_cohort(configuration, 5).threshold == threshold
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("floor", range(7))
+@cases("mode", ["active", "semi-honest"])
+@cases("floor", range(7))
 def test_the_higher_of_floor_and_rule_counts(mode: Any, floor: int) -> None:
     """For every threshold that a server may propose."""
     policy, rule = Policy(modes=(mode,), threshold_floor=floor), small_configuration(5, mode=mode).parameters(5)
@@ -167,7 +168,7 @@ def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
                 Policy().check_cohort(configuration, 100)
 
 
-@pytest.mark.parametrize(("threshold", "accepted"), [(2, True), (3, False), (4, False)])
+@cases(("threshold", "accepted"), [(2, True), (3, False), (4, False)])
 def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: bool) -> None:
     """Four clients on a ring: nobody holds a share of its own, or of who stands opposite."""
     settings: dict[str, Any] = {"graph": "regular", "mode": "semi-honest", "corrupt": 0.0, "dropout": 0.0}
@@ -181,8 +182,8 @@ def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: b
             policy.check_cohort(configuration, 4)
 
 
-@pytest.mark.parametrize("form", WeightForm)
-@pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
+@cases("form", WeightForm)
+@cases("mode", ["active", "semi-honest", "none"])
 def test_zeros_are_skipped_where_the_server_sees_whole_tensors_missing_anyway(mode: Mode, form: WeightForm) -> None:
     """No server talks a client into it elsewhere: such a configuration is malformed."""
     plain = small_configuration(5, mode=mode, form=form)

@@ -9,6 +9,7 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import small_configuration
+from tests.cases import cases
 
 
 def accepted(kind: type[Any], **changes: Any) -> bool:
@@ -22,7 +23,7 @@ def accepted(kind: type[Any], **changes: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "field", "smallest", "largest"),
     [
         (Configuration, "threshold", 0, 10_000),
@@ -42,7 +43,7 @@ def test_whole_numbers(kind: type[Any], field: str, smallest: int, largest: int)
         assert accepted(kind, **{field: number}) is (smallest <= number <= largest)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "field", "inside", "outside"),
     [
         (Configuration, "corrupt", (0.0, 0.999), (-0.001, 1.0)),
@@ -59,7 +60,7 @@ def test_real_numbers(kind: type[Any], field: str, inside: tuple[float, ...], ou
     assert [accepted(kind, **{field: number}) for number in outside] == [False] * len(outside)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "field", "inside", "outside"),
     [
         (Configuration, "tensor_sizes", ([1], [2**40], [1] * 100_000), ([0], [2**40 + 1], [1] * 100_001)),
@@ -73,7 +74,7 @@ def test_lists(kind: type[Any], field: str, inside: tuple[Any, ...], outside: tu
     assert [accepted(kind, **{field: values}) for values in outside] == [False] * len(outside)
 
 
-@pytest.mark.parametrize("kind", [Configuration, Policy])
+@cases("kind", [Configuration, Policy])
 def test_what_nobody_knows_is_refused(kind: type[Any]) -> None:
     assert accepted(kind)
     assert not accepted(kind, other=1)
@@ -103,7 +104,7 @@ def test_defaults() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "text"),
     [
         ({"encrypted": True}, "an encrypted model needs a group key"),

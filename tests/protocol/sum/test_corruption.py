@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -56,9 +56,9 @@ def play(active: bool, position: int, changed: Delivery) -> MemorySum:
     return run
 
 
-@pytest.mark.parametrize("kind", ["advertise-keys", "peer-keys", "share-keys", "peer-shares", "masked-input",
+@cases("kind", ["advertise-keys", "peer-keys", "share-keys", "peer-shares", "masked-input",
                                   "survivors", "confirm-survivors", "unmask-request", "unmask-shares"])  # fmt: skip
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+@cases("active", [True, False])
 def test_every_field_of_every_message(active: bool, kind: str, audit: Audit) -> None:
     # The first and the last member are as different as members get; c1 stands for the middle.
     messages = [
@@ -83,7 +83,7 @@ def test_every_field_of_every_message(active: bool, kind: str, audit: Audit) -> 
                 assert isinstance(aborted.code, Code)
 
 
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+@cases("active", [True, False])
 def test_only_the_vector_itself_is_taken_as_it_is(active: bool) -> None:
     # A client may contribute what it likes; that nobody else changes it on the way is the link's part. A flipped bit
     # is in the sum as that bit, and nowhere else.

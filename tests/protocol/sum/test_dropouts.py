@@ -13,6 +13,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -105,8 +106,8 @@ def multisets(active: bool) -> Iterable[Schedule]:
     return (renamed(schedule, number) for number, schedule in enumerate(schedules))
 
 
-@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "silent"])
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+@cases("noticed", [True, False])
+@cases("active", [True, False])
 def test_every_schedule_up_to_renaming(active: bool, noticed: bool, audit: Audit, opened: Opened) -> None:
     for schedule in multisets(active):
         run = play(schedule, active=active, noticed=noticed)
@@ -114,8 +115,8 @@ def test_every_schedule_up_to_renaming(active: bool, noticed: bool, audit: Audit
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "silent"])
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+@cases("noticed", [True, False])
+@cases("active", [True, False])
 def test_every_schedule(active: bool, noticed: bool, audit: Audit, opened: Opened) -> None:
     for schedule in product(range(len(PHASES[active]) + 1), repeat=CLIENTS):
         run = play(schedule, active=active, noticed=noticed)
@@ -131,7 +132,7 @@ def test_who_answered_is_neither_waited_for_nor_out() -> None:
     assert len(run.server.waiting) == 3
 
 
-@pytest.mark.parametrize("gone", ["c0", "c1"])
+@cases("gone", ["c0", "c1"])
 def test_a_long_vector_that_its_group_keeps_out_is_not_waited_for(gone: str) -> None:
     """It would have been fetched when the last of its group was ready; that one is gone, before or after it was."""
     run = memory_sum(4, active=False, groups=((0, 1), (2, 3)), length=200_000, ring_bits=64)

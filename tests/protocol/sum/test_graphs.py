@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.members import decode_members, encode_members
@@ -23,6 +22,7 @@ from tacit.protocol.sum.neighbourhood import Graph, choose_holders, read_choices
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.secagg.graph import GraphParameters, regular_parameters, ring_order
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.secagg.harary import ring_neighbours
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -46,7 +46,7 @@ def adverts_told(run: MemorySum, receiver: str) -> tuple[PeerKeys, dict[int, Adv
     return message, split_adverts(run.agreement, message.adverts, included)
 
 
-modes = pytest.mark.parametrize("active", [True, False], ids=["chosen", "ring"])
+modes = cases("active", [True, False])
 
 
 @modes
@@ -111,7 +111,7 @@ def test_the_ring_depends_on_agreement_and_adverts() -> None:
 
 
 @modes
-@pytest.mark.parametrize("kind", ["advertise-keys", "share-keys", "masked-input", "confirm-survivors", "unmask-shares"])
+@cases("kind", ["advertise-keys", "share-keys", "masked-input", "confirm-survivors", "unmask-shares"])
 def test_a_few_drop_out_in_any_phase(kind: str, active: bool, summed: ExactSum) -> None:
     if kind == "confirm-survivors" and not active:
         kind = "unmask-shares"
@@ -210,7 +210,7 @@ def other_choices(run: MemorySum, message: PeerKeys, adverts: dict[int, Advert])
     return rewritten(run, message, {**adverts, other: replace(adverts[other], choices=choices)})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "active", "code"),
     [
         (neighbour_withheld, True, Code.MEMBERS),
@@ -281,7 +281,7 @@ def test_signers_are_surviving_neighbours(summed: ExactSum) -> None:
     assert VICTIM in summed(run).survivors
 
 
-@pytest.mark.parametrize("active", [True, False])
+@cases("active", [True, False])
 def test_a_regular_graph_opens_no_sum_of_fewer_than_the_tolerated_dropouts_leave(
     active: bool, summed: ExactSum
 ) -> None:
@@ -301,7 +301,7 @@ def test_a_regular_graph_opens_no_sum_of_fewer_than_the_tolerated_dropouts_leave
             assert (aborted.code, "only 17 clients sent a vector; 18 are" in aborted.detail) == (Code.THRESHOLD, True)
 
 
-@pytest.mark.parametrize("active", [True, False])
+@cases("active", [True, False])
 def test_a_client_opens_no_sum_of_fewer_either(active: bool) -> None:
     run = memory_sum(20, active=active, parameters=GraphParameters(neighbours=6, threshold=4))
     run = MemorySum(replace(run.agreement, fewest_survivors=18), run.signing, run.vectors, run.streams)
@@ -336,7 +336,7 @@ BAD_CHOICES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_CHOICES)
+@cases("name", BAD_CHOICES)
 def test_bad_choices_are_refused(name: str, summed: ExactSum) -> None:
     run = memory_sum(10, active=True, parameters=FOUR)
 
@@ -378,7 +378,7 @@ def test_records_of_a_chosen_graph_hold_the_choices() -> None:
     assert record_bytes(memory_sum(10, active=False, parameters=FOUR).agreement) == 64
 
 
-@pytest.mark.parametrize(("clients", "gone", "masks"), [(7, 0, 5), (6, 0, 5), (7, 2, 5), (7, 3, 4)])
+@cases(("clients", "gone", "masks"), [(7, 0, 5), (6, 0, 5), (7, 2, 5), (7, 3, 4)])
 def test_a_ring_of_fewer_than_there_were_to_be(clients: int, gone: int, masks: int) -> None:
     """Four neighbours each; where fewer are left, all the others, and nobody twice."""
     run = memory_sum(clients, active=False, parameters=GraphParameters(4, 3))

@@ -20,6 +20,7 @@ from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted
 from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.vector_sum import VectorSum
 from tacit.secagg.graph import GraphParameters
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -33,7 +34,7 @@ PHASES = {
 }
 VECTOR = 2
 """Place of the phase in which vectors are sent."""
-modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+modes = cases("active", [True, False])
 
 
 def of(size: int, clients: int) -> Groups:
@@ -56,7 +57,7 @@ def play(run: MemorySum, last_words: dict[str, str]) -> MemorySum:
 
 
 @modes
-@pytest.mark.parametrize("groups", [((0, 2), (1, 3)), ((0, 4), (1, 2, 3))], ids=str)
+@cases("groups", [((0, 2), (1, 3)), ((0, 4), (1, 2, 3))])
 def test_every_loss_up_to_renaming_takes_whole_groups(
     active: bool, groups: Groups, audit: Audit, opened: Opened
 ) -> None:
@@ -137,7 +138,7 @@ TOLD = [(4, 5), (0,), (0, 1, 2, 3, 4), (3, 4, 5), (0, 1, 2), range(6), (0, 1, 2,
 
 
 @modes
-@pytest.mark.parametrize("told", TOLD, ids=lambda told: "".join(map(str, told)) or "none")
+@cases("told", TOLD)
 def test_survivors_that_cut_a_group_are_refused(active: bool, told: tuple[int, ...]) -> None:
     """c0 is told it as the survivors: in active mode it signs, in semi-honest mode it opens, whole groups alone."""
     run = memory_sum(6, active=active, groups=of(3, 6), fewest_survivors=3)
@@ -190,7 +191,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("turn", range(4))
+@cases("turn", range(4))
 def test_long_vectors_are_fetched_group_by_group(turn: int, summed: ExactSum) -> None:
     """Whatever the order in which members are ready: one group after the other, as they were ready."""
     run = memory_sum(12, active=False, groups=of(3, 12), fewest_survivors=3, length=LENGTH)
@@ -214,8 +215,8 @@ def test_long_vectors_are_fetched_group_by_group(turn: int, summed: ExactSum) ->
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("sent", range(8))
-@pytest.mark.parametrize("who", ["c0", "c5"])
+@cases("sent", range(8))
+@cases("who", ["c0", "c5"])
 def test_who_vanishes_while_it_uploads_takes_its_group_out_and_nobody_else(
     who: str, sent: int, summed: ExactSum
 ) -> None:
@@ -254,7 +255,7 @@ def test_a_vector_that_came_counts_although_its_sender_goes_before_its_group_is_
     assert [(drop.member, drop.included) for drop in run.server.drops] == [("c0", True)]
 
 
-@pytest.mark.parametrize(("size", "most"), [(50, 4 * UPLOADS + 1), (1, 2 * UPLOADS + 1)])
+@cases(("size", "most"), [(50, 4 * UPLOADS + 1), (1, 2 * UPLOADS + 1)])
 def test_memory_does_not_grow_with_the_clients(size: int, most: int) -> None:
     """A thousand clients in groups or without upload, some of whom stall or are invited: so many vectors, no more."""
     clients, length = 1000, 2**18 + 16
@@ -311,7 +312,7 @@ def test_group_of_and_the_fewest() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("silent", ["never ready", "stalls"])
+@cases("silent", ["never ready", "stalls"])
 def test_who_is_late_takes_its_group_out_and_the_rest_of_it_is_not_late(silent: str, summed: ExactSum) -> None:
     """c4 says nothing when its vector should be ready, or sends no chunk; c3 and c5 answer all the same."""
     run = memory_sum(12, active=True, groups=of(3, 12), fewest_survivors=9, length=LENGTH)

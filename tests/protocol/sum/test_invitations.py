@@ -13,6 +13,7 @@ from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -21,7 +22,7 @@ CHUNK_WORDS = 16
 CHUNKS = 7
 PHASE, TRAIN = 10.0, 100.0
 """Seconds that memory_sum allows."""
-modes = pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
+modes = cases("mode", ["active", "semi-honest", "none"])
 
 
 @pytest.fixture(autouse=True)
@@ -141,8 +142,8 @@ def test_of_a_group_the_last_one_is_invited_and_the_others_do_not_wait_for_it(su
 
 
 @modes
-@pytest.mark.parametrize("ready", [True, False], ids=["ready", "training"])
-@pytest.mark.parametrize("chunks", [[1], [0, 0], [0, 1, 3], [0, 1, 2, 3, 4, 5, 5], [CHUNKS], [2**31]])
+@cases("ready", [True, False])
+@cases("chunks", [[1], [0, 0], [0, 1, 3], [0, 1, 2, 3, 4, 5, 5], [CHUNKS], [2**31]])
 def test_a_client_is_asked_for_every_chunk_once_and_in_order(chunks: list[int], ready: bool, mode: str) -> None:
     run = memory_sum(5, active=mode == "active", secure=mode != "none", length=CHUNKS * CHUNK_WORDS)
     run.hook = lambda delivery: [] if delivery.kind == "fetch-vector" else [delivery]
@@ -171,7 +172,7 @@ def test_a_server_that_invites_beyond_the_window_is_refused(mode: str) -> None:
 
 
 @modes
-@pytest.mark.parametrize("name", ["c0", f"c{UPLOADS}"], ids=["invited", "not invited"])
+@cases("name", ["c0", f"c{UPLOADS}"])
 def test_a_chunk_before_its_announcement_excludes_its_sender(name: str, mode: str, summed: ExactSum) -> None:
     run = training_sum(UPLOADS + 2, mode)
     run.put(Delivery(name, "server", VectorChunk(chunk=0), bytes(4 * CHUNK_WORDS)))

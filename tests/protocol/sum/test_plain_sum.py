@@ -16,6 +16,7 @@ from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.sum.plain_client import PlainSumClient
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -57,8 +58,8 @@ def let_time_pass(run: MemorySum, seconds: float) -> None:
     run.emit("server", run.server.expire(run.now))
 
 
-@pytest.mark.parametrize("length", [0, 1, 16, 17, LENGTH])
-@pytest.mark.parametrize("ring_bits", [8, 20, 32, 64])
+@cases("length", [0, 1, 16, 17, LENGTH])
+@cases("ring_bits", [8, 20, 32, 64])
 def test_the_server_gets_the_very_words_and_their_sum(
     ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,8 +79,8 @@ def test_the_server_gets_the_very_words_and_their_sum(
     assert {machine.deadline for machine in (run.server, *run.clients.values())} == {None}
 
 
-@pytest.mark.parametrize("length", [0, 1, 64, 511, 512, 513, 7 * 512 + 70])
-@pytest.mark.parametrize("ring_bits", [8, 20, 32, 64])
+@cases("length", [0, 1, 64, 511, 512, 513, 7 * 512 + 70])
+@cases("ring_bits", [8, 20, 32, 64])
 def test_blocks_of_zeros_stay_out_of_the_messages(
     ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +132,7 @@ WRONG: dict[str, tuple[int, str, int | None, Message | None, Frame | None, Code]
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@cases("wrong", WRONG)
 def test_who_sends_something_wrong_is_excluded_and_named(
     wrong: str, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +170,7 @@ BAD_BLOCKS: dict[str, tuple[Frame | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_BLOCKS)
+@cases("bad", BAD_BLOCKS)
 def test_who_skips_zeros_in_another_form_is_excluded_and_named(
     bad: str, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,8 +209,8 @@ def test_a_bitmap_of_more_blocks_than_a_short_vector_has_is_refused(
     assert run.server.drops[0].detail == "chunk 0 of the vector: the bitmap speaks of more than 1 blocks"
 
 
-@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "silent"])
-@pytest.mark.parametrize("sent", [0, 1, CHUNKS - 1, CHUNKS])
+@cases("noticed", [True, False])
+@cases("sent", [0, 1, CHUNKS - 1, CHUNKS])
 def test_a_vector_counts_whole_or_not_at_all(sent: int, noticed: bool, summed: ExactSum) -> None:
     run = plain_sum(UPLOADS + 2)
     chunks = 0
@@ -260,7 +261,7 @@ def test_messages_said_twice_count_once(summed: ExactSum) -> None:
     assert asked == [FetchVector(chunk=chunk) for chunk in range(CHUNKS)]
 
 
-@pytest.mark.parametrize("length", [5, LENGTH])
+@cases("length", [5, LENGTH])
 def test_who_trains_too_long_is_left_out(length: int, summed: ExactSum) -> None:
     run = plain_sum(3, length=length)
     run.contribute("c0")
@@ -279,7 +280,7 @@ def test_who_trains_too_long_is_left_out(length: int, summed: ExactSum) -> None:
     assert TRAINED + PHASE <= run.now <= min(TRAINED + 2 * PHASE, hard_limit)
 
 
-@pytest.mark.parametrize(("seconds", "included"), [(9.0, False), (7.0, True)])
+@cases(("seconds", "included"), [(9.0, False), (7.0, True)])
 def test_a_transfer_that_moves_is_waited_for_up_to_the_hard_limit(
     seconds: float, included: bool, summed: ExactSum
 ) -> None:
@@ -303,7 +304,7 @@ def test_a_transfer_that_moves_is_waited_for_up_to_the_hard_limit(
     assert run.now == (TRAINED + 14 * 7.0 if included else TRAINED + 12 * 9.0)
 
 
-@pytest.mark.parametrize(("fewest", "there"), [(0, 0), (0, 1), (2, 1), (2, 2), (4, 3), (4, 4)])
+@cases(("fewest", "there"), [(0, 0), (0, 1), (2, 1), (2, 2), (4, 3), (4, 4)])
 def test_the_sum_needs_as_many_vectors_as_the_agreement_says(fewest: int, there: int, audit: Audit) -> None:
     run = plain_sum(4, length=5, fewest=fewest)
     run.contribute(*run.agreement.cohort[:there])
@@ -323,8 +324,8 @@ def test_the_sum_needs_as_many_vectors_as_the_agreement_says(fewest: int, there:
         assert told == list(run.agreement.cohort[:there])
 
 
-@pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize("length", [CHUNK_WORDS, LENGTH])
+@cases("asked", [True, False])
+@cases("length", [CHUNK_WORDS, LENGTH])
 def test_single_vectors_are_kept_and_handed_out_only_where_asked_for(
     length: int, asked: bool, summed: ExactSum
 ) -> None:

@@ -20,6 +20,7 @@ from tacit.protocol.sum.plain_client import PlainSumClient
 from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -68,10 +69,12 @@ def plain_sum(clients: int) -> MemorySum:
     return memory_sum(clients, active=False, secure=False, length=16 * CHUNKS - 11)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "expected", "states"),
-    [(PLAIN_CLIENT_TABLE, CLIENT, ClientState), (PLAIN_SERVER_TABLE, SERVER, ServerState)],
-    ids=["client", "server"],
+    [
+        (PLAIN_CLIENT_TABLE, CLIENT, ClientState),  # client
+        (PLAIN_SERVER_TABLE, SERVER, ServerState),  # server
+    ],
 )
 def test_the_tables_say_what_is_written_here(table: Any, expected: Expected, states: Any) -> None:
     def verdict(state: Any, cause: Any) -> str | set[str] | None:
@@ -111,8 +114,8 @@ def keeps_its_vector(client: PlainSumClient) -> bool:
     return client.data is not None or any(isinstance(value, np.ndarray) for value in vars(client).values())
 
 
-@pytest.mark.parametrize("state", CLIENT)
-@pytest.mark.parametrize("kind", MESSAGES)
+@cases("state", CLIENT)
+@cases("kind", MESSAGES)
 def test_every_message_to_a_client(state: str, kind: str, summed: ExactSum) -> None:
     run, client = client_in(state)
     over = state in ("DONE", "ABORTED")
@@ -141,7 +144,7 @@ def test_every_message_to_a_client(state: str, kind: str, summed: ExactSum) -> N
     assert summed(run).survivors == run.agreement.cohort[0 if state == "DONE" else 1 :]
 
 
-@pytest.mark.parametrize("state", CLIENT)
+@cases("state", CLIENT)
 def test_every_trigger_on_a_client(state: str) -> None:
     row = CLIENT[state]
     _, client = client_in(state)
@@ -195,8 +198,8 @@ SERVER_CELLS = [(state, heard) for state in SERVER for heard in ("nothing", "ann
                 if state == "MASKED_INPUT" or heard == "nothing"]  # fmt: skip
 
 
-@pytest.mark.parametrize(("state", "heard"), SERVER_CELLS)
-@pytest.mark.parametrize("kind", MESSAGES)
+@cases(("state", "heard"), SERVER_CELLS)
+@cases("kind", MESSAGES)
 def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: ExactSum) -> None:
     run = server_in(state, heard)
     server, verdict = run.server, SERVER[state].get(kind)
@@ -227,7 +230,7 @@ def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: 
     assert summed(run).survivors == run.agreement.cohort[0 if repeated or heard == "delivered" else 1 :]
 
 
-@pytest.mark.parametrize("state", SERVER)
+@cases("state", SERVER)
 def test_every_trigger_on_the_server(state: str) -> None:
     terminal = state != "MASKED_INPUT"
     server = server_in(state, "nothing").server

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from tacit.protocol.sum.adverts import record_bytes
 from tacit.secagg.graph import GraphParameters
+from tests.cases import cases
 from tests.world.sums import memory_sum
 
 FOUR = GraphParameters(neighbours=4, threshold=3)
@@ -17,7 +16,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_the_same_entropy_gives_the_same_transcript(kind: str) -> None:
     transcripts = []
     for _ in range(2):

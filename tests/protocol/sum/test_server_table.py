@@ -19,6 +19,7 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.tables import SERVER_TABLES, ClientState, ServerState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -125,7 +126,7 @@ REACHABLE = [
 ]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@cases("mode", MODES)
 def test_the_table_says_what_is_written_here(mode: str) -> None:
     table: Any = SERVER_TABLES[mode]
 
@@ -178,7 +179,7 @@ TERMINAL = ("COMPLETED", "ABORTED")
 VECTORS_IN = ("ANSWER_COMPLAINTS", "CONSISTENCY_CHECK", "UNMASK")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mode", "state", "answered"),
     [
         (mode, state, answered)
@@ -230,7 +231,7 @@ def test_every_message_to_the_server(mode: str, state: str, answered: bool, audi
         assert {client.state for client in list(run.clients.values())[1:]} == {ClientState.DONE}
 
 
-@pytest.mark.parametrize(("mode", "state"), REACHABLE)
+@cases(("mode", "state"), REACHABLE)
 def test_every_trigger_on_the_server(mode: str, state: str, spoil: Any) -> None:
     terminal = state in TERMINAL
     run = server_in(mode, state, spoil, answered=False)
@@ -261,7 +262,7 @@ def test_every_trigger_on_the_server(mode: str, state: str, spoil: Any) -> None:
         run.server.trigger(Trigger.START, 0.0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@cases("mode", MODES)
 def test_genuine_messages_take_every_legal_row(
     mode: str, audit: Audit, spoil: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

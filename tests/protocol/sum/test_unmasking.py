@@ -6,6 +6,7 @@ import pytest
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.unmasking import open_secrets
 from tacit.secagg.shamir import encode_share, share
+from tests.cases import cases
 from tests.world.sums import memory_sum
 
 HOLDERS = {0: (0, 1, 2), 1: (0, 1, 2), 2: (1, 2, 3), 3: (0, 2, 4)}
@@ -26,7 +27,7 @@ def test_every_owner_has_holders_of_its_own() -> None:
     assert open_secrets(agreement, {}) == {}
 
 
-@pytest.mark.parametrize("owner", HOLDERS)
+@cases("owner", HOLDERS)
 def test_whose_shares_are_wrong_is_named(owner: int) -> None:
     agreement = memory_sum(5, active=False).agreement
     shares = {other: shares_of(other) for other in HOLDERS}

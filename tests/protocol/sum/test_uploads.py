@@ -10,6 +10,7 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS
 from tacit.protocol.sum.results import Summed
 from tacit.protocol.sum.tables import ServerState
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -44,8 +45,8 @@ def delayed(run: MemorySum, seconds: Callable[[Delivery], float]) -> None:
     run.hook = hook
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
-@pytest.mark.parametrize("sent", range(CHUNKS))
+@cases("mode", ["active", "semi-honest", "none"])
+@cases("sent", range(CHUNKS))
 def test_of_thirteen_four_stand_still_and_nine_are_in_the_sum(mode: str, sent: int, summed: ExactSum) -> None:
     run = long_sum(mode=mode)
     chunks = dict.fromkeys(FIRST, 0)
@@ -102,7 +103,7 @@ def test_who_crawls_has_its_own_end_and_holds_up_nobody_beyond_it(summed: ExactS
     assert {(drop.member, drop.code) for drop in run.server.drops} == {(name, Code.TIMEOUT) for name in FIRST}
 
 
-@pytest.mark.parametrize("mode", ["active", "none"])
+@cases("mode", ["active", "none"])
 def test_who_says_nothing_is_late_while_others_upload(mode: str, summed: ExactSum) -> None:
     run = long_sum(5, mode=mode, chunks=3 * WINDOW)
     delayed(run, lambda delivery: 0.9 * PHASE)

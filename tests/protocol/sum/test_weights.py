@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tacit.protocol.sum.results import Summed
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.world.streams import Streams
+from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
@@ -21,8 +21,8 @@ WEIGHTS: dict[WeightForm, tuple[int, ...]] = {
 }
 
 
-@pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
-@pytest.mark.parametrize("form", WeightForm)
+@cases("active", [True, False])
+@cases("form", WeightForm)
 def test_the_mean_over_the_survivors(form: WeightForm, active: bool, summed: Callable[[MemorySum], Summed]) -> None:
     packing = Packing(
         clients=CLIENTS,

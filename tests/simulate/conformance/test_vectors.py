@@ -7,6 +7,7 @@ import pytest
 
 from tacit.simulate.conformance.notation import LONGEST, octets, plain
 from tacit.simulate.conformance.vectors import PROTOCOLS, check, installed, vector_files
+from tests.cases import cases
 
 FILES = {path.name: json.loads(path.read_bytes()) for path in vector_files(installed())}
 VECTORS = {name: file for name, file in FILES.items() if "operations" in file}
@@ -34,7 +35,7 @@ def spoilt(value: Any) -> Any:
     return 0
 
 
-@pytest.mark.parametrize("level", ["primitive", "message", "round", "session"])
+@cases("level", ["primitive", "message", "round", "session"])
 def test_an_error_in_what_is_expected_is_found_in_every_file(level: str) -> None:
     for name, file in VECTORS.items():
         if file["level"] != level:
@@ -58,7 +59,7 @@ def with_step(**changes: Any) -> dict[str, Any]:
     return FILE | {"operations": [step]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("file", "expected"),
     [
         (FILE, ""),
@@ -93,7 +94,7 @@ def test_what_a_file_is_told(file: dict[str, Any], expected: str) -> None:
     assert bool(fault(file)) == bool(expected)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"protocol": "\xff"}'])
+@cases("content", [b"", b"{", b"[]", b"\xff", b'{"protocol": "\xff"}'])
 def test_what_is_no_json(content: bytes) -> None:
     assert check("file.json", content).fault.startswith("not a vector file: ")
 
@@ -104,7 +105,7 @@ def machines(name: str, *steps: dict[str, Any]) -> str:
     return fault(file | {"operations": [file["operations"][0], *steps]})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "inputs", "expected"),
     [
         ("round_active", {"do": "start", "party": "server"}, "server is no member"),
