@@ -30,12 +30,6 @@ def test_widths(bits: int) -> None:
     assert 8 * ring.wire_bytes >= bits > 8 * (ring.wire_bytes - 1)
 
 
-@cases("bits", [-1, 0, 7, 65])
-def test_refuses_other_widths(bits: int) -> None:
-    with pytest.raises(ValueError, match="8 to 64 bits"):
-        Ring(bits)
-
-
 @settings(max_examples=150)
 @given(ring_and_numbers(vectors=2))
 def test_addition_and_subtraction_are_modular(case: tuple[Ring, list[list[int]]]) -> None:
@@ -59,10 +53,8 @@ def test_signed_reading_is_twos_complement(bits: int) -> None:
     assert numbers.tolist() == [0, 1, half - 1, -half, -half + 1, -1]
     assert ring.from_signed(numbers).dtype == ring.word
     assert ring.from_signed(numbers).tolist() == words.tolist()
-
-
-def test_from_signed_wraps() -> None:
-    assert Ring(20).from_signed(np.array([2**20 + 3, -(2**20) - 3])).tolist() == [3, 2**20 - 3]
+    if bits < 62:
+        assert ring.from_signed(np.array([2**bits + 3, -(2**bits) - 3])).tolist() == [3, 2**bits - 3]
 
 
 def test_sign_extension_ignores_higher_bits() -> None:
@@ -81,17 +73,12 @@ def test_packed_bytes_are_little_endian_and_return(case: tuple[Ring, list[list[i
         assert words.tolist() == numbers
 
 
-@cases("bits", [24, 32])
-def test_packs_a_strided_vector(bits: int) -> None:
-    ring = Ring(bits)
-    assert ring.unpack(ring.pack(np.arange(10, dtype=ring.word)[::3])).tolist() == [0, 3, 6, 9]
-
-
 @cases(("bits", "shared"), [(16, True), (32, True), (24, False), (29, True)])
 def test_packing_copies_only_where_bytes_are_dropped(bits: int, shared: bool) -> None:
     ring = Ring(bits)
-    words = np.arange(3, dtype=ring.word)
+    words = np.arange(10, dtype=ring.word)
     assert np.shares_memory(np.frombuffer(ring.pack(words), np.uint8), words) is shared
+    assert ring.unpack(ring.pack(words[::3])).tolist() == [0, 3, 6, 9]
 
 
 def test_unpacked_words_do_not_write_into_the_buffer() -> None:
@@ -100,29 +87,26 @@ def test_unpacked_words_do_not_write_into_the_buffer() -> None:
         words[0] = 1
 
 
-@cases("bits", [9, 20, 24, 32, 64])
-def test_unpack_refuses_part_of_an_element(bits: int) -> None:
+@cases("bits", ALL_BITS)
+def test_unpack_refuses_parts_and_elements_beyond_the_modulus(bits: int) -> None:
     ring = Ring(bits)
-    with pytest.raises(ValueError, match="no whole number"):
-        ring.unpack(bytes(3 * ring.wire_bytes - 1))
+    encoded = [number.to_bytes(ring.wire_bytes + 1, "little") for number in (0, ring.modulus - 1, ring.modulus)]
+    if bits % 8:
+        with pytest.raises(ValueError, match=f"element 2 is {ring.modulus}, not below 2\\^{bits}"):
+            ring.unpack(b"".join(number[:-1] for number in encoded))
+    if bits > 8:
+        with pytest.raises(ValueError, match="no whole number"):
+            ring.unpack(bytes(3 * ring.wire_bytes - 1))
 
 
-@cases("bits", [bits for bits in ALL_BITS if bits % 8])
-def test_unpack_refuses_elements_beyond_the_modulus(bits: int) -> None:
-    ring = Ring(bits)
-    encoded = [number.to_bytes(ring.wire_bytes, "little") for number in (0, ring.modulus - 1, ring.modulus)]
-    with pytest.raises(ValueError, match=f"element 2 is {ring.modulus}, not below 2\\^{bits}"):
-        ring.unpack(b"".join(encoded))
-
-
-def test_refuses_to_repeat_words() -> None:
+def test_refusals() -> None:
+    for bits in (-1, 0, 7, 65):
+        with pytest.raises(ValueError, match="8 to 64 bits"):
+            Ring(bits)
     ring = Ring(8)
     for combine in (ring.add_into, ring.subtract_into):
         with pytest.raises(ValueError, match="cannot add"):
             combine(np.zeros(3, np.uint8), np.ones(1, np.uint8))
-
-
-@cases("words", [np.zeros(3, np.uint16), np.zeros((1, 3), np.uint8), np.zeros(3, np.int8)])
-def test_pack_refuses_what_are_no_ring_words(words: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="expected a vector of uint8 words"):
-        Ring(8).pack(words)
+    for words in (np.zeros(3, np.uint16), np.zeros((1, 3), np.uint8), np.zeros(3, np.int8)):
+        with pytest.raises(ValueError, match="expected a vector of uint8 words"):
+            ring.pack(words)
