@@ -106,10 +106,11 @@ def multisets(active: bool) -> Iterable[Schedule]:
     return (renamed(schedule, number) for number, schedule in enumerate(schedules))
 
 
-@cases("noticed", [True, False])
 @cases("active", [True, False])
-def test_every_schedule_up_to_renaming(active: bool, noticed: bool, audit: Audit, opened: Opened) -> None:
-    for schedule in multisets(active):
+def test_every_schedule_up_to_renaming(active: bool, audit: Audit, opened: Opened) -> None:
+    """Lost links and silence by turns."""
+    for number, schedule in enumerate(multisets(active)):
+        noticed = number % 2 == 0
         run = play(schedule, active=active, noticed=noticed)
         expect(run, schedule, active=active, noticed=noticed, audit=audit, opened=opened)
 
