@@ -238,49 +238,38 @@ CONFIGURATION = encode_structure(small_configuration(5, clip=0.75))
 CLIP = msgpack.packb(0.75)
 
 
-@cases(
-    "number",
-    [float("nan"), float("inf"), float("-inf"), 0.0, -0.75, 1, 2**63],
-)
-def test_numbers_that_are_no_clip(number: float) -> None:
-    assert CONFIGURATION.count(CLIP) == 1
-    with pytest.raises(RemoteProtocolError, match=r"Configuration is (malformed|not in its canonical)"):
-        decode_structure(CONFIGURATION.replace(CLIP, msgpack.packb(number)), Configuration, limit=BODY_LIMIT)
-
-
-def test_integers_beyond_64_bits_cannot_be_sent() -> None:
-    with pytest.raises(OverflowError):
-        encode_structure(Fetch(chunk=2**70))
-
-
-def test_short_floats_are_not_canonical() -> None:
+def test_other_encodings_of_a_configuration_are_refused() -> None:
+    for number in [float("nan"), float("inf"), float("-inf"), 0.0, -0.75, 1, 2**63]:
+        assert CONFIGURATION.count(CLIP) == 1
+        with pytest.raises(RemoteProtocolError, match=r"Configuration is (malformed|not in its canonical)"):
+            decode_structure(CONFIGURATION.replace(CLIP, msgpack.packb(number)), Configuration, limit=BODY_LIMIT)
     short = CONFIGURATION.replace(CLIP, msgpack.packb(0.75, use_single_float=True))
     assert short != CONFIGURATION
     with pytest.raises(RemoteProtocolError, match="not in its canonical encoding"):
         decode_structure(short, Configuration, limit=BODY_LIMIT)
+    changed = CONFIGURATION.replace(b"\xa6active", b"\xa6ACTIVE")
+    assert changed != CONFIGURATION
+    with pytest.raises(RemoteProtocolError, match="Configuration is malformed"):
+        decode_structure(changed, Configuration, limit=BODY_LIMIT)
 
 
-@cases("number", [float("nan"), float("inf"), float("-inf")])
-def test_our_own_side_sends_no_number_that_is_not_finite(number: float) -> None:
-    with pytest.raises(ValueError, match="not finite"):
-        encode_structure(small_configuration(5, clip=number))
+def test_our_own_side_sends_no_number_that_has_no_encoding() -> None:
+    with pytest.raises(OverflowError):
+        encode_structure(Fetch(chunk=2**70))
+    for number in [float("nan"), float("inf"), float("-inf")]:
+        with pytest.raises(ValueError, match="not finite"):
+            encode_structure(small_configuration(5, clip=number))
 
 
-@cases("count", [0, 1, 4])
-def test_number_of_frames(count: int) -> None:
-    frames = [*encode(Chunk(chunk=0), envelope(Chunk(chunk=0)), b"x"), b"y"][:count]
-    with pytest.raises(RemoteProtocolError, match=f"2 or 3 frames, not {count}"):
-        decode(frames, MESSAGES)
-
-
-@cases("name", sorted(name for name, kind in MESSAGES.items() if not kind.PAYLOAD))
-def test_only_some_messages_carry_an_array(name: str) -> None:
-    head = encode_structure(envelope(FETCH, type=name))
-    with pytest.raises(RemoteProtocolError, match=f"{name} carries no raw frame"):
-        decode([head, b"", b""], MESSAGES)
-
-
-def test_limits_of_frames() -> None:
+def test_numbers_and_lengths_of_frames() -> None:
+    for count in [0, 1, 4]:
+        frames = [*encode(Chunk(chunk=0), envelope(Chunk(chunk=0)), b"x"), b"y"][:count]
+        with pytest.raises(RemoteProtocolError, match=f"2 or 3 frames, not {count}"):
+            decode(frames, MESSAGES)
+    for name in sorted(name for name, kind in MESSAGES.items() if not kind.PAYLOAD):
+        head = encode_structure(envelope(FETCH, type=name))
+        with pytest.raises(RemoteProtocolError, match=f"{name} carries no raw frame"):
+            decode([head, b"", b""], MESSAGES)
     chunk = Chunk(chunk=0)
     head, body = encode(chunk, envelope(chunk))
     assert decode([head, body, bytes(CHUNK_BYTES)], MESSAGES).payload == bytes(CHUNK_BYTES)
@@ -311,29 +300,16 @@ def test_a_version_is_named_whatever_its_envelope_looks_like(other: Any, code: C
     assert caught.value.code is code
 
 
-@cases("version", [0, 1, 255])
-def test_other_versions(version: int) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"protocol version {version}, here 2") as caught:
-        decode(encode(FETCH, envelope(FETCH, version=version)), MESSAGES)
-    assert caught.value.code is Code.VERSION
-
-
-@cases("name", ["", "hello ", "Hello", "Fetch", "x" * 32])
-def test_unknown_types(name: str) -> None:
-    with pytest.raises(RemoteProtocolError, match="unknown message type") as caught:
-        decode([encode_structure(envelope(FETCH, type=name)), FETCH_BODY], MESSAGES)
-    assert caught.value.code is Code.MALFORMED
-
-
-def test_the_type_is_known_before_the_body_is_read() -> None:
+def test_other_versions_and_types_are_named() -> None:
+    for version in [0, 1, 255]:
+        with pytest.raises(RemoteProtocolError, match=f"protocol version {version}, here 2") as caught:
+            decode(encode(FETCH, envelope(FETCH, version=version)), MESSAGES)
+        assert caught.value.code is Code.VERSION
+    for name in ["", "hello ", "Hello", "Fetch", "x" * 32]:
+        with pytest.raises(RemoteProtocolError, match="unknown message type") as caught:
+            decode([encode_structure(envelope(FETCH, type=name)), FETCH_BODY], MESSAGES)
+        assert caught.value.code is Code.MALFORMED
     packet: Packet = decode([encode_structure(envelope(FETCH)), b"\xc1"], MESSAGES)
     assert packet.kind is Fetch
     with pytest.raises(RemoteProtocolError, match="Fetch is malformed"):
         packet.parse()
-
-
-def test_literals_are_closed() -> None:
-    changed = CONFIGURATION.replace(b"\xa6active", b"\xa6ACTIVE")
-    assert changed != CONFIGURATION
-    with pytest.raises(RemoteProtocolError, match="Configuration is malformed"):
-        decode_structure(changed, Configuration, limit=BODY_LIMIT)

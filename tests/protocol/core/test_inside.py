@@ -135,13 +135,10 @@ def hear(outer: Container, message: Message, *, round: int = 1) -> list[Output]:
     return outer.receive("bob", packet(message, round=round), 1.0)
 
 
-def test_what_is_for_the_machine_inside_goes_to_it_and_its_messages_out_by_the_way_of_the_outer_one() -> None:
+def test_what_is_for_the_machine_inside_goes_to_it_and_it_judges_what_it_refuses() -> None:
     outer = Container()
     assert hear(outer, Fetch(chunk=0)) == [Send("dear bob", Chunk(chunk=0), b"raw"), Report("asked", {})]
     assert outer.state is State.BUSY
-
-
-def test_what_it_refuses_it_judges_itself() -> None:
     outer = Container()
     assert hear(outer, Fetch(chunk=1)) == [Report("refused inside", {"code": Code.UNEXPECTED, "round": 1})]
     assert outer.state is State.BUSY
@@ -175,24 +172,26 @@ def test_what_it_does_not_hear(there: bool, message: Message, state: State, outp
     assert outer.work is None or state is State.BUSY
 
 
-def test_what_a_table_does_not_mention_is_refused_outside() -> None:
+def test_the_end_of_the_outer_one_is_its_end() -> None:
     outer = Container()
     work = outer.work
     outer.receive("bob", packet(Abort(code=Code.LEFT, detail="", culprit="")), 1.0)
     assert (outer.state, outer.work) == (State.ENDED, None)
     assert work is not None
     assert work.data is None
+    outer = Container()
+    work = outer.work
+    outer.forget()
+    assert work is not None
+    assert (outer.work, outer.next_deadline, work.data) == (None, None, None)
 
 
-def test_the_next_deadline_is_that_of_the_first() -> None:
+def test_the_next_deadline_is_that_of_the_first_of_both() -> None:
     outer = Container()
     assert outer.next_deadline == 5.0
     assert outer.expire(4.9) == []
     assert outer.expire(5.0) == [Report("finished", {"by": "the clock"})]
     assert (outer.state, outer.next_deadline) == (State.IDLE, None)
-
-
-def test_the_outer_deadline_counts_as_well() -> None:
     outer = Container()
     assert outer.work is not None
     outer.work.deadline = None
@@ -214,11 +213,3 @@ def test_a_result_that_no_row_takes_is_a_bug() -> None:
     outer.state = State.IDLE
     with pytest.raises(LocalProtocolError, match="Container cannot take a Finished in state IDLE"):
         outer.relay(Worker(), [Finished("bob")], 1.0)
-
-
-def test_forgetting_reaches_inside() -> None:
-    outer = Container()
-    work = outer.work
-    outer.forget()
-    assert work is not None
-    assert (outer.work, outer.next_deadline, work.data) == (None, None, None)

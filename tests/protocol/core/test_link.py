@@ -87,9 +87,6 @@ def test_traffic_is_counted_in_bytes_by_round_and_phase() -> None:
     chunk = server.frames(Chunk(chunk=0), round=1, payload=memoryview(bytes(1000)))
     assert received.sent == {(1, Phase.TRAIN): sum(map(len, chunk))}
     assert decode(chunk, MESSAGES).payload == bytes(1000)
-
-
-def test_what_is_refused_is_not_counted() -> None:
     traffic = Traffic()
     server = Link("server", "alice", SESSION, traffic, MESSAGES)
     with pytest.raises(RemoteProtocolError):

@@ -75,22 +75,16 @@ def test_what_nobody_can_ask(changes: dict[str, int | bytes], code: Code) -> Non
     server.asked(packet(asked))  # The refused one has changed nothing.
 
 
-def test_before_the_answer_nothing_else_is_heard_on_a_new_link() -> None:
+def test_who_goes_on_has_received_what_it_says() -> None:
     alice, server = ends()
     server.asked(packet(alice.ask()))
     early = packet(server.transmit(Chunk(chunk=0), round=1), link=1)
     with pytest.raises(RemoteProtocolError, match="link 1 is not agreed on") as caught:
         alice.accept(early)
     assert caught.value.code is Code.SEQUENCE
-
-
-def test_more_received_than_was_said_is_an_offence() -> None:
     alice, server = ends()
     with pytest.raises(RemoteProtocolError, match="it has received 1 messages where 0 were said"):
         server.accept(packet(alice.transmit(Fetch(chunk=0), round=1), received=1))
-
-
-def test_who_speaks_in_a_round_has_received_what_was_said_in_those_before() -> None:
     alice, server = ends()
     for round in (0, 1, 2):
         server.transmit(Chunk(chunk=0), round=round)
@@ -114,15 +108,12 @@ def test_what_is_kept_is_bounded_and_beyond_that_nobody_goes_on(payload: int) ->
     assert server.answer() is None
 
 
-def test_only_before_anything_was_heard_one_may_go_on_without_the_session() -> None:
+def test_who_may_go_on_and_what_is_kept_for_it() -> None:
     alice, server = ends()
     asked = packet(alice.ask(), session=NO_SESSION)
     assert server.may_be_asked(asked.envelope)
     server.packet(Link("alice", "server", SESSION, Traffic(), MESSAGES).frames(Fetch(chunk=0), round=1))
     assert not server.may_be_asked(asked.envelope)
-
-
-def test_a_protocol_that_does_not_go_on_keeps_nothing() -> None:
     assert Resume.TYPE not in INFERENCE_MESSAGES
     link = Link("clinic", "hospital", SESSION, Traffic(), INFERENCE_MESSAGES)
     for _ in range(3):

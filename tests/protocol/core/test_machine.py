@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,6 @@ from tacit.protocol.core.machine import (
 )
 from tacit.protocol.core.messages import Abort, Fetch, Message
 from tacit.protocol.session.messages import MESSAGES, Finish
-from tests.cases import cases
 
 
 class State(Enum):
@@ -121,62 +119,42 @@ def test_complete_rows_follow_at_once_and_from_each_other() -> None:
     assert machine.calls[-1] == "full [3, 4]"
 
 
-@cases(
-    ("message", "body", "code", "detail"),
-    [
+def test_a_refusal_changes_nothing_but_the_verdict_and_names_the_member_at_fault() -> None:
+    for message, body, code, detail in [
         (Fetch(chunk=9), None, Code.MODEL, "there is no chunk 9"),  # by the handler
         (Finish(), None, Code.UNEXPECTED, "finish is not expected in state COLLECTING"),  # by the table
         (Finish(), b"\xc1", Code.UNEXPECTED, "finish is not expected in state COLLECTING"),  # unread
         (Fetch(chunk=1), b"\xc1", Code.MALFORMED, "Fetch is malformed"),  # by the codec
-    ],
-)
-def test_a_refusal_changes_nothing_but_the_verdict(
-    message: Message, body: bytes | None, code: Code, detail: str
-) -> None:
-    machine = Collector()
-    machine.receive("bob", packet(Fetch(chunk=3)), 1.0)
-    report, told = machine.receive("eve", packet(message, body=body), 2.0)
-    assert (report.fields["sender"], report.fields["code"]) == ("eve", code)
-    assert report.fields["detail"].startswith(detail)
-    assert told == Said("told")
-    assert (machine.state, machine.chunks, machine.ignored) == (State.REFUSED, [3], 0)
-
-
-def test_a_refusal_names_the_member_at_fault_before_the_sender() -> None:
+    ]:
+        machine = Collector()
+        machine.receive("bob", packet(Fetch(chunk=3)), 1.0)
+        report, told = machine.receive("eve", packet(message, body=body), 2.0)
+        assert (report.fields["sender"], report.fields["code"]) == ("eve", code)
+        assert report.fields["detail"].startswith(detail)
+        assert told == Said("told")
+        assert (machine.state, machine.chunks, machine.ignored) == (State.REFUSED, [3], 0)
     machine = Collector()
     report, _ = machine.reject("server", RemoteProtocolError(Code.KEYS, "twice", culprit="eve"), 1.0)
     assert report.fields["sender"] == "eve"
 
 
-@cases(
-    ("sender", "message"),
-    [("bob", Abort(code=Code.LEFT, detail="", culprit="")), ("latecomer", Fetch(chunk=1))],
-)
-def test_ignored_messages_are_counted_and_not_read(sender: str, message: Message) -> None:
-    machine = Collector()
-    assert machine.receive(sender, packet(message, body=b"\xc1"), 1.0) == []
-    assert (machine.state, machine.chunks, machine.ignored) == (State.COLLECTING, [], 1)
-
-
-def test_lateness_does_not_excuse_what_the_table_does_not_have() -> None:
+def test_ignored_messages_are_counted_and_not_read() -> None:
+    for sender, message in [("bob", Abort(code=Code.LEFT, detail="", culprit="")), ("latecomer", Fetch(chunk=1))]:
+        machine = Collector()
+        assert machine.receive(sender, packet(message, body=b"\xc1"), 1.0) == []
+        assert (machine.state, machine.chunks, machine.ignored) == (State.COLLECTING, [], 1)
     machine = Collector()
     machine.receive("latecomer", packet(Finish()), 1.0)
     assert machine.state is State.REFUSED
     assert machine.calls == []
 
 
-@cases(
-    ("deadline", "now", "outputs"),
-    [(None, 9.0, []), (5.0, 4.9, []), (5.0, 5.0, [Said("expired at 5")])],
-)
-def test_expire_acts_from_the_deadline_on(deadline: float | None, now: float, outputs: list[Output]) -> None:
-    machine = Collector()
-    machine.deadline = deadline
-    assert machine.expire(now) == outputs
-    assert machine.state is (State.DONE if outputs else State.COLLECTING)
-
-
-def test_triggers() -> None:
+def test_triggers_and_deadlines() -> None:
+    for deadline, now, outputs in [(None, 9.0, []), (5.0, 4.9, []), (5.0, 5.0, [Said("expired at 5")])]:
+        machine = Collector()
+        machine.deadline = deadline
+        assert machine.expire(now) == outputs
+        assert machine.state is (State.DONE if outputs else State.COLLECTING)
     machine = Collector()
     assert machine.trigger(Trigger.DROP, 3.0, "bob") == [Said("bob dropped at 3")]
     with pytest.raises(LocalProtocolError, match="Collector cannot drop in state DONE"):
@@ -185,26 +163,27 @@ def test_triggers() -> None:
     closing.state = State.CLOSING
     assert closing.trigger(Trigger.EXPIRE, 3.0) == []
     assert closing.state is State.CLOSING
+    machine = Collector()
+    admitted = {cause for _, cause in TABLE if machine.admits(cause)}
+    assert admitted == {Fetch, Trigger.COMPLETE, Trigger.EXPIRE, Trigger.DROP}
 
 
-def test_a_handler_cannot_lead_where_its_row_does_not_say() -> None:
+def test_what_a_role_must_not_do_is_a_bug() -> None:
     machine = Collector()
     machine.state = State.DONE
     with pytest.raises(LocalProtocolError, match="on_wrong led to CLOSING, which its row does not name"):
         machine.trigger(Trigger.START, 1.0)
     assert machine.state is State.DONE
     assert machine.calls == []
-
-
-def test_admits_what_has_a_row() -> None:
-    machine = Collector()
-    admitted = {cause for _, cause in TABLE if machine.admits(cause)}
-    assert admitted == {Fetch, Trigger.COMPLETE, Trigger.EXPIRE, Trigger.DROP}
-
-
-def test_a_role_must_say_what_a_refusal_means() -> None:
     with pytest.raises(NotImplementedError):
         Machine(TABLE, State.DONE).receive("bob", packet(Finish()), 1.0)
+
+    class Talkative(Collector):
+        def on_expire(self, now: float) -> Step[State]:
+            return Step(State.DONE, (Send("bob", Finish()),))
+
+    with pytest.raises(LocalProtocolError, match="Talkative gives no Send"):
+        Talkative().trigger(Trigger.EXPIRE, 1.0)
 
 
 class Ending(Collector):
@@ -218,15 +197,6 @@ def test_a_transition_set_off_by_a_commit_stands() -> None:
     machine = Ending()
     assert machine.receive("bob", packet(Fetch(chunk=1)), 1.0) == [Said("heard"), Said("bob dropped at 1")]
     assert machine.state is State.DONE
-
-
-def test_a_role_gives_no_outputs_but_its_own() -> None:
-    class Talkative(Collector):
-        def on_expire(self, now: float) -> Step[State]:
-            return Step(State.DONE, (Send("bob", Finish()),))
-
-    with pytest.raises(LocalProtocolError, match="Talkative gives no Send"):
-        Talkative().trigger(Trigger.EXPIRE, 1.0)
 
 
 def test_what_a_state_holds_and_its_deadline_end_with_it() -> None:
@@ -248,24 +218,19 @@ def test_what_a_state_holds_and_its_deadline_end_with_it() -> None:
         machine.at(Fetch)
 
 
-@cases(
-    ("cell", "text"),
-    [
+def test_names_in_a_table_that_are_none_fail_when_the_class_is_made() -> None:
+    for cell, text in [
         (Row("on_fecth", (State.DONE,)), "Misspelt has no handler 'on_fecth', which its table names for Fetch in DONE"),
         (Row("calls", (State.DONE,)), "Misspelt has no handler 'calls'"),
         (Inside("colector"), "Misspelt contains no machine 'colector', which its table names for Fetch in DONE"),
         (Inside("inner"), "Misspelt contains no machine 'inner', which its table names for Fetch in DONE"),
-    ],
-)
-def test_names_in_a_table_that_are_none_fail_when_the_class_is_made(cell: Any, text: str) -> None:
-    table: Table[State] = {(State.DONE, Fetch): cell}
-    with pytest.raises(TypeError, match=text):
+    ]:
+        table: Table[State] = {(State.DONE, Fetch): cell}
+        with pytest.raises(TypeError, match=text):
 
-        class Misspelt(Machine[State], tables=(table,), contains={"inner": (State.COLLECTING,)}):
-            pass
+            class Misspelt(Machine[State], tables=(table,), contains={"inner": (State.COLLECTING,)}):
+                pass
 
-
-def test_handlers_of_what_is_not_heard_inside_are_looked_up_too() -> None:
     table: Table[State] = {(State.DONE, Fetch): Inside("inner", Row("on_fecth", (State.DONE,)))}
     with pytest.raises(TypeError, match="no handler 'on_fecth'"):
 

@@ -84,12 +84,9 @@ def test_codes_are_never_renumbered() -> None:
     assert [(code.value, code.name) for code in Code] == numbered
 
 
-def test_messages_are_immutable() -> None:
+def test_messages_are_immutable_and_do_not_show_shares() -> None:
     with pytest.raises(AttributeError):
         Fetch(chunk=1).chunk = 2  # type: ignore[misc]
-
-
-def test_shares_are_not_shown() -> None:
     assert repr(UnmaskShares(owners=b"o", shares=b"very secret")) == "UnmaskShares(<secret>)"
     assert repr(AnswerComplaints(shares=b"very secret")) == "AnswerComplaints(<secret>)"
     request = UnmaskRequest(survivors=b"", signers=b"", signatures=b"", answered=b"o", answers=b"very secret")

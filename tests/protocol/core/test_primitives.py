@@ -166,24 +166,18 @@ SMALL_ORDER = (
 """The list of https://cr.yp.to/ecdh.html, reduced."""
 
 
-@cases("public", SMALL_ORDER)
-def test_keys_of_small_order(public: str) -> None:
-    key = bytes.fromhex(public)
-    # The library agrees: it computes an all-zero secret, and refuses it.
-    with pytest.raises(ValueError, match="computing shared key"):
-        X25519PrivateKey.from_private_bytes(bytes(range(32))).exchange(X25519PublicKey.from_public_bytes(key))
-    with pytest.raises(RemoteProtocolError, match="not canonical or has small order") as caught:
-        check_public_key(key)
-    assert caught.value.code is Code.KEYS
-
-
-@cases("excess", [*range(19), 2**255 - PRIME_25519])
-def test_keys_that_are_not_canonical(excess: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="not canonical"):
-        check_public_key((PRIME_25519 + excess).to_bytes(32, "little"))
-
-
-def test_a_valid_key_is_refused_only_with_its_top_bit_set() -> None:
+def test_public_keys_that_are_refused() -> None:
+    for public in SMALL_ORDER:
+        key = bytes.fromhex(public)
+        # The library agrees: it computes an all-zero secret, and refuses it.
+        with pytest.raises(ValueError, match="computing shared key"):
+            X25519PrivateKey.from_private_bytes(bytes(range(32))).exchange(X25519PublicKey.from_public_bytes(key))
+        with pytest.raises(RemoteProtocolError, match="not canonical or has small order") as caught:
+            check_public_key(key)
+        assert caught.value.code is Code.KEYS
+    for excess in [*range(19), 2**255 - PRIME_25519]:
+        with pytest.raises(RemoteProtocolError, match="not canonical"):
+            check_public_key((PRIME_25519 + excess).to_bytes(32, "little"))
     key = AgreementKey(bytes(range(32))).public
     check_public_key(key)
     for bit in range(255):
