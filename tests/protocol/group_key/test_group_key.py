@@ -81,47 +81,35 @@ def test_a_run_replays_and_every_epoch_has_a_key_of_its_own() -> None:
     assert first.log == again.log
 
 
-@cases(
-    "changes",
-    [
+def test_agreements_that_are_possible_and_their_contexts() -> None:
+    for changes in [
         {"session": bytes(32)},
         {"epoch": 1},
         {"members": ("c0", "c2", "c1")},
         {"roster": bytes(32)},
         {"configuration": bytes(32)},
-    ],
-)
-def test_the_context_depends_on_everything(changes: dict[str, Any]) -> None:
-    agreement = memory_group_key(3).agreement
-    assert replace(agreement, **changes).context != agreement.context
+    ]:
+        agreement = memory_group_key(3).agreement
+        assert replace(agreement, **changes).context != agreement.context
 
-
-@cases(
-    ("changes", "reason"),
-    [
+    for changes, reason in [
         ({"members": ("c0",), "signing_keys": (b"0",)}, "2 to 10000 members, not 1"),
         ({"members": ("c0", "c1", "c1")}, "distinct names"),
         ({"signing_keys": (b"0", b"1", b"1")}, "distinct names"),
         ({"signing_keys": (b"0", b"1")}, "a signing key each"),
         ({"epoch": -1}, "epoch -1"),
         ({"epoch": 2**31 + 1}, "epoch 2147483649"),
-    ],
-)
-def test_an_impossible_agreement_is_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(LocalProtocolError, match=reason):
-        replace(memory_group_key(3).agreement, **changes)
+    ]:
+        with pytest.raises(LocalProtocolError, match=reason):
+            replace(memory_group_key(3).agreement, **changes)
 
-
-def test_the_first_and_the_last_epoch_are_possible() -> None:
     for epoch in (0, 2**31):
         assert replace(memory_group_key(3).agreement, epoch=epoch).epoch == epoch
 
-
-@cases("size", [2, 10_000])
-def test_the_smallest_and_the_largest_group_are_possible(size: int) -> None:
-    members = tuple(f"c{member}" for member in range(size))
-    keys = tuple(member.to_bytes(32, "little") for member in range(size))
-    assert replace(memory_group_key(3).agreement, members=members, signing_keys=keys).size == size
+    for size in [2, 10_000]:
+        members = tuple(f"c{member}" for member in range(size))
+        keys = tuple(member.to_bytes(32, "little") for member in range(size))
+        assert replace(memory_group_key(3).agreement, members=members, signing_keys=keys).size == size
 
 
 @cases("killed", [None, "c1"])
@@ -164,17 +152,15 @@ def test_who_leaves_or_is_silent_is_named_and_the_rest_agrees_without_it(kind: s
     assert len({output.key for output in (*following.outcome(GroupKey), *run.outcome(GroupKey))}) == 1 + last
 
 
-def test_who_is_gone_is_told_nothing() -> None:
+def test_who_is_late_or_gone_is_named_and_who_is_gone_is_told_nothing() -> None:
+    run = memory_group_key(SIZE)
+    run.hook = lambda delivery: [] if delivery.sender in ("c0", "c3") else [delivery]
+    assert "KEY_COMMIT from c0, c3" in failed(run.run(), Code.TIMEOUT, "c0", "c3").detail
+
     run = memory_group_key(SIZE)
     run.start()
     outputs = run.relay.drop("c2", Code.LEFT, "gone", run.now)
     assert [output.to for output in outputs if isinstance(output, Send)] == ["c0", "c1", "c3"]
-
-
-def test_all_who_are_late_are_named() -> None:
-    run = memory_group_key(SIZE)
-    run.hook = lambda delivery: [] if delivery.sender in ("c0", "c3") else [delivery]
-    assert "KEY_COMMIT from c0, c3" in failed(run.run(), Code.TIMEOUT, "c0", "c3").detail
 
 
 @cases("answered", [True, False])

@@ -32,17 +32,6 @@ def test_the_end_of_an_old_round_is_ignored() -> None:
     assert (client.state, client.ignored) == (TrainingState.TRAINING, 2)
 
 
-def test_a_client_that_has_ended_stays_for_no_server() -> None:
-    one = MemoryFederation(small_configuration(4), 4).run()
-    assert one.ended(CLIENT) is not None
-    assert not one.clients[CLIENT].untold
-
-
-def test_a_hello_belongs_to_no_round() -> None:
-    one = MemoryFederation(small_configuration(5), 5).run()
-    assert {parcel.packet.envelope.round for parcel in one.log if parcel.kind in ("hello", "welcome", "finish")} == {0}
-
-
 @cases(
     "said",
     [Abort(code=Code.LOCAL, detail="", culprit=""), Fetch(chunk=0)],
@@ -61,7 +50,7 @@ def test_what_a_client_still_says_of_an_old_round_changes_nothing(said: Message)
     assert one.server.sum.dropped == {}
 
 
-def test_who_is_barred_while_they_gather_is_not_waited_for() -> None:
+def test_who_is_barred_or_will_not_come_is_not_waited_for() -> None:
     one = MemoryFederation(small_configuration(4), 4)
     one.start(*one.roster.clients[:3])
     one.put(one.forge(CLIENT, SERVER, EndRound(code=None, detail=""), round=0))
@@ -70,8 +59,6 @@ def test_who_is_barred_while_they_gather_is_not_waited_for() -> None:
     (done,) = one.settle().outcome(RoundDone)
     assert (done.cohort, one.now) == (one.roster.clients[1:], 0.0)
 
-
-def test_who_will_not_come_is_not_waited_for() -> None:
     one = MemoryFederation(small_configuration(4), 4)
     one.start(*one.roster.clients[1:])
     assert one.server.state is SessionState.GATHERING
@@ -79,8 +66,6 @@ def test_who_will_not_come_is_not_waited_for() -> None:
     (done,) = one.settle().outcome(RoundDone)
     assert (done.cohort, one.now) == (one.roster.clients[1:], 0.0)
 
-
-def test_where_too_few_can_come_the_session_ends_at_once() -> None:
     one = MemoryFederation(small_configuration(4), 4)
     one.start(*one.roster.clients[:2])
     one.emit(SERVER, one.server.do_without(one.roster.clients[2:], one.now))
@@ -99,10 +84,17 @@ def test_a_model_is_fetched_in_its_round_only() -> None:
     assert done.survivors == one.roster.clients[1:]
 
 
-def test_there_is_no_configuration_before_one_is_accepted() -> None:
+def test_a_client_before_and_after_its_rounds() -> None:
     one = MemoryFederation(small_configuration(5), 5)
     with pytest.raises(LocalProtocolError, match="'client-0' has accepted no configuration"):
         _ = one.start_client(CLIENT).configuration
+
+    one = MemoryFederation(small_configuration(4), 4).run()
+    assert one.ended(CLIENT) is not None
+    assert not one.clients[CLIENT].untold
+
+    one = MemoryFederation(small_configuration(5), 5).run()
+    assert {parcel.packet.envelope.round for parcel in one.log if parcel.kind in ("hello", "welcome", "finish")} == {0}
 
 
 def test_a_finish_in_the_middle_of_a_sum_ends_the_session() -> None:

@@ -187,7 +187,7 @@ def test_phases_and_waiting_for() -> None:
     assert one.server.waiting_for == ()
 
 
-def test_a_training_that_outlasts_its_round_is_not_taken_for_the_next() -> None:
+def test_a_training_that_outlasts_its_round_is_sent_in_no_other() -> None:
     one = federation(rounds=2)
     one.idle = {"client-0"}
     one.start()
@@ -197,8 +197,6 @@ def test_a_training_that_outlasts_its_round_is_not_taken_for_the_next() -> None:
     assert client.contribute(1, one.draw("client-0", 1), one.now) == []
     assert client.state is TrainingState.TRAINING
 
-
-def test_a_finished_training_of_a_round_that_is_over_is_not_sent() -> None:
     one = federation()
     one.idle = {"client-0"}
     one.run()

@@ -100,12 +100,6 @@ def test_cohorts_below_the_policy(policy: dict[str, Any], proposal: dict[str, An
     assert refusal in caught.value.detail
 
 
-@cases(("mode", "threshold"), [("active", 4), ("active", 5), ("semi-honest", 3), ("semi-honest", 5)])
-def test_thresholds_within_the_policy(mode: Any, threshold: int) -> None:
-    configuration = small_configuration(5, mode=mode, threshold=threshold)
-    assert Policy(modes=(mode,)).check_cohort(configuration, 5).threshold == threshold
-
-
 @cases("mode", ["active", "semi-honest"])
 @cases("floor", range(7))
 def test_the_higher_of_floor_and_rule_counts(mode: Any, floor: int) -> None:

@@ -215,7 +215,7 @@ def test_long_vectors_are_fetched_group_by_group(turn: int, summed: ExactSum) ->
 
 
 @pytest.mark.usefixtures("small_chunks")
-@cases("sent", range(8))
+@cases("sent", [0, 3, 6, 7])
 @cases("who", ["c0", "c5"])
 def test_who_vanishes_while_it_uploads_takes_its_group_out_and_nobody_else(
     who: str, sent: int, summed: ExactSum

@@ -1,11 +1,13 @@
-"""From values and weights to the decoded sum: packing, the secure sum with a dropout, and unpacking together."""
+"""From values and weights to the decoded sum, with a dropout; the same transcript from the same entropy."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tacit.protocol.sum.adverts import record_bytes
 from tacit.protocol.sum.results import Summed
+from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.world.streams import Streams
 from tests.cases import cases
@@ -75,3 +77,28 @@ def test_the_mean_over_the_survivors(form: WeightForm, active: bool, summed: Cal
         rtol=0,
         atol=packing.error_bound(len(survivors)),
     )
+
+
+FOUR = GraphParameters(neighbours=4, threshold=3)
+KINDS: dict[str, dict[str, Any]] = {
+    "active": {"clients": 5, "active": True},
+    "semi-honest": {"clients": 5, "active": False},
+    "chosen": {"clients": 10, "active": True, "parameters": FOUR},
+    "ring": {"clients": 10, "active": False, "parameters": FOUR},
+}
+
+
+@cases("kind", KINDS)
+def test_the_same_entropy_gives_the_same_transcript(kind: str) -> None:
+    transcripts = []
+    for _ in range(2):
+        run = memory_sum(seed=b"one", **KINDS[kind])
+        run.run()
+        transcripts.append([(d.sender, d.receiver, d.message, bytes(d.payload or b"")) for d in run.log])
+    assert transcripts[0] == transcripts[1]
+
+
+def test_records_have_one_size_and_those_of_a_chosen_graph_hold_the_choices() -> None:
+    assert [record_bytes(memory_sum(5, active=active).agreement) for active in (True, False)] == [128, 64]
+    chosen = [memory_sum(10, active=active, parameters=FOUR).agreement for active in (True, False)]
+    assert [record_bytes(agreement) for agreement in chosen] == [64 + 2 * 4 + 64, 64]
