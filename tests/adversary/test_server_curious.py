@@ -113,6 +113,7 @@ def test_masks_pair_up_and_none_is_used_twice(kind: str, masks: list[list[Mask]]
 def test_what_is_sent_shows_neither_vector_nor_secrets(
     kind: str, masks: list[list[Mask]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    masks.clear()
     # All that a client draws is secret: its two private keys, its seed, the coefficients of its shares, its choice.
     drawn: list[bytes] = []
     held: list[HeldShares] = []
