@@ -1,5 +1,5 @@
 """What tests of several folders need: a browser; and for all, that no example of hypothesis is too slow on a machine
-that is at other work too."""
+that is at other work too, and that no signature is computed twice."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import lru_cache
 
+import nacl.bindings
 import pytest
 from hypothesis import settings
 
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+
+# Worlds of one seed sign and verify the same bytes again and again; Ed25519 is deterministic.
+nacl.bindings.crypto_sign = lru_cache(1 << 14)(nacl.bindings.crypto_sign)
+nacl.bindings.crypto_sign_open = lru_cache(1 << 14)(nacl.bindings.crypto_sign_open)
 
 
 @pytest.fixture

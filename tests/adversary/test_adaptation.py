@@ -130,7 +130,7 @@ def test_a_share_of_a_round_that_was_begun_too_early_is_void() -> None:
 
 
 @pytest.mark.threat("data-owner/more-rounds")
-def test_no_session_gets_a_round_more_than_the_policy_has() -> None:
+def test_no_owner_and_no_session_gets_more_than_the_policy_has() -> None:
     opening = OpeningPolicy(rounds=1, owners=2, smallest_cohort=2, colluders=0)
     run = whole_round(2, opening=opening).run()
     for name in HONEST:
@@ -143,9 +143,6 @@ def test_no_session_gets_a_round_more_than_the_policy_has() -> None:
         assert (ended.code, ended.culprit) == (Code.POLICY, name)
     assert run.sums.opened == 1
 
-
-@pytest.mark.threat("data-owner/more-rounds")
-def test_no_more_owners_are_told_than_the_policy_has() -> None:
     opening = OpeningPolicy(rounds=1, owners=2, smallest_cohort=2, colluders=0)
     plans: dict[str, Any] = dict.fromkeys(HONEST, round_plan(1, HONEST)) | {LIAR: ()}
     run = MemoryAdaptation(plans, opening=opening).run()
@@ -159,7 +156,7 @@ def test_no_more_owners_are_told_than_the_policy_has() -> None:
 
 
 @pytest.mark.threat("data-owner/claims-images")
-def test_who_claims_more_images_later_is_refused() -> None:
+def test_claims_of_more_images_are_refused_or_bounded() -> None:
     counts = dict.fromkeys(NAMES, 9) | {LIAR: 12}
     plans: dict[str, Any] = {name: round_plan(1, NAMES) for name in NAMES}
     run = MemoryAdaptation(plans, terms=learning_terms(least_count=9), counts=counts).run()
@@ -173,38 +170,23 @@ def test_who_claims_more_images_later_is_refused() -> None:
     assert (ended.code, ended.culprit) == (Code.SESSION, LIAR)
     assert ended.detail.endswith("it says that it has 90 images, and has said 12 before")
 
-
-@pytest.mark.threat("data-owner/claims-images")
-def test_no_claim_counts_more_than_twice_the_smallest() -> None:
     claims = [weight_of(count, 9) for count in (1, 9, 18, 2**31)]
     assert max(claims) == 2 * min(claims)
 
 
 @pytest.mark.threat("data-owner/sum-of-few")
-@cases(("colluders", "opened"), [(0, True), (1, True), (2, False)])
-def test_no_sum_over_fewer_than_the_cohort_and_colluders(colluders: int, opened: bool) -> None:
-    opening = OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=colluders)
-    run = whole_round(3, opening=opening).run()
-    assert {told(run, name)[0] for name in NAMES} == {(1, opened)}
+def test_no_sum_over_fewer_than_the_cohort_and_colluders() -> None:
+    for colluders, opened in [(0, True), (1, True), (2, False)]:
+        opening = OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=colluders)
+        run = whole_round(3, opening=opening).run()
+        assert {told(run, name)[0] for name in NAMES} == {(1, opened)}
 
-
-@pytest.mark.threat("data-owner/sum-of-few")
-def test_a_data_owner_takes_no_smaller_cohort_than_its_own() -> None:
     run = whole_round(2, smallest_cohort=3).run()
     assert run.verdicts() == {(Code.POLICY, MODEL_OWNER)}
     assert not run.outcome(RoundKept)
 
 
-@pytest.mark.threat("model-owner/other-sum")
-@cases(
-    ("message", "size", "code"),
-    [
-        (OwnSum(number=1, chunk=0), 8, Code.VECTOR),
-        (OwnSum(number=1, chunk=0), 272, Code.VECTOR),
-        (OwnSum(number=2, chunk=0), 264, Code.UNEXPECTED),
-    ],
-)
-def test_a_sum_of_another_length_or_round_is_not_taken(message: OwnSum, size: int, code: Code) -> None:
+def check_a_sum_of_another_length_or_round_is_not_taken(message: OwnSum, size: int, code: Code) -> None:
     run = whole_round(2)
     run.say_instead("own-sum", MODEL_OWNER, lambda parcel: [altered(parcel, message=message, payload=bytes(size))])
     assert (code, MODEL_OWNER) in run.run().verdicts()
@@ -212,7 +194,14 @@ def test_a_sum_of_another_length_or_round_is_not_taken(message: OwnSum, size: in
 
 
 @pytest.mark.threat("model-owner/other-sum")
-def test_a_sum_that_nobody_has_asked_for_is_not_taken() -> None:
+def test_a_sum_of_another_length_or_round_or_unasked_is_not_taken() -> None:
+    for message, size, code in [
+        (OwnSum(number=1, chunk=0), 8, Code.VECTOR),
+        (OwnSum(number=1, chunk=0), 272, Code.VECTOR),
+        (OwnSum(number=2, chunk=0), 264, Code.UNEXPECTED),
+    ]:
+        check_a_sum_of_another_length_or_round_is_not_taken(message, size, code)
+
     run = whole_round(2)
     unasked = OwnSum(number=1, chunk=0)
     run.say_instead(
@@ -233,9 +222,6 @@ def test_a_model_that_is_replaced_in_a_round_ends_the_session_and_not_the_round(
     assert [each.number for each in run.outcome(PassBegun, FIRST)] == [1]
     assert run.sums.begun == {FIRST: 1}
 
-
-@pytest.mark.threat("model-owner/changes-while-learning")
-def test_another_commitment_in_the_middle_is_refused() -> None:
     run = whole_round(2, terms=learning_terms())
     other = PassStarted(weights=b"\1" * 32)
     run.say_instead("pass-started", MODEL_OWNER, lambda parcel: [altered(parcel, message=other)])

@@ -100,27 +100,13 @@ def sharing_others(*, key: bool = False, seed: bool = False) -> Change:
     return change
 
 
-@pytest.mark.threat("client/share-of-another-secret")
-@modes
-def test_another_seed_than_committed_to(active: bool, audit: Audit, cheats: Any) -> None:
-    outcome = audit(cheats.play(active, ShareKeys, sharing_others(seed=True)))
-    assert isinstance(outcome, ServerAborted)
-    assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
-    assert "seed" in outcome.detail
-
-
-@pytest.mark.threat("client/commitment-mismatch")
-@pytest.mark.threat("client/share-of-another-secret")
-@modes
-def test_commitment_to_another_seed(active: bool, audit: Audit, cheats: Any) -> None:
+def check_commitment_to_another_seed(active: bool, audit: Audit, cheats: Any) -> None:
     outcome = audit(cheats.play(active, ShareKeys, lambda run, m: resigned(run, m, seed_commitment=bytes(32))))
     assert isinstance(outcome, ServerAborted)
     assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
 
 
-@pytest.mark.threat("client/share-of-another-secret")
-@modes
-def test_another_mask_key_than_advertised(active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
+def check_another_mask_key_than_advertised(active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
     # While its owner stays, nobody needs the key.
     assert summed(cheats.play(active, ShareKeys, sharing_others(key=True))).survivors[MEMBER] == CHEAT
     run = memory_sum(CLIENTS, active=active, seed=b"cheats")
@@ -141,9 +127,7 @@ def test_another_mask_key_than_advertised(active: bool, audit: Audit, summed: Ex
     assert "mask key" in outcome.detail
 
 
-@pytest.mark.threat("client/share-of-another-secret")
-@modes
-def test_shares_that_belong_to_no_secret(active: bool, audit: Audit, cheats: Any) -> None:
+def check_shares_that_belong_to_no_secret(active: bool, audit: Audit, cheats: Any) -> None:
     # Good packets of two different sharings: each holder is content, together they are points of nothing.
     def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
         other = sharing_others(key=True, seed=True)(run, message)
@@ -155,6 +139,25 @@ def test_shares_that_belong_to_no_secret(active: bool, audit: Audit, cheats: Any
     assert isinstance(outcome, ServerAborted)
     assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
     assert not [report for report in run.outcome(Report) if report.event == "complaint"]
+
+
+@pytest.mark.threat("client/share-of-another-secret")
+@pytest.mark.threat("client/commitment-mismatch")
+def test_shares_of_another_secret_than_committed_to(audit: Audit, cheats: Any, summed: ExactSum) -> None:
+    for active in [True, False]:
+        outcome = audit(cheats.play(active, ShareKeys, sharing_others(seed=True)))
+        assert isinstance(outcome, ServerAborted)
+        assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
+        assert "seed" in outcome.detail
+
+    for active in [True, False]:
+        check_commitment_to_another_seed(active, audit, cheats)
+
+    for active in [True, False]:
+        check_another_mask_key_than_advertised(active, audit, summed, cheats)
+
+    for active in [True, False]:
+        check_shares_that_belong_to_no_secret(active, audit, cheats)
 
 
 @pytest.mark.threat("client/bad-share")
@@ -189,10 +192,7 @@ RETURNS: dict[str, Callable[[Any], UnmaskShares]] = {
 }
 
 
-@pytest.mark.threat("client/bad-share")
-@modes
-@cases("name", RETURNS)
-def test_bad_returns_exclude_the_holder(name: str, active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
+def check_bad_returns_exclude_the_holder(name: str, active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(active, UnmaskShares, lambda run, message: RETURNS[name](message))
     assert summed(run).survivors == run.agreement.cohort
     cheats.caught(run, "UNMASK", Code.SHARES)
@@ -204,9 +204,7 @@ def test_bad_returns_exclude_the_holder(name: str, active: bool, audit: Audit, s
     cheats.caught(run, "UNMASK", Code.SHARES, *many)
 
 
-@pytest.mark.threat("client/bad-share")
-@modes
-def test_the_wrong_kind_of_share(active: bool, summed: ExactSum, cheats: Any) -> None:
+def check_the_wrong_kind_of_share(active: bool, summed: ExactSum, cheats: Any) -> None:
     # The share of the key in the place of that of the seed: an honest server does not take what it must not have.
     keys: dict[str, bytes] = {}
 
@@ -226,3 +224,13 @@ def test_the_wrong_kind_of_share(active: bool, summed: ExactSum, cheats: Any) ->
     run.run()
     assert summed(run).survivors == run.agreement.cohort
     cheats.caught(run, "UNMASK", Code.SHARES)
+
+
+@pytest.mark.threat("client/bad-share")
+def test_bad_returns_exclude_the_holder(audit: Audit, summed: ExactSum, cheats: Any) -> None:
+    for active in [True, False]:
+        for name in RETURNS:
+            check_bad_returns_exclude_the_holder(name, active, audit, summed, cheats)
+
+    for active in [True, False]:
+        check_the_wrong_kind_of_share(active, summed, cheats)

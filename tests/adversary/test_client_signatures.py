@@ -72,9 +72,7 @@ def test_bad_keys(name: str, active: bool, summed: ExactSum, cheats: Any) -> Non
     cheats.caught(run, "ADVERTISE_KEYS", code)
 
 
-@pytest.mark.threat("client/forged-signature")
-@cases("place", [0, 31, 32, 63])
-def test_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> None:
+def check_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(
         True, AdvertiseKeys, lambda run, m: msgspec.structs.replace(m, signature=flipped(m.signature, place))
     )
@@ -82,40 +80,25 @@ def test_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> N
     cheats.caught(run, "ADVERTISE_KEYS", Code.SIGNATURE)
 
 
-@pytest.mark.threat("client/forged-signature")
-@cases("signature", [b"", bytes(63), bytes(64)])
-def test_no_signature(signature: bytes, summed: ExactSum, cheats: Any) -> None:
+def check_no_signature(signature: bytes, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(True, AdvertiseKeys, lambda run, message: msgspec.structs.replace(message, signature=signature))
     assert summed(run).survivors == OTHERS
     cheats.caught(run, "ADVERTISE_KEYS", Code.SIGNATURE)
 
 
-@pytest.mark.threat("client/forged-signature")
-@cases("signatures", [b"", bytes(64), bytes(64 * CLIENTS - 1), bytes(64 * CLIENTS)])
-def test_packets_without_signatures(signatures: bytes, summed: ExactSum, cheats: Any) -> None:
+def check_packets_without_signatures(signatures: bytes, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(True, ShareKeys, lambda run, message: msgspec.structs.replace(message, signatures=signatures))
     assert summed(run).survivors == OTHERS
     cheats.caught(run, "SHARE_KEYS", Code.SIGNATURE)
 
 
-@pytest.mark.threat("client/forged-signature")
-@cases(("kind", "field"), [(AdvertiseKeys, "signature"), (ShareKeys, "signatures")])
-def test_signature_in_semi_honest_mode(kind: type[Message], field: str, summed: ExactSum, cheats: Any) -> None:
+def check_signature_in_semi_honest_mode(kind: type[Message], field: str, summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(False, kind, lambda run, message: msgspec.structs.replace(message, **{field: bytes(64)}))
     assert summed(run).survivors == OTHERS
     cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)
 
 
-@pytest.mark.threat("client/forged-signature")
-@cases(
-    "place",
-    [
-        7,  # first
-        -7,  # last
-    ],
-)
-@cases("field", ["packets", "signatures"])
-def test_bad_signature_over_shares(field: str, place: int, summed: ExactSum, cheats: Any) -> None:
+def check_bad_signature_over_shares(field: str, place: int, summed: ExactSum, cheats: Any) -> None:
     def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
         data = getattr(message, field)
         return msgspec.structs.replace(message, **{field: flipped(data, place % len(data))})
@@ -126,7 +109,26 @@ def test_bad_signature_over_shares(field: str, place: int, summed: ExactSum, che
 
 
 @pytest.mark.threat("client/forged-signature")
-def test_a_signature_over_other_survivors(summed: ExactSum, cheats: Any) -> None:
+def test_forged_signatures(summed: ExactSum, cheats: Any) -> None:
+    for place in [0, 31, 32, 63]:
+        check_bad_signature_over_keys(place, summed, cheats)
+
+    for signature in [b"", bytes(63), bytes(64)]:
+        check_no_signature(signature, summed, cheats)
+
+    for signatures in [b"", bytes(64), bytes(64 * CLIENTS - 1), bytes(64 * CLIENTS)]:
+        check_packets_without_signatures(signatures, summed, cheats)
+
+    for kind, field in [(AdvertiseKeys, "signature"), (ShareKeys, "signatures")]:
+        check_signature_in_semi_honest_mode(kind, field, summed, cheats)
+
+    for place in [
+        7,  # first
+        -7,  # last
+    ]:
+        for field in ["packets", "signatures"]:
+            check_bad_signature_over_shares(field, place, summed, cheats)
+
     run = memory_sum(CLIENTS, active=True, seed=b"cheats")
 
     def hook(delivery: Delivery) -> list[Delivery]:
@@ -164,13 +166,7 @@ REPLAYS: dict[str, Callable[[MemorySum, Any], Any]] = {
 }
 
 
-@pytest.mark.threat("client/replayed-signature")
-@cases(
-    ("kind", "phase"),
-    [(AdvertiseKeys, "ADVERTISE_KEYS"), (ShareKeys, "SHARE_KEYS"), (ConfirmSurvivors, "CONSISTENCY_CHECK")],
-)
-@cases("name", REPLAYS)
-def test_a_signature_of_another_round_phase_or_client(
+def check_a_signature_of_another_round_phase_or_client(
     name: str, kind: type[Message], phase: str, summed: ExactSum, cheats: Any
 ) -> None:
     def change(run: MemorySum, message: Any) -> Message:
@@ -185,9 +181,21 @@ def test_a_signature_of_another_round_phase_or_client(
     cheats.caught(run, phase, Code.SIGNATURE)
 
 
-@pytest.mark.threat("client/replayed-signature")
-@cases("kind", [AdvertiseKeys, ShareKeys])
-def test_a_whole_message_of_another_round(kind: type[Message], summed: ExactSum, cheats: Any) -> None:
+def check_a_whole_message_of_another_round(kind: type[Message], summed: ExactSum, cheats: Any) -> None:
     run = cheats.play(True, kind, lambda run, message: earlier(run, kind))
     assert summed(run).survivors == OTHERS
     cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/replayed-signature")
+def test_a_signature_of_another_round_phase_or_client(summed: ExactSum, cheats: Any) -> None:
+    for kind, phase in [
+        (AdvertiseKeys, "ADVERTISE_KEYS"),
+        (ShareKeys, "SHARE_KEYS"),
+        (ConfirmSurvivors, "CONSISTENCY_CHECK"),
+    ]:
+        for name in REPLAYS:
+            check_a_signature_of_another_round_phase_or_client(name, kind, phase, summed, cheats)
+
+    for kind in [AdvertiseKeys, ShareKeys]:
+        check_a_whole_message_of_another_round(kind, summed, cheats)

@@ -48,9 +48,7 @@ def test_a_vector_of_another_length(payload: bytes | None, active: bool, summed:
     cheats.caught(run, "MASKED_INPUT", Code.VECTOR)
 
 
-@pytest.mark.threat("client/two-vectors")
-@modes
-def test_the_second_of_two_vectors_is_ignored(active: bool, summed: ExactSum, cheats: Any) -> None:
+def check_the_second_of_two_vectors_is_ignored(active: bool, summed: ExactSum, cheats: Any) -> None:
     run = memory_sum(CLIENTS, active=active, seed=b"cheats")
     run.hook = lambda d: [d, replace(d, payload=bytes(20))] if (d.sender, d.kind) == (CHEAT, "masked-input") else [d]
     run.run()
@@ -58,15 +56,23 @@ def test_the_second_of_two_vectors_is_ignored(active: bool, summed: ExactSum, ch
     assert (run.server.ignored, run.server.drops) == (1, [])
 
 
-@pytest.mark.threat("client/duplicate-identity")
-@modes
-def test_the_second_of_two_adverts_is_ignored(active: bool, summed: ExactSum, cheats: Any) -> None:
+def check_the_second_of_two_adverts_is_ignored(active: bool, summed: ExactSum, cheats: Any) -> None:
     run = memory_sum(CLIENTS, active=active, seed=b"cheats")
     second = AdvertiseKeys(channel_key=bytes(32), mask_key=bytes(32), choices=b"", signature=b"")
     run.hook = lambda d: [d, replace(d, message=second)] if (d.sender, d.kind) == (CHEAT, "advertise-keys") else [d]
     run.run()
     assert summed(run).survivors == run.agreement.cohort
     assert (run.server.ignored, run.server.drops) == (1, [])
+
+
+@pytest.mark.threat("client/two-vectors")
+@pytest.mark.threat("client/duplicate-identity")
+def test_the_second_of_two_vectors_or_adverts_is_ignored(summed: ExactSum, cheats: Any) -> None:
+    for active in [True, False]:
+        check_the_second_of_two_vectors_is_ignored(active, summed, cheats)
+
+    for active in [True, False]:
+        check_the_second_of_two_adverts_is_ignored(active, summed, cheats)
 
 
 PHASES = {

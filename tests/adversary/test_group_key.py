@@ -101,10 +101,7 @@ def test_a_bent_record_is_the_fault_of_the_server(kind: str, at: int) -> None:
     blames_server(run.run(), Code.SIGNATURE, Code.KEYS, Code.SECRET)
 
 
-@pytest.mark.threat("server/group-key-bent")
-@cases("kind", TOLD)
-@cases("length", ["none", "short", "long", "record less", "record more"])
-def test_records_of_another_number_are_refused(kind: str, length: str) -> None:
+def check_records_of_another_number_are_refused(kind: str, length: str) -> None:
     size = RECORDS[kind][0]
 
     def lie(told: Message) -> Message:
@@ -118,10 +115,7 @@ def test_records_of_another_number_are_refused(kind: str, length: str) -> None:
     blames_server(tell(memory_group_key(SIZE), kind, lie).run(), Code.SHARES)
 
 
-@pytest.mark.threat("server/group-key-bent")
-@cases("kind", TOLD)
-@cases("first", [0, 1])
-def test_records_in_another_order_are_refused(kind: str, first: int) -> None:
+def check_records_in_another_order_are_refused(kind: str, first: int) -> None:
     """Every record is bound to its owner, and to its holder where it has one."""
     size, _, count = RECORDS[kind]
 
@@ -134,7 +128,15 @@ def test_records_in_another_order_are_refused(kind: str, first: int) -> None:
 
 
 @pytest.mark.threat("server/group-key-bent")
-def test_a_packet_for_another_member_is_refused() -> None:
+def test_records_of_another_number_order_or_member_are_refused() -> None:
+    for kind in TOLD:
+        for length in ["none", "short", "long", "record less", "record more"]:
+            check_records_of_another_number_are_refused(kind, length)
+
+    for kind in TOLD:
+        for first in [0, 1]:
+            check_records_in_another_order_are_refused(kind, first)
+
     run = memory_group_key(SIZE)
     told: dict[str, Message] = {}
     run.say_instead("peer-key-contributions", RELAY, lambda d: told.update({d.receiver: d.message}) or [])
@@ -148,10 +150,7 @@ def test_a_packet_for_another_member_is_refused() -> None:
     blames_server(run, Code.SIGNATURE)
 
 
-@pytest.mark.threat("server/group-key-replay")
-@cases("kind", TOLD)
-@cases("whole", [True, False])
-def test_records_of_another_epoch_are_refused(kind: str, whole: bool) -> None:
+def check_records_of_another_epoch_are_refused(kind: str, whole: bool) -> None:
     """All of them, or only those of the last member, which is as honest in either epoch."""
     earlier = memory_group_key(SIZE, epoch=1)
     old = {d.kind: records(d.message) for d in earlier.run().log if d.kind in TOLD and d.receiver == "c0"}
@@ -161,15 +160,42 @@ def test_records_of_another_epoch_are_refused(kind: str, whole: bool) -> None:
     blames_server(run.run(), Code.SIGNATURE, Code.KEYS, Code.SECRET)
 
 
-@pytest.mark.threat("server/group-key-replay")
-@cases("kind", TOLD)
-def test_what_was_told_already_is_told_once(kind: str) -> None:
+def check_what_was_told_already_is_told_once(kind: str) -> None:
     run = memory_group_key(SIZE)
     run.say_instead(kind, RELAY, lambda told: [told.message] * (1 + (told.receiver == "c0")))
     run.run()
     check(run)
     accepted = kind == "peer-key-confirmations"
     assert [output.code for output in run.outcome(ClientAborted, "c0")] == [Code.UNEXPECTED] * (not accepted)
+
+
+def check_a_members_own_record_must_be_the_one_it_sent(kind: str) -> None:
+    """Even one that it signed itself, as a member would that was made to take part in an epoch twice."""
+    run = memory_group_key(SIZE)
+
+    def lie(told: Message) -> Message:
+        signing = run.signing["c0"]
+        if kind == "peer-key-commits":
+            public = AgreementKey(bytes(32)).public
+            own = commit_record(run.agreement, 0, signing, channel_key=public, contribution=bytes(32))
+        else:
+            own = run.members["c0"].data.transcript.confirmation(b"another", signing, 0)
+        return retold(told, own + records(told)[len(own) :])
+
+    blames_server(tell(run, kind, lie).run(), Code.KEYS, Code.SECRET)
+
+
+@pytest.mark.threat("server/group-key-replay")
+def test_what_was_told_before_or_of_another_epoch_is_refused() -> None:
+    for kind in TOLD:
+        for whole in [True, False]:
+            check_records_of_another_epoch_are_refused(kind, whole)
+
+    for kind in TOLD:
+        check_what_was_told_already_is_told_once(kind)
+
+    for kind in ["peer-key-commits", "peer-key-confirmations"]:
+        check_a_members_own_record_must_be_the_one_it_sent(kind)
 
 
 SPLIT: list[dict[str, Any]] = [
@@ -231,9 +257,7 @@ def test_a_member_that_commits_twice_for_the_server_splits_nobody() -> None:
         assert (aborted.code, aborted.culprit) == (Code.SIGNATURE, RELAY)
 
 
-@pytest.mark.threat("server/group-key-middle")
-@cases("signer", ["server", "c0"])
-def test_the_server_cannot_put_its_own_channel_key_between_two_members(signer: str) -> None:
+def check_the_server_cannot_put_its_own_channel_key_between_two_members(signer: str) -> None:
     run = memory_group_key(SIZE)
     signing = SigningKey(bytes(32)) if signer == "server" else run.signing["c0"]
     record = commit_record(
@@ -246,22 +270,18 @@ def test_the_server_cannot_put_its_own_channel_key_between_two_members(signer: s
     blames_server(tell(run, "peer-key-commits", lie).run(), Code.SIGNATURE)
 
 
-@pytest.mark.threat("server/group-key-replay")
-@cases("kind", ["peer-key-commits", "peer-key-confirmations"])
-def test_a_members_own_record_must_be_the_one_it_sent(kind: str) -> None:
-    """Even one that it signed itself, as a member would that was made to take part in an epoch twice."""
+@pytest.mark.threat("server/group-key-middle")
+def test_the_server_cannot_put_its_own_channel_key_between_two_members() -> None:
+    for signer in ["server", "c0"]:
+        check_the_server_cannot_put_its_own_channel_key_between_two_members(signer)
+
     run = memory_group_key(SIZE)
-
-    def lie(told: Message) -> Message:
-        signing = run.signing["c0"]
-        if kind == "peer-key-commits":
-            public = AgreementKey(bytes(32)).public
-            own = commit_record(run.agreement, 0, signing, channel_key=public, contribution=bytes(32))
-        else:
-            own = run.members["c0"].data.transcript.confirmation(b"another", signing, 0)
-        return retold(told, own + records(told)[len(own) :])
-
-    blames_server(tell(run, kind, lie).run(), Code.KEYS, Code.SECRET)
+    run.start()
+    public = run.members["c1"].data.channel.public
+    record = commit_record(run.agreement, 2, run.signing["c2"], channel_key=public, contribution=bytes(32))
+    tell(run, "peer-key-commits", lambda told: retold(told, records(told)[:-COMMIT_BYTES] + record))
+    run.settle()
+    blames_server(run, Code.KEYS)
 
 
 @pytest.mark.threat("server/group-key-drops")
@@ -312,14 +332,3 @@ def test_no_mixture_of_lies_makes_two_keys(lies: list[tuple[str, int, int, int]]
         run.say_instead(kind, RELAY, say)
     run.run()
     check(run)
-
-
-@pytest.mark.threat("server/group-key-middle")
-def test_a_list_with_one_channel_key_twice_is_refused() -> None:
-    run = memory_group_key(SIZE)
-    run.start()
-    public = run.members["c1"].data.channel.public
-    record = commit_record(run.agreement, 2, run.signing["c2"], channel_key=public, contribution=bytes(32))
-    tell(run, "peer-key-commits", lambda told: retold(told, records(told)[:-COMMIT_BYTES] + record))
-    run.settle()
-    blames_server(run, Code.KEYS)

@@ -125,31 +125,25 @@ def test_a_group_below_the_policy_or_without_the_client_is_refused(
 
 
 @pytest.mark.threat("server/group-key-reuse")
-@cases("ended", [False, True])
-def test_an_epoch_is_begun_once(ended: bool) -> None:
-    """Also one that was called off."""
-    one = stopped_before(StartKey, nth=2, rekey_every=1)
-    if ended:
-        end = EndKey(epoch=0, code=Code.LEFT, detail="", culprit="")
-        assert one.put(one.forge(SERVER, CLIENT, end, round=0)) == []
-    refused(one, StartKey(**START), Code.SESSION, "epoch 0 of the group key is begun a second time")
+def test_an_epoch_is_begun_once_and_ends_when_it_is_called_off() -> None:
+    # Also one that was called off.
+    for ended in [False, True]:
+        one = stopped_before(StartKey, nth=2, rekey_every=1)
+        if ended:
+            end = EndKey(epoch=0, code=Code.LEFT, detail="", culprit="")
+            assert one.put(one.forge(SERVER, CLIENT, end, round=0)) == []
+        refused(one, StartKey(**START), Code.SESSION, "epoch 0 of the group key is begun a second time")
 
-
-@pytest.mark.threat("server/group-key-reuse")
-def test_a_key_that_is_called_off_is_forgotten() -> None:
     one = stopped_before(ReencryptModel, nth=2, rekey_every=1)
     holder: Any = one.clients[CLIENT].holder
     assert set(holder._keys) == {0, 1}
     assert one.put(one.forge(SERVER, CLIENT, EndKey(epoch=1, code=Code.LEFT, detail="", culprit=""), round=0)) == []
     assert set(holder._keys) == {0}
 
-
-@pytest.mark.threat("server/group-key-reuse")
-@cases("epoch", [1, 7])
-def test_only_the_latest_attempt_is_called_off(epoch: int) -> None:
-    one = stopped_before(StartKey, nth=2, rekey_every=1)
-    end = EndKey(epoch=epoch, code=Code.LEFT, detail="", culprit="")
-    refused(one, end, Code.SESSION, f"epoch {epoch} of the group key is not the latest one")
+    for epoch in [1, 7]:
+        one = stopped_before(StartKey, nth=2, rekey_every=1)
+        end = EndKey(epoch=epoch, code=Code.LEFT, detail="", culprit="")
+        refused(one, end, Code.SESSION, f"epoch {epoch} of the group key is not the latest one")
 
 
 @pytest.mark.threat("server/group-key-reuse")
@@ -195,9 +189,9 @@ ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER, "round": 0}
 
 
 @pytest.mark.threat("server/group-key-oracle")
-@cases(
-    ("fields", "code", "text"),
-    [
+def test_a_model_is_encrypted_only_as_agreed() -> None:
+    # Least of all one that the server knows in the clear, where clients make the first.
+    for fields, code, text in [
         ({"epoch": 0}, Code.MODEL, "for another key"),
         ({"epoch": 2}, Code.MODEL, "for another key"),
         ({"model": structs.replace(OTHER, size=0)}, Code.MODEL, "another length"),
@@ -206,25 +200,15 @@ ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER, "round": 0}
         ({"source": "remembered"}, Code.MODEL, "another length"),
         ({"former": 7}, Code.KEYS, "does not hold the key of epoch 7"),
         ({"source": "server"}, Code.MODEL, "the first model is to come from server"),
-    ],
-)
-def test_a_model_is_encrypted_only_as_agreed(fields: Any, code: Code, text: str) -> None:
-    """Least of all one that the server knows in the clear, where clients make the first."""
-    one = stopped_before(ReencryptModel, nth=2, rekey_every=1)
-    refused(one, ReencryptModel(**(ORDER | fields)), code, text)
+    ]:
+        one = stopped_before(ReencryptModel, nth=2, rekey_every=1)
+        refused(one, ReencryptModel(**(ORDER | fields)), code, text)
 
+    for message in [ReencryptModel(**(ORDER | {"epoch": 0, "source": "server"})), KeyedModel(epoch=0, model=OTHER)]:
+        one = stopped_before(StartRound, encrypted=False, initial_model="server")
+        refused(one, message, Code.UNEXPECTED, "not encrypted")
 
-@pytest.mark.threat("server/group-key-oracle")
-@cases("message", [ReencryptModel(**(ORDER | {"epoch": 0, "source": "server"})),
-                                     KeyedModel(epoch=0, model=OTHER)])  # fmt: skip
-def test_where_models_are_not_encrypted_none_is(message: Message) -> None:
-    one = stopped_before(StartRound, encrypted=False, initial_model="server")
-    refused(one, message, Code.UNEXPECTED, "not encrypted")
-
-
-@pytest.mark.threat("server/group-key-oracle")
-def test_a_key_of_long_ago_is_forgotten() -> None:
-    """Once a round has begun, no model under an older key is decrypted any more."""
+    # Once a round has begun, no model under an older key is decrypted any more.
     one = stopped_before(ReencryptModel, nth=3, rekey_every=1, rounds=3)
     refused(one, ReencryptModel(**(ORDER | {"epoch": 2, "former": 0})), Code.KEYS, "not hold the key of epoch 0")
 
@@ -240,42 +224,33 @@ SWAPS: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.threat("server/keyed-model-swapped")
-@cases("last", [False, True])
-@cases("swap", SWAPS)
-def test_a_model_other_than_announced_is_refused(swap: str, last: bool) -> None:
-    """The one to encrypt anew, and the last one."""
-    changes = {"initial_model": "clients" if last else "server", "parameters": LONG, "rounds": 1}
-    one = stopped_before(Chunk, **changes)
-    number, change, text = SWAPS[swap]
-    size = CHUNK_BYTES if swap != "out of order" else 12
-    payload = change(one.model[:size])
-    before = list(one.outputs)
-    if swap == "another model":  # It shows at the end.
-        one.put(one.forge(SERVER, CLIENT, Chunk(chunk=0), round=0, payload=payload))
-        number, payload = 1, one.model[CHUNK_BYTES:]
-    code = Code.UNEXPECTED if "order" in swap or "beyond" in swap else Code.MODEL
-    refused(one, Chunk(chunk=number), code, text, payload)
-    assert {type(output) for _, output in one.outputs[len(before) :]} <= {Ended, Report}
+def test_a_model_other_than_announced_is_refused() -> None:
+    # The one to encrypt anew, and the last one.
+    for last in [False, True]:
+        for swap in SWAPS:
+            changes = {"initial_model": "clients" if last else "server", "parameters": LONG, "rounds": 1}
+            one = stopped_before(Chunk, **changes)
+            number, change, text = SWAPS[swap]
+            size = CHUNK_BYTES if swap != "out of order" else 12
+            payload = change(one.model[:size])
+            before = list(one.outputs)
+            if swap == "another model":  # It shows at the end.
+                one.put(one.forge(SERVER, CLIENT, Chunk(chunk=0), round=0, payload=payload))
+                number, payload = 1, one.model[CHUNK_BYTES:]
+            code = Code.UNEXPECTED if "order" in swap or "beyond" in swap else Code.MODEL
+            refused(one, Chunk(chunk=number), code, text, payload)
+            assert {type(output) for _, output in one.outputs[len(before) :]} <= {Ended, Report}
 
-
-@pytest.mark.threat("server/keyed-model-swapped")
-def test_a_model_that_is_not_finite_is_not_encrypted() -> None:
     one = stopped_before(ReencryptModel, initial_model="server")
     model = np.full(10, np.nan, "<f4").tobytes()
     order = ReencryptModel(epoch=0, source="server", former=0, model=announce(model, Label.MODEL), round=0)
     one.put(one.forge(SERVER, CLIENT, order, round=0))
     refused(one, Chunk(chunk=0), Code.MODEL, "not finite", model)
 
-
-@pytest.mark.threat("server/keyed-model-swapped")
-@cases(
-    "fields",
-    [{"epoch": 1}, {"model": Blob(digest=bytes(32), size=36)}, {"model": NO_BLOB}],
-)
-def test_a_last_model_under_another_key_or_of_another_length_is_refused(fields: Any) -> None:
-    one = stopped_before(KeyedModel, rounds=1)
-    offer = {"epoch": 0, "model": OTHER} | fields
-    refused(one, KeyedModel(**offer), Code.MODEL, "under another key, or has another length")
+    for fields in [{"epoch": 1}, {"model": Blob(digest=bytes(32), size=36)}, {"model": NO_BLOB}]:
+        one = stopped_before(KeyedModel, rounds=1)
+        offer = {"epoch": 0, "model": OTHER} | fields
+        refused(one, KeyedModel(**offer), Code.MODEL, "under another key, or has another length")
 
 
 @pytest.mark.threat("server/keyed-model-swapped")

@@ -318,12 +318,9 @@ def test_every_combination_of_opened_sums_of_eight_clients(sums: Any) -> None:
 
 
 @pytest.mark.threat("server/subtraction")
-@cases(("clients", "corrupt"), [(4, ()), (6, (0,))])
-def test_without_groups_two_sums_tell_every_honest_client_apart(
-    clients: int, corrupt: tuple[int, ...], sums: Any
-) -> None:
-    honest = frozenset(range(clients)) - {*corrupt}
-    found = {*opened_sums(clients, (), corrupt, sums)}
+def test_without_groups_two_sums_tell_every_honest_client_apart(sums: Any) -> None:
+    honest = frozenset(range(4))
+    found = {*opened_sums(4, (), (), sums)}
     alone = {
         member
         for factors in tellings_apart(found, honest)

@@ -43,19 +43,25 @@ with pytest.MonkeyPatch.context() as patch:
 
 _inference = conftest_of("parties/inference")
 one_block, private = _inference.one_block, _inference.private
-MANY = 3  # Times twenty passes, so that a session lasts.
 
 
 @asynccontextmanager
 async def asking(
     directory: Path, block: Any, model: Any
 ) -> AsyncIterator[tuple[House, ModelOwnerParty, torch.Tensor, asyncio.Task[Any]]]:
-    """A session of alice's, of which the first pass is over."""
-    images = block.images.repeat(MANY, 1, 1, 1)
+    """A session of alice's, which is held up when its first pass is over."""
+    images = block.images[:2]
     async with house(directory) as home:
         await home.dealer()
         party = await home.model_owner(model)
-        alice = home.asks("alice", images, batch=1)
+        links = await home.over_cables()
+
+        def progress(done: int) -> None:
+            for cable in home.cables if done == 1 else ():
+                cable.flows.clear()
+            home.tell("alice", "done", {"images": done})
+
+        alice = home.asks("alice", images, batch=1, links=links, progress=progress)
         await home.waits("alice", "done")
         yield home, party, images, alice
 
@@ -63,6 +69,8 @@ async def asking(
 async def check(home: House, alice: asyncio.Task[Any], block: Any, images: torch.Tensor) -> None:
     """It was under way all the time; its answers are right, and nobody else has had a pass."""
     assert not alice.done()
+    for cable in home.cables:
+        cable.flows.set()
     answers = (await alice).logits
     with torch.no_grad():
         clear = block.exact()(images.double())
@@ -186,7 +194,7 @@ async def test_who_speaks_the_version_of_a_federation_is_told_which_one_is_spoke
 
 
 def in_memory() -> world.MemoryInference:
-    return world.MemoryInference({DATA_OWNER: Wish(images=3, batch=1, channels=1, side=4)})
+    return world.MemoryInference({DATA_OWNER: Wish(images=2, batch=1, channels=1, side=4)})
 
 
 TRANSCRIPT = len(in_memory().run().log)

@@ -33,16 +33,13 @@ def saying(**fields: Any) -> Callable[[Parcel], list[Parcel]]:
 
 
 @pytest.mark.threat("data-owner/wants-more")
-@cases("more", [{"images": 4}, {"batch": 3}])
-def test_a_data_owner_cannot_agree_to_more_than_is_offered(more: dict[str, int]) -> None:
-    run = world()
-    run.say_instead("agree-terms", DATA_OWNER, saying(**more))
-    assert run.run().verdicts() == {(Code.POLICY, DATA_OWNER)}
-    assert not run.outcome(KeysDealt)
+def test_a_data_owner_gets_no_more_than_was_agreed_on() -> None:
+    for more in [{"images": 4}, {"batch": 3}]:
+        run = world()
+        run.say_instead("agree-terms", DATA_OWNER, saying(**more))
+        assert run.run().verdicts() == {(Code.POLICY, DATA_OWNER)}
+        assert not run.outcome(KeysDealt)
 
-
-@pytest.mark.threat("data-owner/wants-more")
-def test_a_data_owner_gets_no_pass_beyond_those_agreed_on() -> None:
     run = world()
     third = StartPass(weights=run.terms.weights)
     run.say_instead("close-inference", DATA_OWNER, lambda parcel: [altered(parcel, message=third, round=3)])

@@ -118,9 +118,17 @@ FOREIGN: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.threat("server/foreign-survivors")
-@cases("name", FOREIGN)
-def test_members_of_no_earlier_phase(name: str, sums: Any) -> None:
-    sums.refused(*FOREIGN[name])
+@pytest.mark.threat("server/below-threshold")
+@pytest.mark.threat("server/suppresses-clients")
+def test_lists_of_others_than_those_of_the_phase_before(sums: Any) -> None:
+    for name in FOREIGN:
+        sums.refused(*FOREIGN[name])
+
+    for name in BELOW:
+        sums.refused(*BELOW[name])
+
+    for name in SUPPRESSING:
+        sums.refused(*SUPPRESSING[name])
 
 
 BELOW: dict[str, tuple[Any, ...]] = {
@@ -139,22 +147,10 @@ BELOW: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.threat("server/below-threshold")
-@cases("name", BELOW)
-def test_fewer_than_the_threshold(name: str, sums: Any) -> None:
-    sums.refused(*BELOW[name])
-
-
 SUPPRESSING: dict[str, tuple[Any, ...]] = {
     "no other sharer": (PeerShares, sharing(0), Code.THRESHOLD, "only 1"),
     **for_survivors(says(survivors=bitmap(0)), Code.THRESHOLD, "only 1 clients survived"),
 }
-
-
-@pytest.mark.threat("server/suppresses-clients")
-@cases("name", SUPPRESSING)
-def test_all_the_others_are_declared_dropped(name: str, sums: Any) -> None:
-    sums.refused(*SUPPRESSING[name])
 
 
 @modes
@@ -172,27 +168,7 @@ def test_everybody_is_told_that_few_survived(survivors: tuple[int, ...], active:
     sums.check_next_round(run)
 
 
-@modes
-@pytest.mark.threat("server/asks-twice")
-def test_a_second_request_to_unmask_is_not_answered(active: bool, summed: ExactSum, sums: Any) -> None:
-    run = memory_sum(CLIENTS, active=active, seed=b"lies")
-    run.run()
-    outcome = summed(run)
-    again = next(d.message for d in run.log if d.receiver == VICTIM and isinstance(d.message, UnmaskRequest))
-    for members in product((0, 1), repeat=CLIENTS):
-        survivors = bitmap(*(member for member in EVERYBODY if members[member]))
-        run.deliver(Delivery("server", VICTIM, msgspec.structs.replace(again, survivors=survivors), None))
-        assert run.outputs[-1] == (VICTIM, Report("refused", run.outputs[-1][1].fields))
-    assert not run.advance()
-    assert run.clients[VICTIM].state is ClientState.DONE
-    assert sums.revealed(run) == [outcome.survivors]
-    sums.check_next_round(run)
-
-
-@modes
-@pytest.mark.threat("server/asks-twice")
-@cases("kind", ["peer-keys", "peer-shares", "survivors", "unmask-request"])
-def test_every_message_comes_twice(kind: str, active: bool, summed: ExactSum, sums: Any) -> None:
+def check_every_message_comes_twice(kind: str, active: bool, summed: ExactSum, sums: Any) -> None:
     # Where the client has more to say, the repetition ends the round for it; after its end it changes nothing.
     run = memory_sum(CLIENTS, active=active, seed=b"lies")
     run.hook = lambda d: [d, d] if (d.receiver, d.kind) == (VICTIM, kind) else [d]
@@ -204,6 +180,27 @@ def test_every_message_comes_twice(kind: str, active: bool, summed: ExactSum, su
         assert [(end.code, end.culprit) for end in aborted] == [(Code.UNEXPECTED, "server")]
     assert sums.revealed(run) == [summed(run).survivors]
     sums.check_next_round(run)
+
+
+@pytest.mark.threat("server/asks-twice")
+def test_nothing_is_answered_twice(summed: ExactSum, sums: Any) -> None:
+    for active in [True, False]:
+        run = memory_sum(CLIENTS, active=active, seed=b"lies")
+        run.run()
+        outcome = summed(run)
+        again = next(d.message for d in run.log if d.receiver == VICTIM and isinstance(d.message, UnmaskRequest))
+        for members in product((0, 1), repeat=CLIENTS):
+            survivors = bitmap(*(member for member in EVERYBODY if members[member]))
+            run.deliver(Delivery("server", VICTIM, msgspec.structs.replace(again, survivors=survivors), None))
+            assert run.outputs[-1] == (VICTIM, Report("refused", run.outputs[-1][1].fields))
+        assert not run.advance()
+        assert run.clients[VICTIM].state is ClientState.DONE
+        assert sums.revealed(run) == [outcome.survivors]
+        sums.check_next_round(run)
+
+    for active in [True, False]:
+        for kind in ["peer-keys", "peer-shares", "survivors", "unmask-request"]:
+            check_every_message_comes_twice(kind, active, summed, sums)
 
 
 class Interrogation:

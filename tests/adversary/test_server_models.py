@@ -71,26 +71,17 @@ OTHER_MODELS = {
 
 
 @pytest.mark.threat("server/bad-model")
-@cases("model", OTHER_MODELS.values())
-def test_a_model_of_another_form_is_refused_when_it_is_announced(deceived: Deceived, model: bytes) -> None:
-    """Shape and dtype are not said: the layout is agreed on, and a model is so many little-endian float32."""
-    one = deceived().tell(StartRound, model=announce(model, Label.MODEL))
-    one.tell(Chunk, payload=model).deceive()
-    check_round_without_the_victim(one, f"a model of {len(model)} bytes; its layout has {len(MODEL)}")
+def test_a_model_of_another_form_is_refused(deceived: Deceived) -> None:
+    # Shape and dtype are not said: the layout is agreed on, and a model is so many little-endian float32.
+    for model in OTHER_MODELS.values():
+        one = deceived().tell(StartRound, model=announce(model, Label.MODEL))
+        one.tell(Chunk, payload=model).deceive()
+        check_round_without_the_victim(one, f"a model of {len(model)} bytes; its layout has {len(MODEL)}")
 
+    for model in [model for model in OTHER_MODELS.values() if model] + [MODEL[:-1], MODEL + b"\x00", b"\x00"]:
+        one = tell_of(deceived(), of_this_length(model), model)
+        check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
 
-@pytest.mark.threat("server/bad-model")
-@cases(
-    "model",
-    [model for model in OTHER_MODELS.values() if model] + [MODEL[:-1], MODEL + b"\x00", b"\x00"],
-)
-def test_a_model_of_another_form_is_refused_when_it_comes(deceived: Deceived, model: bytes) -> None:
-    one = tell_of(deceived(), of_this_length(model), model)
-    check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
-
-
-@pytest.mark.threat("server/bad-model")
-def test_a_chunk_without_its_array_is_refused(deceived: Deceived) -> None:
     one = deceived()
 
     def hook(parcel: Parcel) -> list[Parcel]:
@@ -101,68 +92,50 @@ def test_a_chunk_without_its_array_is_refused(deceived: Deceived) -> None:
     one.deceive()
     check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
 
-
-@pytest.mark.threat("server/bad-model")
-@cases("announced", [Blob(digest=bytes(32), size=len(MODEL)), announce(MODEL, Label.CONFIGURATION)])
-def test_a_model_whose_announcement_is_another_is_refused(deceived: Deceived, announced: Blob) -> None:
-    one = tell_of(deceived(), announced, MODEL)
-    check_round_without_the_victim(one, "what came of the model is not what was announced")
-
-
-@pytest.mark.threat("server/bad-model")
-@cases("number", [8, np.nan])
-def test_a_model_that_is_not_the_announced_one_is_refused(deceived: Deceived, number: float) -> None:
-    one = deceived().tell(Chunk, payload=with_one_number(number)).deceive()
-    check_round_without_the_victim(one, "what came of the model is not what was announced")
-
-
-@pytest.mark.threat("server/bad-model")
-@cases("number", [np.nan, -np.nan, np.inf, -np.inf])
-def test_a_model_with_numbers_that_are_not_finite_is_refused(deceived: Deceived, number: float) -> None:
-    for place in (0, PARAMETERS - 1):
-        numbers = np.frombuffer(MODEL, "<f4").copy()
-        numbers[place] = number
-        model = numbers.tobytes()
-        one = tell_of(deceived(), of_this_length(model), model)
-        check_round_without_the_victim(one, "the model has numbers that are not finite")
-
-
-@pytest.mark.threat("server/bad-model")
-def test_a_chunk_that_was_not_asked_for_is_refused(deceived: Deceived) -> None:
-    one = deceived().tell(Chunk, chunk=1).deceive()
-    check_round_without_the_victim(one, "chunk 1 came where chunk 0 of 1 was due", Code.UNEXPECTED)
-
-
-@pytest.mark.threat("server/bad-model")
-def test_a_huge_model_takes_no_memory_before_it_comes(deceived: Deceived) -> None:
     huge = encode_structure(small_configuration(5, tensor_sizes=(2**38,)))
     one = tell_of(deceived().tell(Welcome, configuration=huge), Blob(digest=bytes(32), size=2**40), MODEL)
     check_round_without_the_victim(one, "chunk 0 of the model does not have 1048576 bytes")
 
 
-@pytest.mark.threat("server/pickle")
-@cases("announced", [False, True])
-def test_a_pickle_is_no_model(deceived: Deceived, trap: bytes, announced: bool) -> None:
-    one = deceived().tell(Chunk, payload=trap)
-    if announced:
-        one.tell(StartRound, model=announce(trap, Label.MODEL))
-    one.deceive()
-    length = f"a model of {len(trap)} bytes" if announced else f"does not have {len(MODEL)} bytes"
-    check_round_without_the_victim(one, length)
+@pytest.mark.threat("server/bad-model")
+def test_a_model_that_is_not_the_announced_one_is_refused(deceived: Deceived) -> None:
+    for announced in [Blob(digest=bytes(32), size=len(MODEL)), announce(MODEL, Label.CONFIGURATION)]:
+        one = tell_of(deceived(), announced, MODEL)
+        check_round_without_the_victim(one, "what came of the model is not what was announced")
+
+    for number in [8, np.nan]:
+        one = deceived().tell(Chunk, payload=with_one_number(number)).deceive()
+        check_round_without_the_victim(one, "what came of the model is not what was announced")
+
+    one = deceived().tell(Chunk, chunk=1).deceive()
+    check_round_without_the_victim(one, "chunk 1 came where chunk 0 of 1 was due", Code.UNEXPECTED)
+
+    for number in [np.nan, -np.nan, np.inf, -np.inf]:
+        for place in (0, PARAMETERS - 1):
+            numbers = np.frombuffer(MODEL, "<f4").copy()
+            numbers[place] = number
+            model = numbers.tobytes()
+            one = tell_of(deceived(), of_this_length(model), model)
+            check_round_without_the_victim(one, "the model has numbers that are not finite")
 
 
 @pytest.mark.threat("server/pickle")
-def test_a_pickle_of_the_right_length_is_numbers(deceived: Deceived, trap: bytes) -> None:
-    """Announced and as long as a model: it is read as float32 like any other bytes, and ends there with one NaN."""
+def test_a_pickle_is_no_model_and_no_configuration(deceived: Deceived, trap: bytes) -> None:
+    for announced in [False, True]:
+        one = deceived().tell(Chunk, payload=trap)
+        if announced:
+            one.tell(StartRound, model=announce(trap, Label.MODEL))
+        one.deceive()
+        length = f"a model of {len(trap)} bytes" if announced else f"does not have {len(MODEL)} bytes"
+        check_round_without_the_victim(one, length)
+
+    # Announced and as long as a model: it is read as float32 like any other bytes, and ends there with one NaN.
     parameters = len(trap) // 4 + 2
     model = trap + bytes(4 * (parameters - 1) - len(trap)) + np.array(np.nan, "<f4").tobytes()
     one = deceived(tensor_sizes=(parameters,))
     tell_of(one, announce(model, Label.MODEL), model)
     check_round_without_the_victim(one, "the model has numbers that are not finite")
 
-
-@pytest.mark.threat("server/pickle")
-def test_a_pickle_is_no_configuration(deceived: Deceived, trap: bytes) -> None:
     one = deceived().tell(Welcome, configuration=trap).deceive()
     assert (one.victim_ended.code, one.victim_ended.detail[:36]) == (
         Code.MALFORMED,

@@ -63,48 +63,37 @@ def check_only_the_victim_left(one: Any, code: Code) -> None:
 
 
 @pytest.mark.threat("server/downgrade")
-@cases(
-    ("policy", "changes", "refusal"),
-    [
+@pytest.mark.threat("server/splits-rosters")
+def test_a_configuration_below_the_policy_or_not_right_ends_the_session(deceived: Deceived) -> None:
+    for policy, changes, refusal in [
         (Policy(), {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
         (Policy(), {"clip": 2.0}, "clip = 2.0; this client's policy accepts at most 1.0"),
         (Policy(), {"corrupt": 0.0}, "corrupt = 0.0; this client's policy accepts at least 0.05"),
         (Policy(least_corrupt=0.2), {}, "corrupt = 0.05; this client's policy accepts at least 0.2"),
         (Policy(schemes=("fedsgd",)), {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
         (Policy(), {"ring_bits": 8}, "the configuration has no room for its sum"),
-    ],
-)
-def test_a_configuration_below_the_policy_ends_the_session(
-    deceived: Deceived, policy: Policy, changes: dict[str, Any], refusal: str
-) -> None:
-    one = deceived(policies={VICTIM: policy})
-    one.tell(Welcome, configuration=encode_structure(small_configuration(CLIENTS, **changes))).deceive()
-    assert one.victim_ended.code is Code.POLICY
-    assert refusal in one.victim_ended.detail
-    left = [report.fields for report in one.outcome(Report, SERVER) if report.event == "left"]
-    assert [(report["member"], refusal in report["detail"]) for report in left] == [(VICTIM, True)]
-    check_only_the_victim_left(one, Code.POLICY)
-    one.policies = {}
-    one.check_honest_round()
+    ]:
+        one = deceived(policies={VICTIM: policy})
+        one.tell(Welcome, configuration=encode_structure(small_configuration(CLIENTS, **changes))).deceive()
+        assert one.victim_ended.code is Code.POLICY
+        assert refusal in one.victim_ended.detail
+        left = [report.fields for report in one.outcome(Report, SERVER) if report.event == "left"]
+        assert [(report["member"], refusal in report["detail"]) for report in left] == [(VICTIM, True)]
+        check_only_the_victim_left(one, Code.POLICY)
+        one.policies = {}
+        one.check_honest_round()
 
-
-@pytest.mark.threat("server/downgrade")
-@pytest.mark.threat("server/splits-rosters")
-@cases(
-    ("changes", "code"),
-    [
+    for changes, code in [
         ({"roster": bytes(32)}, Code.ROSTER),
         ({"configuration": b""}, Code.MALFORMED),
         ({"configuration": b"\x80"}, Code.MALFORMED),
         ({"configuration": encode_structure(small_configuration(CLIENTS)) + b"\x00"}, Code.MALFORMED),
-    ],
-)
-def test_welcomes_that_are_not_right(deceived: Deceived, changes: dict[str, Any], code: Code) -> None:
-    one = deceived().tell(Welcome, **changes).deceive()
-    assert one.victim_ended.code is code
-    assert one.clients[VICTIM].state is TrainingState.ENDED
-    check_only_the_victim_left(one, code)
-    one.check_honest_round()
+    ]:
+        one = deceived().tell(Welcome, **changes).deceive()
+        assert one.victim_ended.code is code
+        assert one.clients[VICTIM].state is TrainingState.ENDED
+        check_only_the_victim_left(one, code)
+        one.check_honest_round()
 
 
 @pytest.mark.threat("server/threshold-below-floor")
@@ -173,38 +162,32 @@ SMALL_COHORTS = [(0, *others) for size in (0, 1) for others in combinations(rang
 
 @pytest.mark.threat("server/small-cohort")
 @pytest.mark.threat("server/asks-for-metrics")
-@cases("cohort", SMALL_COHORTS)
-def test_a_cohort_below_the_policy_is_refused(deceived: Deceived, cohort: tuple[int, ...]) -> None:
-    """Of two or of the client alone: such a sum would be its update, and its metrics, or nearly so."""
-    one = deceived(metrics=("samples", "loss")).tell(StartRound, cohort=bitmap(*cohort)).deceive()
-    assert (one.victim_over.round, one.victim_over.code) == (1, Code.POLICY)
-    assert f"the server proposes cohort = {len(cohort)}; this client's policy accepts 3 to 5" in one.victim_over.detail
-    assert not one.outcome(Train, VICTIM)
-    check_only_the_victim_left(one, Code.POLICY)
-    one.check_honest_round()
+def test_a_cohort_below_the_policy_or_not_right_is_refused(deceived: Deceived) -> None:
+    # Of two or of the client alone: such a sum would be its update, and its metrics, or nearly so.
+    for cohort in SMALL_COHORTS:
+        one = deceived(metrics=("samples", "loss")).tell(StartRound, cohort=bitmap(*cohort)).deceive()
+        assert (one.victim_over.round, one.victim_over.code) == (1, Code.POLICY)
+        assert (
+            f"the server proposes cohort = {len(cohort)}; this client's policy accepts 3 to 5" in one.victim_over.detail
+        )
+        assert not one.outcome(Train, VICTIM)
+        check_only_the_victim_left(one, Code.POLICY)
+        one.check_honest_round()
 
-
-@pytest.mark.threat("server/small-cohort")
-@cases(
-    ("policy", "cohort", "code", "refusal"),
-    [
+    for policy, cohort, code, refusal in [
         (Policy(smallest_cohort=6), bitmap(*range(5)), Code.POLICY, "this client's policy accepts 6 to 5 clients"),
         (Policy(smallest_cohort=4), bitmap(0, 1, 2), Code.POLICY, "this client's policy accepts 4 to 5 clients"),
         (Policy(), bitmap(1, 2, 3, 4), Code.MEMBERS, "this client was not selected"),
         (Policy(), b"\x3f", Code.MEMBERS, "beyond the 5 members"),
-    ],
-)
-def test_cohorts_that_are_not_right(
-    deceived: Deceived, policy: Policy, cohort: bytes, code: Code, refusal: str
-) -> None:
-    one = deceived(policies={VICTIM: policy}).tell(StartRound, cohort=cohort).deceive()
-    assert (one.victim_over.round, one.victim_over.code) == (1, code)
-    assert refusal in one.victim_over.detail
-    check_only_the_victim_left(one, code)
-    one.policies = {}
-    if policy != Policy():
-        one.start(VICTIM)
-    one.check_honest_round()
+    ]:
+        one = deceived(policies={VICTIM: policy}).tell(StartRound, cohort=cohort).deceive()
+        assert (one.victim_over.round, one.victim_over.code) == (1, code)
+        assert refusal in one.victim_over.detail
+        check_only_the_victim_left(one, code)
+        one.policies = {}
+        if policy != Policy():
+            one.start(VICTIM)
+        one.check_honest_round()
 
 
 def suppressing(one: Any, kind: type[Message], kept: int) -> Callable[[Any], Message]:

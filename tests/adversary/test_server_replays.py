@@ -164,9 +164,12 @@ OTHERS_SHARES: dict[str, Change] = {
 
 
 @pytest.mark.threat("server/replays-shares")
-@cases("name", OWN_SHARES)
-def test_all_shares_replayed(name: str, sums: Any) -> None:
-    refused_as_own(OWN_SHARES[name], sums)
+def test_shares_replayed(sums: Any, summed: ExactSum) -> None:
+    for name in OWN_SHARES:
+        refused_as_own(OWN_SHARES[name], sums)
+
+    for name in OTHERS_SHARES:
+        complained(OTHERS_SHARES[name], summed, sums)
 
 
 def refused_as_own(change: Change, sums: Any) -> None:
@@ -190,26 +193,27 @@ def complained(change: Change, summed: ExactSum, sums: Any) -> None:
     sums.check_next_round(run)
 
 
-@pytest.mark.threat("server/replays-shares")
-@cases("name", OTHERS_SHARES)
-def test_shares_of_one_owner_replayed(name: str, summed: ExactSum, sums: Any) -> None:
-    complained(OTHERS_SHARES[name], summed, sums)
-
-
 # Both commitments, the sealed pair of shares and the tag, at their first and last bytes.
 PLACES = [0, 31, 32, 63, 64, 135, 136, PACKET_BYTES - 1]
 
 
-@pytest.mark.threat("server/bends-shares")
-@cases("place", PLACES)
-def test_a_bit_of_anothers_packet(place: int, summed: ExactSum, sums: Any) -> None:
-    complained(bent(2, place), summed, sums)
+def check_packets_of_another_size(name: str, sums: Any) -> None:
+    def change(run: MemorySum, message: PeerShares) -> PeerShares:
+        return msgspec.structs.replace(message, packets=RESIZED[name](message.packets))
+
+    sums.refused(PeerShares, change, Code.SHARES, "bytes")
 
 
 @pytest.mark.threat("server/bends-shares")
-@cases("place", PLACES)
-def test_a_bit_of_its_own_packet(place: int, sums: Any) -> None:
-    refused_as_own(bent(0, place), sums)
+def test_packets_bent_or_of_another_size(summed: ExactSum, sums: Any) -> None:
+    for place in PLACES:
+        complained(bent(2, place), summed, sums)
+
+    for place in PLACES:
+        refused_as_own(bent(0, place), sums)
+
+    for name in RESIZED:
+        check_packets_of_another_size(name, sums)
 
 
 RESIZED: dict[str, Callable[[bytes], bytes]] = {
@@ -217,15 +221,6 @@ RESIZED: dict[str, Callable[[bytes], bytes]] = {
     "longer": lambda packets: packets + bytes(1),
     "none": lambda packets: b"",
 }
-
-
-@pytest.mark.threat("server/bends-shares")
-@cases("name", RESIZED)
-def test_packets_of_another_size(name: str, sums: Any) -> None:
-    def change(run: MemorySum, message: PeerShares) -> PeerShares:
-        return msgspec.structs.replace(message, packets=RESIZED[name](message.packets))
-
-    sums.refused(PeerShares, change, Code.SHARES, "bytes")
 
 
 @modes

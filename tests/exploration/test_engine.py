@@ -41,15 +41,13 @@ def test_every_state_is_seen_once(top: int) -> None:
     assert seen.outcomes == Counter({"both at the top": 1})
 
 
-def test_the_shortest_run_to_a_fault_is_shown() -> None:
+def test_the_shortest_run_to_a_fault_is_shown_and_the_first_state_is_checked_too() -> None:
     with pytest.raises(RuleBroken) as broken:
         explore(TwoDice(6, forbidden=(3, 2)))
     assert broken.value.fault == "dice show (3, 2)"
     assert sorted(broken.value.trace) == ["left", "left", "right"]
     assert "dice show (3, 2)\n  left" in str(broken.value)
 
-
-def test_the_first_state_is_checked_too() -> None:
     with pytest.raises(RuleBroken) as broken:
         explore(TwoDice(6, forbidden=(1, 1)))
     assert broken.value.trace == []

@@ -1,11 +1,12 @@
 """A session of private inference explored: owners that keep the rules never take one thing for another, nor hang."""
 
+from typing import Any
+
 import pytest
 
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.link import Link
-from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.session import InferenceSession, PassRounds
+from tests.cases import cases
 from tests.exploration.engine import RuleBroken, explore
 from tests.exploration.inference import InferenceWorld
 
@@ -37,29 +38,38 @@ class OtherSession(Link):
             self.session = session
 
 
-def test_what_is_of_a_former_session_is_found_by_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("session", "data_owner", "model_owner"):
-        monkeypatch.setattr(f"tacit.protocol.inference.{module}.Link", OtherSession)
-    with pytest.raises(RuleBroken, match="takes something else for") as broken:
-        explore(InferenceWorld())
+SESSION = "tacit.protocol.inference.session"
+LINKS = [f"tacit.protocol.inference.{module}.Link" for module in ("session", "data_owner", "model_owner")]
+MUTANTS: dict[str, tuple[dict[str, Any], int, int, str]] = {
+    # What is replaced; passes and sessions; the rule that breaks.
+    "any session": (dict.fromkeys(LINKS, OtherSession), 1, 2, "takes something else for"),
+    "any number": (
+        {
+            **dict.fromkeys(LINKS, AnyNumber),
+            f"{SESSION}.InferenceSession._accept": lambda session, packet: bool(session._link.accept(packet)),
+        },
+        2,
+        1,
+        "takes something else for",
+    ),
+    "goes on out of range": (
+        {f"{SESSION}.PassRounds.verdict": lambda rounds, step, opened: None},
+        1,
+        2,
+        "told the result of a pass that is not in range",
+    ),
+    "not patient": (
+        {"tacit.protocol.inference.model_owner.InferenceModelOwner.waiting": False}, 1, 2, "waits for ever",
+    ),
+}  # fmt: skip
+
+
+@cases("mutant", MUTANTS)
+def test_a_missing_check_is_found(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced, passes, sessions, fault = MUTANTS[mutant]
+    with monkeypatch.context() as patch:
+        for name, replacement in replaced.items():
+            patch.setattr(name, replacement)
+        with pytest.raises(RuleBroken, match=fault) as broken:
+            explore(InferenceWorld(passes=passes, sessions=sessions))
     assert broken.value.trace
-
-
-def test_what_is_of_a_former_pass_is_found_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("session", "data_owner", "model_owner"):
-        monkeypatch.setattr(f"tacit.protocol.inference.{module}.Link", AnyNumber)
-    monkeypatch.setattr(InferenceSession, "_accept", lambda session, packet: bool(session._link.accept(packet)))
-    with pytest.raises(RuleBroken, match="takes something else for"):
-        explore(InferenceWorld(passes=2, sessions=1))
-
-
-def test_who_goes_on_out_of_range_tells_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PassRounds, "verdict", lambda rounds, step, opened: None)
-    with pytest.raises(RuleBroken, match="told the result of a pass that is not in range"):
-        explore(InferenceWorld())
-
-
-def test_who_is_not_patient_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InferenceModelOwner, "waiting", False)
-    with pytest.raises(RuleBroken, match="waits for ever"):
-        explore(InferenceWorld())

@@ -41,26 +41,21 @@ def test_both_ends_agree_and_nobody_else() -> None:
     assert len(set(agreed.values())) == 6
 
 
-@cases(
-    ("public", "signature", "label", "part"),
-    [
+def test_a_wrong_signature_or_key_is_refused() -> None:
+    for public, signature, label, part in [
         (1, 0, Label.SIGN_SURVIVORS, b"x"),
         (0, 1, Label.SIGN_SURVIVORS, b"x"),
         (0, 0, Label.SIGN_SHARES, b"x"),
         (0, 0, Label.SIGN_SURVIVORS, b"y"),
-    ],
-)
-def test_a_wrong_signature_is_refused(public: int, signature: int, label: Label, part: bytes) -> None:
-    keys = [primitives.SigningKey(bytes([place]) * KEY_BYTES) for place in range(2)]
-    signed = [key.sign(Label.SIGN_SURVIVORS, b"x") for key in keys]
-    assert {len(one) for one in signed} == {SIGNATURE_BYTES}
-    primitives.verify(keys[0].public, signed[0], Label.SIGN_SURVIVORS, b"x")
-    with pytest.raises(RemoteProtocolError) as refused:
-        primitives.verify(keys[public].public, signed[signature], label, part)
-    assert refused.value.code is Code.SIGNATURE
+    ]:
+        keys = [primitives.SigningKey(bytes([place]) * KEY_BYTES) for place in range(2)]
+        signed = [key.sign(Label.SIGN_SURVIVORS, b"x") for key in keys]
+        assert {len(one) for one in signed} == {SIGNATURE_BYTES}
+        primitives.verify(keys[0].public, signed[0], Label.SIGN_SURVIVORS, b"x")
+        with pytest.raises(RemoteProtocolError) as refused:
+            primitives.verify(keys[public].public, signed[signature], label, part)
+        assert refused.value.code is Code.SIGNATURE
 
-
-def test_a_packet_opens_with_its_key_and_data_only() -> None:
     sealed = primitives.seal(b"k" * 32, b"plain", associated=b"data")
     assert len(sealed) == len(b"plain") + TAG_BYTES
     assert primitives.open_sealed(b"k" * 32, sealed, associated=b"data") == b"plain"
@@ -77,23 +72,21 @@ def shares(threshold: int) -> Any:
     return sharing.share(SECRETS, points=POINTS, threshold=threshold, seed=bytes(32))
 
 
-def test_enough_shares_of_one_kind_open_a_secret() -> None:
+def test_enough_shares_of_one_kind_open_a_secret_and_others_do_not() -> None:
     made = shares(threshold=2)
     assert unmasking.reconstruct(made[:2], POINTS[:2]) == [*SECRETS]
     assert unmasking.reconstruct_each(made[1:].transpose(1, 0, 2), np.tile(POINTS[1:], (2, 1))) == [*SECRETS]
 
-
-@cases("what", ["too few", "mixed kinds", "one twice", "wrong points"])
-def test_other_shares_do_not(what: str) -> None:
-    made = shares(threshold=2)[:, :1]
-    given, points = {
-        "too few": (made[:1], POINTS[:1]),
-        "mixed kinds": (np.stack([made[0], shares(threshold=2)[1, 1:]]), POINTS[:2]),
-        "one twice": (made[[0, 0]], POINTS[[0, 0]]),
-        "wrong points": (made[:2], POINTS[1:]),
-    }[what]
-    with pytest.raises(ValueError, match="do not belong together"):
-        unmasking.reconstruct(given, points)
+    for what in ["too few", "mixed kinds", "one twice", "wrong points"]:
+        made = shares(threshold=2)[:, :1]
+        given, points = {
+            "too few": (made[:1], POINTS[:1]),
+            "mixed kinds": (np.stack([made[0], shares(threshold=2)[1, 1:]]), POINTS[:2]),
+            "one twice": (made[[0, 0]], POINTS[[0, 0]]),
+            "wrong points": (made[:2], POINTS[1:]),
+        }[what]
+        with pytest.raises(ValueError, match="do not belong together"):
+            unmasking.reconstruct(given, points)
 
 
 @cases("bits", [20, 64])

@@ -38,35 +38,12 @@ def test_the_page_is_up_to_date() -> None:
     assert (REPOSITORY / "docs/spec/vectors.md").read_text(encoding="utf-8") == page(), "run `make vectors`"
 
 
-def test_there_are_enough_and_they_are_small() -> None:
-    bad = [name for name in VECTORS if "_bad_" in name]
-    assert len(bad) >= 20
-    assert len(VECTORS) - len(bad) >= 12
-    # Group keys, counting, protections and groups are two fifths of it: their sessions repeat a whole attempt at a key,
-    # or have clients for three groups. A sixth are the signatures of packets, an eighth sessions that adapt a model.
-    assert sum(len(json.dumps(file)) for file in VECTORS.values()) < 6_300_000
-    # Transcripts are to take their place.
-    assert sum(len(json.dumps(file)) for file in TRANSCRIPTS.values()) < 1_500_000
-
-
 def codes(value: Any) -> set[str]:
     """The names of the codes that an outcome has anywhere."""
     if isinstance(value, dict):
         own = {value["code"]} if isinstance(value.get("code"), str) else set()
         return own.union(*map(codes, value.values()))
     return set().union(*map(codes, value)) if isinstance(value, list) else set()
-
-
-def test_negative_vectors_are_named_so() -> None:
-    for name, file in VECTORS.items():
-        found = set().union(
-            *(codes(step["expect"]) if "expect" in step else {step["refused"]} for step in file["operations"])
-        )
-        told = '"complaint"' in json.dumps(file) or '"type": "abort"' in json.dumps(file)
-        if file["level"] in ("primitive", "message"):
-            assert ("_bad_" in name) == bool(found), name
-        elif "_bad_" in name:
-            assert found or told, name
 
 
 def test_transcripts_that_end_with_a_refusal_are_named_so() -> None:

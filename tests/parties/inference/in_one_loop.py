@@ -44,10 +44,12 @@ ROSTER: Final = Roster(
 
 
 class Cable:
-    """TCP connections through here can be cut."""
+    """TCP connections through here can be cut, and held up while `flows` is not set."""
 
     def __init__(self) -> None:
         self.address = ""
+        self.flows = asyncio.Event()
+        self.flows.set()
         self._writers: list[asyncio.StreamWriter] = []
 
     @classmethod
@@ -75,10 +77,10 @@ class Cable:
         self._writers += [writer, far_writer]
         await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
 
-    @staticmethod
-    async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while octets := await reader.read(1 << 16):
+                await self.flows.wait()
                 writer.write(octets)
                 await writer.drain()
         writer.close()

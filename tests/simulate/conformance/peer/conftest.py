@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -144,4 +145,4 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Be
     """bench(clients): a roster of that many."""
     # A server that is stopped looks up this often.
     monkeypatch.setattr(tacit.parties.session.shell, "ALIVE_SECONDS", 0.05)
-    return lambda clients: Bench(tmp_path, clients)
+    return lambda clients: Bench(Path(mkdtemp(dir=tmp_path)), clients)

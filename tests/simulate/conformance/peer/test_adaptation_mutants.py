@@ -25,6 +25,7 @@ from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.adaptation_cases import ASKS, NO_SUM, SUM
 from tacit.simulate.conformance.peer.inference_cases import COMPLETES
 from tacit.simulate.conformance.peer.play import Side
+from tests.cases import cases
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -152,11 +153,14 @@ MUTANTS: dict[str, tuple[Side, Patch, dict[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@cases("mutant", MUTANTS)
 def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     side, broken, seen = MUTANTS[mutant]
-    monkeypatch.setattr(*broken)
-    verdicts = AdaptationBench(tmp_path).play(side, *seen)
+    folder = tmp_path / mutant
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(*broken)
+        verdicts = AdaptationBench(folder).play(side, *seen)
     assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
 
 

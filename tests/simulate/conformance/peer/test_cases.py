@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tacit.simulate.conformance.peer.play import CASES, Side
 
 PAGE = Path(__file__).parents[4] / "docs" / "conformance.md"
@@ -15,7 +13,8 @@ def table(side: Side) -> str:
     return "\n".join([f"| case | our {side.replace('-', ' ')} | a conforming party |", "|---|---|---|", *rows]) + "\n"
 
 
-@pytest.mark.parametrize("side", CASES)
-def test_the_documentation_lists_the_cases(side: Side) -> None:
-    assert table(side) in PAGE.read_text(encoding="utf-8")
-    assert len({case.name for case in CASES[side]}) == len(CASES[side])
+def test_the_documentation_lists_the_cases() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for side in CASES:
+        assert table(side) in page
+        assert len({case.name for case in CASES[side]}) == len(CASES[side])

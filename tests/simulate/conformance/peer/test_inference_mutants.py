@@ -29,6 +29,7 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.session import PassRounds
 from tacit.simulate.conformance.peer.inference_cases import COMPLETES
 from tacit.simulate.conformance.peer.play import Side
+from tests.cases import cases
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -194,12 +195,15 @@ MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@cases("mutant", MUTANTS)
 def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     side, input, broken, seen = MUTANTS[mutant]
-    monkeypatch.setattr(*broken)
+    folder = tmp_path / mutant
+    folder.mkdir()
     wait = WAIT if any(SILENT in words for words in seen.values()) else SECONDS
-    verdicts = InferenceBench(tmp_path, input=input, wait=wait).play(side, *seen)
+    with monkeypatch.context() as patch:
+        patch.setattr(*broken)
+        verdicts = InferenceBench(folder, input=input, wait=wait).play(side, *seen)
     assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
 
 

@@ -22,6 +22,7 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import UnmaskRequest, UnmaskShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
+from tests.cases import cases
 
 MakeBench = Callable[[int], Any]
 
@@ -155,7 +156,7 @@ CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", CLIENTS)
+@cases("mutant", CLIENTS)
 def test_a_broken_client_is_caught(bench: MakeBench, mutant: str) -> None:
     machine, policy, seen = CLIENTS[mutant]
     live = bench(4)
@@ -197,13 +198,14 @@ SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", SERVERS)
+@cases("mutant", SERVERS)
 def test_a_broken_server_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     module, name, replacement, seen = SERVERS[mutant]
-    monkeypatch.setattr(module, name, replacement)
-    live = bench(6)
-    with live.live_server():
-        verdicts = live.play("client", *seen)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, replacement)
+        live = bench(6)
+        with live.live_server():
+            verdicts = live.play("client", *seen)
     assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
     assert verdicts["honest"].holds
 
