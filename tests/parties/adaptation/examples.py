@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import torch
@@ -122,7 +122,23 @@ def opened(parts: Sequence[ParameterShares], like: AdapterParameters) -> Adapter
 
 
 def fitted(sizes: StepSizes, bounds: StepBounds = BOUNDS) -> StepScales:
+    if bounds is BOUNDS:
+        return _usual(sizes)
     return fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
+
+
+@cache
+def _usual(sizes: StepSizes) -> StepScales:
+    """To fit the exponential takes most of a test's time."""
+    return fitted_step(sizes.adapter, sizes.head, BOUNDS, adapters=sizes.adapters)
+
+
+def with_bound(bounds: StepBounds, name: str, largest: float) -> StepBounds:
+    """The same bounds but for the largest of one name."""
+    if name in bounds.parameters:
+        return replace(bounds, parameters={**bounds.parameters, name: largest})
+    changed: dict[str, Any] = {name: (0.1, largest) if name == "variances" else largest}
+    return replace(bounds, **changed)
 
 
 def logit_error(parameters: AdapterParameters) -> torch.Tensor:

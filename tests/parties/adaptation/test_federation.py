@@ -109,7 +109,7 @@ ARMS: list[tuple[AdapterConfiguration, StepSizes]] = [
 
 @pytest.mark.parametrize(("configuration", "sizes"), ARMS)
 def test_rounds_on_shares_are_rounds_in_the_clear(configuration: AdapterConfiguration, sizes: StepSizes) -> None:
-    (found, refused), clear, _ = both(configuration, sizes, 4, seed=0)
+    (found, refused), clear, _ = both(configuration, sizes, 2, seed=0)
     assert refused == 0
     first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=0)
     moved = sum((wanted - first.tensors[name].double()).square().sum().item() for name, wanted in clear.tensors.items())

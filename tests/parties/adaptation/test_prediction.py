@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tacit.models.adapters.parallel import AdapterParameters, logits
-from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepScales, fitted_step
 from tacit.parties.adaptation.prediction import PredictionProgram, prediction_requests
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.material import Matrix, Narrow, Products
@@ -23,7 +23,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import norms
-    from examples import BOUNDS, PROBE, SIZES, Example, example, fitted, logit_error, shared
+    from examples import BOUNDS, PROBE, SIZES, Example, example, fitted, logit_error, shared, with_bound
     from in_memory import Pair, shares
 
 
@@ -78,24 +78,30 @@ def test_material_is_asked_for_what_goes_forwards_alone(sizes: StepSizes) -> Non
     assert sum(isinstance(request, Narrow) and request.factor is not None for request in asked) == sizes.adapters + 1
 
 
-@pytest.mark.parametrize("name", [*BOUNDS.parameters, "inputs", "channels", "tokens", "variances"])
-def test_each_bound_is_checked(name: str) -> None:
+def test_each_bound_is_checked() -> None:
     given = example()
-    largest = norms(given.parameters, given.norm, given.outputs, given.labels)[name]
-
-    def bounded(value: float) -> StepBounds:
-        if name in BOUNDS.parameters:
-            return replace(BOUNDS, parameters={**BOUNDS.parameters, name: value})
-        changed: dict[str, Any] = {name: (0.1, value) if name == "variances" else value}
-        return replace(BOUNDS, **changed)
-
+    largest = norms(given.parameters, given.norm, given.outputs, given.labels)
+    names = (*BOUNDS.parameters, "inputs", "channels", "tokens", "variances")
     # Bounds are compared with a resolution that is a small part of what is possible.
-    assert run(given, fitted(SIZES, bounded(largest * 1.05))).outside == 0
-    assert run(given, fitted(SIZES, bounded(largest * 0.9))).outside > 0
+    within = BOUNDS
+    for name in names:
+        within = with_bound(within, name, largest[name] * 1.05)
+    assert run(given, fitted(SIZES, within)).outside == 0
+    for name in names:
+        assert run(given, fitted(SIZES, with_bound(BOUNDS, name, largest[name] * 0.9))).outside > 0, name
 
 
-@pytest.mark.parametrize("factor", [4, 16, 64, 256])
-@pytest.mark.parametrize("what", ["channel_up", "token_up", "head_weight"])
+@pytest.mark.parametrize(
+    ("what", "factor"),
+    [
+        ("channel_up", 4),
+        ("channel_up", 64),
+        ("token_up", 16),
+        ("token_up", 256),
+        ("head_weight", 4),
+        ("head_weight", 256),
+    ],
+)
 def test_what_goes_round_in_a_lift_is_out_of_range(what: str, factor: int) -> None:
     given = example()
     tensors = {**given.parameters.tensors, what: given.parameters.tensors[what] * factor}
