@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,9 @@ from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.messages import Phase
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 BEGAN = 1_800_000_000.0
 PHASE_ENDS = {
@@ -138,3 +141,15 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
     return lambda clients=4, toml="": ScriptedRun(
         tmp_path_factory.mktemp("scripted") / "run", clients=clients, toml=toml
     )
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A browser that finds no host but this one: whatever a page asks of others fails, and is seen."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=options, timeout=120_000)
+        yield browser
+        browser.close()

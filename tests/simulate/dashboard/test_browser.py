@@ -7,21 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 PATIENCE = 60_000
 """Milliseconds."""
 SIZES = {"desktop": (1280, 800), "telephone": (360, 640)}
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # No name leads anywhere: whatever is not of this host fails, and is seen.
-        options = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=options, timeout=PATIENCE)
-        yield browser
-        browser.close()
 
 
 class Watched:
@@ -46,7 +36,6 @@ def visit(browser: Browser) -> Iterator[Any]:
         width, height = SIZES[size]
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         context.set_default_timeout(PATIENCE)
-        context.set_default_timeout(PATIENCE)
         opened.append(context)
         watched = Watched(context.new_page())
         watched.page.goto(link)
@@ -58,8 +47,7 @@ def visit(browser: Browser) -> Iterator[Any]:
         context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("telephone", "dark")])
 def test_it_fits_is_readable_and_asks_nobody_else(show: Any, eventful: Any, visit: Any, size: str, scheme: str) -> None:
     reader = show(eventful)
     watched = visit(reader.dashboard.link, size, scheme)
