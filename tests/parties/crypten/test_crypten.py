@@ -65,7 +65,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, keys: dict[str, PartyKeys], ro
 Results = dict[str, torch.Tensor]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.end_to_end)])
 def results(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     """Of every party of a computation; of two parties, those of gloo are appended."""
     directory = tmp_path_factory.mktemp("computation")

@@ -60,7 +60,13 @@ def run(
     return lambda parties, **options: asyncio.run(run(parties, **options))
 
 
-@pytest.mark.parametrize(("parties", "cases"), [(("model", "data"), True), (("model", "data", "third"), False)])
+@pytest.mark.parametrize(
+    ("parties", "cases"),
+    [
+        (("model", "data"), True),
+        pytest.param(("model", "data", "third"), False, marks=pytest.mark.end_to_end),
+    ],
+)
 def test_everything_is_computed_within_its_tolerance(
     run: Callable[..., dict[str, Any]], parties: tuple[str, ...], cases: bool
 ) -> None:
