@@ -180,9 +180,10 @@ def test_a_client_that_restarts_in_the_middle_does_not_answer_again(deceived: De
         told = {parcel.packet.kind for parcel in one.log[before:] if parcel.sender == VICTIM}
         assert told == {Abort}
         assert {(entry.round, entry.stage) for entry in one.journals[VICTIM]} <= {(1, 1), (1, 2)}
-        one.restart()
-        one.check_honest_round()
         check_nothing_entered_twice(one)
+    one.restart()
+    one.check_honest_round()
+    check_nothing_entered_twice(one)
 
 
 @pytest.mark.threat("server/restarts-midway")
@@ -262,9 +263,10 @@ def test_a_server_that_dies_in_any_phase_repeats_the_round_without_one_client(de
         (done,) = one.outcome(RoundDone)
         assert (done.survivors, len(one.outcome(Train))) == (others, 4), moment
         assert (done.total == one.plain_sum(done)).all()
-        one.restart()
-        one.check_honest_round()
         check_nothing_entered_twice(one)
+    one.restart()
+    one.check_honest_round()
+    check_nothing_entered_twice(one)
 
 
 @pytest.mark.threat("server/subtraction")

@@ -92,9 +92,8 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
     ] == [(6, 0), (6, 1), (6, 2), (6, 0), (7, 0), (7, 1)]  # fmt: skip
 
 
-@cases(
-    ("wish", "policy", "terms", "code", "words"),
-    [
+def test_terms_that_the_policy_names_are_accepted_and_others_are_not() -> None:
+    for wish, policy, terms, code, words in [
         (WISH, InferencePolicy(inputs=("shared",)), {}, Code.POLICY, "offers 'known' inputs; the policy here accepts"),
         (WISH, InferencePolicy(inputs=("known",)), {"input": "shared"}, Code.POLICY, "'shared'"),
         (
@@ -129,23 +128,17 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
         (replace(WISH, channels=3), EITHER_INPUT, {}, Code.MODEL, "here they are 3 x 4 x 4"),
         (replace(WISH, images=4), EITHER_INPUT, {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
         (replace(WISH, batch=3), EITHER_INPUT, {}, Code.POLICY, "3 at a time"),
-    ],
-)
-def test_terms_that_the_data_owner_does_not_accept(
-    wish: Wish, policy: InferencePolicy, terms: dict[str, Any], code: Code, words: str
-) -> None:
-    run = world(wish, policies={DATA_OWNER: policy}, terms=small_terms(**terms)).run()
-    assert run.verdicts() == {(code, MODEL_OWNER)}
-    assert words in run.outcome(InferenceEnded, DATA_OWNER)[0].detail
-    assert not run.outcome(Agreed)
+    ]:
+        run = world(wish, policies={DATA_OWNER: policy}, terms=small_terms(**terms)).run()
+        assert run.verdicts() == {(code, MODEL_OWNER)}
+        assert words in run.outcome(InferenceEnded, DATA_OWNER)[0].detail
+        assert not run.outcome(Agreed)
 
-
-@cases(
-    "policy",
-    [InferencePolicy(inputs=("known",)), InferencePolicy(inputs=("known",), weights=small_terms().weights)],
-)
-def test_terms_that_the_policy_names_are_accepted(policy: InferencePolicy) -> None:
-    assert world(policies={DATA_OWNER: policy}).run().verdicts() == {(None, "")}
+    for policy in [
+        InferencePolicy(inputs=("known",)),
+        InferencePolicy(inputs=("known",), weights=small_terms().weights),
+    ]:
+        assert world(policies={DATA_OWNER: policy}).run().verdicts() == {(None, "")}
 
 
 def fields(**changes: Any) -> Make:

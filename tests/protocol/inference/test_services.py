@@ -153,7 +153,7 @@ def test_a_data_owner_that_begins_anew(delivered: int) -> None:
     assert told_to(run, SECOND, SECOND)[-len(ALONE[SECOND, SECOND]) :] == ALONE[SECOND, SECOND]
 
 
-def test_the_former_session_of_a_data_owner_that_begins_anew_ends_everywhere() -> None:
+def test_who_begins_anew_ends_its_former_session() -> None:
     run = world()
     run.start(SECOND)
     run.idle.add(SECOND)
@@ -170,8 +170,6 @@ def test_the_former_session_of_a_data_owner_that_begins_anew_ends_everywhere() -
     assert [ended.culprit for ended in run.outcome(InferenceEnded, DEALER)] == [SECOND, ""]
     assert run.ended(SECOND, "owners", SECOND) == InferenceEnded(None, "the session is closed")
 
-
-def test_a_dealer_drops_the_former_session_when_the_new_one_comes_first() -> None:
     run = world()
     run.start(SECOND)
     run.idle.add(SECOND)
@@ -187,9 +185,7 @@ def test_a_dealer_drops_the_former_session_when_the_new_one_comes_first() -> Non
     assert run.dealers.sessions[SECOND] is new
     assert new.state.name == "AWAIT_OWNERS"
 
-
-def test_a_lost_link_does_not_end_the_session_that_its_owner_is_about_to_come_to() -> None:
-    """The model owner names the next session before the end of the former link shows."""
+    # The model owner names the next session before the end of the former link shows.
     run = world()
     hello = MaterialHello(roster=run.roster.hash, peer=SECOND, terms=bytes(32), contribution=bytes(32))
     run.put(run.forge(MODEL_OWNER, DEALER, hello, session=b"\1" * 32))
@@ -201,8 +197,8 @@ def test_a_lost_link_does_not_end_the_session_that_its_owner_is_about_to_come_to
     assert InferenceEnded(Code.LEFT, "the link is lost", MODEL_OWNER) in outputs
 
 
-def test_strangers() -> None:
-    """Only clients are data owners; only the two owners of a session have a say in it."""
+def test_strangers_and_messages_without_a_session_change_nothing() -> None:
+    # Only clients are data owners; only the two owners of a session have a say in it.
     run = world()
     hello = InferenceHello(roster=run.roster.hash)
     answers = list(run.service.feed(DEALER, run.forge(DEALER, MODEL_OWNER, hello, session=bytes(32)).frames, 0.0))
@@ -222,21 +218,6 @@ def test_strangers() -> None:
     ((machine, outputs),) = run.dealers.feed(MODEL_OWNER, order, 0.0)
     assert (machine, outputs) == (session, [])
 
-
-@cases("sender", [MODEL_OWNER, FIRST])
-def test_the_dealer_tells_an_owner_of_another_version_which_is_its_own(sender: str) -> None:
-    """Nobody's session is concerned, and who has none is told; strangers are not."""
-    run = world()
-    frames = run.forge(sender, DEALER, MaterialOver(), session=b"\2" * 32, version=VERSION).frames
-    ((machine, (said, ended)),) = run.dealers.feed(sender, frames, 0.0)
-    assert (ended.code, ended.culprit) == (Code.VERSION, sender)
-    packet = decode(said.frames, INFERENCE_MESSAGES)
-    assert (said.to, packet.envelope.session, packet.envelope.sequence) == (sender, NO_SESSION, 0)
-    assert machine not in run.dealers.sessions.values()
-    assert list(run.dealers.feed("dealer-2", frames, 0.0)) == []
-
-
-def test_a_message_without_a_session_is_ignored() -> None:
     run = world()
     run.start(FIRST)
     run.idle.add(FIRST)
@@ -255,3 +236,16 @@ def test_a_message_without_a_session_is_ignored() -> None:
         assert list(run.dealers.feed(MODEL_OWNER, unreadable, 0.0)) == []
     assert list(run.dealers.sessions) == [FIRST]
     assert hello.roster == run.roster.hash
+
+
+@cases("sender", [MODEL_OWNER, FIRST])
+def test_the_dealer_tells_an_owner_of_another_version_which_is_its_own(sender: str) -> None:
+    """Nobody's session is concerned, and who has none is told; strangers are not."""
+    run = world()
+    frames = run.forge(sender, DEALER, MaterialOver(), session=b"\2" * 32, version=VERSION).frames
+    ((machine, (said, ended)),) = run.dealers.feed(sender, frames, 0.0)
+    assert (ended.code, ended.culprit) == (Code.VERSION, sender)
+    packet = decode(said.frames, INFERENCE_MESSAGES)
+    assert (said.to, packet.envelope.session, packet.envelope.sequence) == (sender, NO_SESSION, 0)
+    assert machine not in run.dealers.sessions.values()
+    assert list(run.dealers.feed("dealer-2", frames, 0.0)) == []

@@ -14,7 +14,6 @@ from tacit.protocol.inference.results import KeysDealt, MaskedLayer, MaterialKey
 from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel
-from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
@@ -54,22 +53,36 @@ def test_who_is_to_open_something_has_no_deadline() -> None:
 Call = Callable[[InferenceDataOwner, InferenceModelOwner], object]
 
 
-@cases(
-    ("call", "words"),
-    [
+def check_a_layer_out_of_order_or_of_another_length(layer: int, size: int) -> None:
+    run = world()
+    run.idle.add(DEALER)
+    run.say_instead("material-welcome", DEALER, lambda parcel: [])
+    run.start()
+    run.advance()
+    model_owner = run.served[DATA_OWNER].machine
+    assert isinstance(model_owner, InferenceModelOwner)
+    assert model_owner.state is InferenceState.MASKING
+    with pytest.raises(LocalProtocolError, match=f"{size} bytes of layer {layer} where layer 0 is due"):
+        model_owner.mask(layer, bytes(size), 0.0)
+    assert model_owner.state is InferenceState.MASKING
+
+
+def test_what_a_shell_must_not_ask_for() -> None:
+    for call, words in [
         (lambda ours, theirs: ours.give(1, bytes(8), 0.0), "8 bytes for round 1; owed"),
         (lambda ours, theirs: ours.give(0, bytes(8), 0.0), "8 bytes for round 0; owed"),
         (lambda ours, theirs: theirs.give(1, bytes(100), 0.0), "owed .*: .1, 100., due: 0"),
         (lambda ours, theirs: ours.ask(0.0), "cannot ask for a pass in state COMPUTING"),
         (lambda ours, theirs: theirs.mask(0, b"", 0.0), "cannot provide the model in state COMPUTING"),
-    ],
-)
-def test_what_a_shell_must_not_ask_for_in_a_pass(call: Call, words: str) -> None:
-    machines = computing(world())
-    before = [(machine.state, machine.deadline, machine.data.owed) for machine in machines]
-    with pytest.raises(LocalProtocolError, match=words):
-        call(*machines)
-    assert before == [(machine.state, machine.deadline, machine.data.owed) for machine in machines]
+    ]:
+        machines = computing(world())
+        before = [(machine.state, machine.deadline, machine.data.owed) for machine in machines]
+        with pytest.raises(LocalProtocolError, match=words):
+            call(*machines)
+        assert before == [(machine.state, machine.deadline, machine.data.owed) for machine in machines]
+
+    for layer, size in [(1, 128), (0, 127), (0, 0), (-1, 64)]:
+        check_a_layer_out_of_order_or_of_another_length(layer, size)
 
 
 def test_what_a_shell_must_not_ask_for_between_passes() -> None:
@@ -96,21 +109,6 @@ def test_what_a_shell_must_not_ask_for_between_passes() -> None:
     assert run.verdicts() == {(None, "")}
 
 
-@cases(("layer", "size"), [(1, 128), (0, 127), (0, 0), (-1, 64)])
-def test_a_layer_out_of_order_or_of_another_length(layer: int, size: int) -> None:
-    run = world()
-    run.idle.add(DEALER)
-    run.say_instead("material-welcome", DEALER, lambda parcel: [])
-    run.start()
-    run.advance()
-    model_owner = run.served[DATA_OWNER].machine
-    assert isinstance(model_owner, InferenceModelOwner)
-    assert model_owner.state is InferenceState.MASKING
-    with pytest.raises(LocalProtocolError, match=f"{size} bytes of layer {layer} where layer 0 is due"):
-        model_owner.mask(layer, bytes(size), 0.0)
-    assert model_owner.state is InferenceState.MASKING
-
-
 def test_keys_of_material_are_those_of_the_specification() -> None:
     """HKDF-SHA256 (RFC 5869) from its definition, over what was said on the links."""
     run = world().run()
@@ -134,7 +132,7 @@ def test_keys_of_material_are_those_of_the_specification() -> None:
         ]
 
 
-def test_no_secret_is_in_any_text() -> None:
+def test_no_secret_is_in_any_text_and_no_contribution_is_kept() -> None:
     run = world()
     run.start()
     texts = list[str]()
@@ -157,8 +155,6 @@ def test_no_secret_is_in_any_text() -> None:
     for secret in secrets:
         assert not any(repr(secret)[2:-1] in text or secret.hex() in text for text in texts)
 
-
-def test_nobody_keeps_a_contribution_to_a_key() -> None:
     run = world()
     run.idle.add(DATA_OWNER)
     run.start()
