@@ -192,29 +192,37 @@ def test_the_interval_is_wilsons() -> None:
     assert Score(45, 50).interval == pytest.approx((0.7864, 0.9565), abs=1e-4)
 
 
+MACHINE = "tacit.protocol.core.machine"
+VERDICTS = {
+    ("cls.outputs = cls.outputs if outputs is None", "Is becomes IsNot"): ["survives", ""],
+    ("if isinstance(row, Row) and not callable", "and becomes or"): ["noticed", "collection"],
+    ("has no handler", "the raise is left out"): ["noticed", "test"],
+    ("self.ignored = 0", "0 becomes 1"): ["no test runs it", ""],
+}
+"""By what stands in the line of the defect, and its description."""
 CAMPAIGN = """
-import json
+import json, sys
+from pathlib import Path
 from tests.mutants.campaign import Campaign, candidates
 
-modules = ["tacit.secagg.counting", "tacit.secagg.quantise"]
-found = [one for one in candidates(modules) if one.defect.number in (0, 1, 6)]
-judged = Campaign(found, 2, ["tests/secagg/test_counting.py::test_nothing_to_count_is_refused"]).run(lambda text: None)
-print(json.dumps({str(one.candidate): [one.verdict, one.by.partition("[")[0]] for one in judged}))
+module, test, wanted = json.loads(sys.argv[1])
+found = {}
+for one in candidates([module]):
+    line = Path(one.file).read_text("utf-8").splitlines()[one.defect.line - 1]
+    for number, (text, description) in enumerate(wanted):
+        if text in line and one.defect.description == description:
+            found[one] = number
+judged = Campaign(list(found), 2, [test]).run(lambda text: None)
+print(json.dumps({found[one.candidate]: [one.verdict, "test" if one.by == test else one.by] for one in judged}))
 """
 
 
 def test_tests_that_meet_a_defect_notice_it_and_others_do_not() -> None:
-    """One test, of the refusals of a packing of counts: it meets neither its upper limits, nor the quantiser."""
-    done = subprocess.run([sys.executable, "-c", CAMPAIGN], capture_output=True, text=True, check=True)
-    test = "tests/secagg/test_counting.py::test_nothing_to_count_is_refused"
-    assert json.loads(done.stdout) == {
-        "tacit.secagg.counting:0 (line 18: 64 becomes 65)": ["noticed", "collection"],
-        "tacit.secagg.counting:1 (line 29: 1 becomes 2)": ["survives", ""],
-        "tacit.secagg.counting:6 (line 30: the raise is left out)": ["noticed", test],
-        "tacit.secagg.quantise:0 (line 27: 2 becomes 3)": ["no test runs it", ""],
-        "tacit.secagg.quantise:1 (line 27: 32 becomes 33)": ["no test runs it", ""],
-        "tacit.secagg.quantise:6 (line 29: 0 becomes 1)": ["no test runs it", ""],
-    }
+    """One test, of what is refused when a machine's class is made."""
+    test = "tests/protocol/core/test_machine.py::test_handlers_of_what_is_not_heard_inside_are_looked_up_too"
+    given = json.dumps([MACHINE, test, list(VERDICTS)])
+    done = subprocess.run([sys.executable, "-c", CAMPAIGN, given], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {str(number): verdict for number, verdict in enumerate(VERDICTS.values())}
 
 
 def test_what_changed_is_judged_where_secrecy_hangs_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,10 +241,10 @@ def test_what_changed_is_judged_where_secrecy_hangs_on_it(tmp_path: Path, monkey
 
 
 def test_single_defects_can_be_named() -> None:
-    found = command.chosen(["tacit.secagg.ring:3", "tacit.secagg.counting", "tacit.secagg.ring:0"])
+    found = command.chosen(["tacit.secagg.ring:3", "tacit.secagg.quantise", "tacit.secagg.ring:0"])
     assert [one.defect.number for one in found if one.module == "tacit.secagg.ring"] == [0, 3]
-    assert [one for one in found if one.module == "tacit.secagg.counting"] == list(
-        candidates(["tacit.secagg.counting"])
+    assert [one for one in found if one.module == "tacit.secagg.quantise"] == list(
+        candidates(["tacit.secagg.quantise"])
     )
 
 
