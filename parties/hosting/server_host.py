@@ -108,6 +108,11 @@ def check_roster(experiment: Experiment, roster: Roster) -> None:
 
 def check_changed(experiment: Experiment, roster: Roster) -> None:
     """Raise ValueError if the experiment cannot go on with this roster; it may have lost clients since it began."""
+    if experiment.protection.facts().single_vectors:
+        raise ValueError(
+            f'protection.scheme = "{experiment.protection.scheme}": its server works with the update of every client, '
+            'which is for `tacit simulate` only; between hosts take "fedsplit"'
+        )
     clients = experiment.federation.clients
     if experiment.federation.group_size and not roster.groups:
         raise ValueError(

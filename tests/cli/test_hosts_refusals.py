@@ -125,6 +125,13 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
         {"clients = 3": "clients = 6\ngroup_size = 3", "[aggregation]": "[aggregation]\ncorrupt = 0.1\ndropout = 0.5"},
         r"federation\.group_size = 3: between hosts the roster has the groups, and this one has none",
     ),
+    "single vectors": (
+        {
+            "[model]": '[protection]\nscheme = "fedcg"\n[policy]\nmodes = ["none"]\n[model]',
+            "[aggregation]": '[aggregation]\nmode = "none"',
+        },
+        r'protection\.scheme = "fedcg": its server works with the update of every client, which is for',
+    ),
     "stimuli": (
         {"[model]": '[protection]\nscheme = "fedrsm"\n[model]'},
         r"shows images of the server to all clients: give the server some, in \[data\] of its own file",
