@@ -52,8 +52,8 @@ every client sees to its own with `[policy]` | [policies](decisions/012-policies
 `policy.largest_epsilon` | [noise](protection.md) |
 | may the server have the model | `[encryption]`, with `initial_model = "clients"` | \
 [model encryption](protection.md#model-encryption) |
-| is a coordinate of one client alone in the sum | `protection.enforce = "clients"`, \
-or coordinated binary weights | [binary weights](protection.md#binary-weights) |
+| is a coordinate of one client alone in the sum | `protection.scheme = \
+"coordinated-binary-weights"` | [binary weights](protection.md#binary-weights) |
 | is the model itself the secret | `tacit adapt`, `tacit infer` | [its owner's tutorial](tutorials/model-owner.md) |
 
 What no choice changes: a batch of two images or more takes the closed form away, {one} for one image

@@ -1,49 +1,34 @@
-"""What group keys and the counting of contributors add to the traffic of a client, as the protocol declares it."""
+"""What group keys add to the traffic of a client, as the protocol declares it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from docs.generate.traffic import (
-    Degrees,
-    declared_bytes,
-    declared_counting_bytes,
-    declared_key_bytes,
-)
+from docs.generate.traffic import Degrees, declared_bytes, declared_key_bytes
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SIGNATURE_BYTES
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import counting_agreement
 from tacit.secagg.graph import complete_parameters
-from tacit.secagg.packing import Packing, WeightForm
 from tacit.secagg.ring import Ring
 
 CLIENTS: Final = (5, 100)
-DIMENSION: Final = 1_000_000
-VALUE_BITS: Final = 16
 
 
 def section() -> list[str]:
     """Lines of docs/costs.md."""
     lines = [
         "",
-        "## Group keys and counting",
+        "## Group keys",
         "",
         "Bytes of frames of one client, as `docs/generate/traffic.py` declares them, and as a test finds them.",
-        "A group key is for all n clients. Counting comes before the sum of an update, in active mode and a complete",
-        f"graph, here of {DIMENSION:,} values of {VALUE_BITS} bits with their weights, where the clients enforce",
-        "`min_contributors`: the sum of counts, and the limits. The vector is what is sent in MASKED_INPUT.",
+        "A group key is for all n clients.",
         "",
-        "| n | group key up | down | counting up | down | vector up | counting up, of the vector | down, of it |",
-        "|---|---|---|---|---|---|---|---|",
+        "| n | up | down |",
+        "|---|---|---|",
     ]
     for clients in CLIENTS:
-        key, (counting, vector) = _key(clients), _counting(clients)
-        row = (clients, *key, *counting, vector)
-        shares = (f"{moved / vector:.1%}" for moved in counting)
-        lines.append(f"| {' | '.join(f'{number:,}' for number in row)} | {' | '.join(shares)} |")
+        lines.append(f"| {' | '.join(f'{number:,}' for number in (clients, *_key(clients)))} |")
     return lines + _packets() + _delays()
 
 
@@ -138,47 +123,6 @@ def _key(clients: int) -> tuple[int, int]:
     )
     moved = declared_key_bytes(agreement, names[0])
     return moved.sent, moved.received
-
-
-def _counting(clients: int) -> tuple[tuple[int, int], int]:
-    """Bytes up and down of the counting, and those of the vector."""
-    packing = Packing(
-        clients=clients,
-        clip=1.0,
-        value_bits=VALUE_BITS,
-        max_weight=1,
-        form=WeightForm.COORDINATE,
-        tensor_sizes=(DIMENSION,),
-        metrics=(),
-    )
-    configuration = Configuration(
-        scheme="fedavg",
-        enforce="clients",
-        mode="active",
-        graph="complete",
-        corrupt=0.05,
-        dropout=0.05,
-        threshold=0,
-        clients=clients,
-        clip=packing.clip,
-        value_bits=VALUE_BITS,
-        max_weight=1,
-        ring_bits=packing.ring.bits,
-        form=packing.form,
-        tensor_sizes=packing.tensor_sizes,
-        metrics=(),
-        layout=bytes(32),
-        task=b"",
-        train_seconds=1.0,
-        phase_seconds=1.0,
-    )
-    agreement = _agreement(clients, packing.ring, packing.length)
-    degrees = Degrees(holders=clients, owners=clients, known=clients, signers=agreement.parameters.threshold)
-    name = agreement.cohort[0]
-    counting = counting_agreement(agreement, configuration)
-    moved = declared_counting_bytes(counting, configuration, name, degrees, clients=clients)
-    vector = declared_bytes(agreement, name, degrees)[Phase.MASKED_INPUT].sent
-    return (moved.sent, moved.received), vector
 
 
 def _names(clients: int) -> tuple[str, ...]:

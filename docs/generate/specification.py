@@ -43,7 +43,7 @@ from tacit.secagg.packing import METRIC_BITS
 _GENERATED: Final = "Generated from the code by `make docs`; a test fails when page and code differ."
 
 _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
-    ("VERSION", codec.VERSION, "version of transport, session, secure sum and group key, in their envelopes: frozen"),
+    ("VERSION", codec.VERSION, "version of transport, session, secure sum and group key, in their envelopes: open"),
     ("INFERENCE_VERSION", inference_messages.INFERENCE_VERSION, "version of private inference, in its envelopes: open"),
     (
         "ADAPTATION_VERSION",
@@ -120,7 +120,7 @@ def messages_page() -> str:
             "The fields of every map in the order in which they MUST stand, with the msgpack type and the bounds "
             "of each. How they are encoded is in [encoding.md](encoding.md); what they mean and what a receiver "
             "checks is in [session.md](session.md), [secure-aggregation.md](secure-aggregation.md), "
-            "[counting.md](counting.md), [group-key.md](group-key.md), [inference.md](inference.md) and "
+            "[group-key.md](group-key.md), [inference.md](inference.md) and "
             "[adaptation.md](adaptation.md), whose rules prevail. A character is a Unicode code point."
         ),
         "",
@@ -190,7 +190,7 @@ def states_page() -> str:
             "keys (holder, keeper), or an attempt at one (attempt). What such a machine comes to is an event with a "
             "name in mixed letters. The rules that "
             "decide between several successors are in [session.md](session.md), "
-            "[secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md), [group-key.md](group-key.md), "
+            "[secure-aggregation.md](secure-aggregation.md), [group-key.md](group-key.md), "
             "[inference.md](inference.md) and [adaptation.md](adaptation.md)."
         ),
     ]

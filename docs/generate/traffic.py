@@ -1,4 +1,4 @@
-"""What a sum, the counting before it, and a group key cost on the wire, declared from their parameters alone.
+"""What a sum and a group key cost on the wire, declared from their parameters alone.
 
 The declaration is made of the messages' own structures with fields of the right length; it counts envelopes, bodies and
 raw frames; CURVE, ZeroMQ and TCP come on top. A test compares it with what the links measure. What a vector without its
@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
 
 from tacit.protocol.core.codec import VERSION, Envelope, encode_structure
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Chunk, Fetch, Message, Phase
+from tacit.protocol.core.messages import Message, Phase
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.messages import (
@@ -30,11 +27,8 @@ from tacit.protocol.group_key.messages import (
 )
 from tacit.protocol.group_key.transcript import COMMIT_BYTES, CONFIRMATION_BYTES
 from tacit.protocol.group_key.transcript import PACKET_BYTES as KEY_PACKET_BYTES
-from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.sum.adverts import record_bytes
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import limits_bytes
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -49,7 +43,6 @@ from tacit.protocol.sum.messages import (
     VectorChunk,
 )
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.secagg.filled_blocks import most_bytes, pack_filled
 from tacit.secagg.shamir import SHARE_BYTES
 
 
@@ -79,7 +72,7 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     signature = bytes(SIGNATURE_BYTES if agreement.active else 0)
     empty = bytes(KEY_BYTES)
     choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - len(signature))
-    vector_said, vector_heard, vector_bytes = _vector(agreement, None)
+    vector_said, vector_heard, vector_bytes = _vector(agreement)
     said: list[Message] = [
         AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature),
         ShareKeys(
@@ -120,33 +113,11 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     return {phase: PhaseBytes(sent[phase], received[phase]) for phase in {*sent, *received}}
 
 
-def declared_plain_bytes(agreement: Agreement, name: str, vector: npt.NDArray[Any] | None = None) -> PhaseBytes:
-    """The bytes that a client moves in a sum without secure aggregation, on links that begin with it.
-
-    vector: its ring words, of the agreement's length; without them the most that any can take.
-    """
-    said, heard, vector_bytes = _vector(agreement, vector)
+def declared_plain_bytes(agreement: Agreement, name: str) -> PhaseBytes:
+    """The bytes that a client moves in a sum without secure aggregation, on links that begin with it."""
+    said, heard, vector_bytes = _vector(agreement)
     moved = _moved(agreement, name, said, heard)
     return PhaseBytes(moved.sent + vector_bytes, moved.received)
-
-
-def declared_counting_bytes(
-    counting: Agreement, configuration: Configuration, name: str, degrees: Degrees, *, clients: int
-) -> PhaseBytes:
-    """The bytes that a client moves for the first stage of a round in two: the sum of counts, and the limits.
-
-    counting: the agreement of that stage; clients: in the roster. Links are those of `declared_bytes`.
-    """
-    size = limits_bytes(configuration)
-    bitmap = encode_members((), clients)
-    fetches = [Fetch(chunk=chunk) for chunk in range(-(-size // CHUNK_BYTES))]
-    start = StartSecondStage(cohort=bitmap, limits=Blob(digest=bytes(KEY_BYTES), size=size))
-    limits = _moved(counting, name, fetches, [start, *(Chunk(chunk=fetch.chunk) for fetch in fetches)])
-    moved = declared_bytes(counting, name, degrees).values()
-    return PhaseBytes(
-        sum(phase.sent for phase in moved) + limits.sent,
-        sum(phase.received for phase in moved) + limits.received + size,
-    )
 
 
 def declared_key_bytes(agreement: KeyAgreement, name: str) -> PhaseBytes:
@@ -167,21 +138,11 @@ def declared_key_bytes(agreement: KeyAgreement, name: str) -> PhaseBytes:
     return _moved(agreement, name, said, heard)
 
 
-def _vector(agreement: Agreement, vector: npt.NDArray[Any] | None) -> tuple[list[Message], list[Message], int]:
+def _vector(agreement: Agreement) -> tuple[list[Message], list[Message], int]:
     """What a client says and hears to deliver its vector, and the bytes of its raw frames."""
-
-    def size(chunk: int) -> int:
-        span = agreement.chunk_span(chunk)
-        length: int = span.stop - span.start
-        if not agreement.skip_zeros:
-            return agreement.ring.wire_bytes * length
-        if vector is None:
-            return most_bytes(agreement.ring, length)
-        return len(pack_filled(agreement.ring, vector[span]))
-
     nobody = encode_members((), agreement.size)
     chunks, ready = range(agreement.chunks), MaskedInput(complaints=nobody, signatures=b"")
-    raw = sum(map(size, chunks))
+    raw = agreement.ring.wire_bytes * agreement.length
     if agreement.chunks == 1:
         return [ready], [], raw
     said = [ready, *(VectorChunk(chunk=chunk) for chunk in chunks)]

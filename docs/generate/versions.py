@@ -1,8 +1,9 @@
-"""The versions of the wire that a release speaks, as a list that its maintainers sign.
+"""The versions of the wire, as a list that the maintainers sign when they make a release.
 
 `python -m docs.generate.versions DIRECTORY KEY` writes versions.json and versions.json.sig, the Ed25519 signature
-(RFC 8032) of its bytes by the key in the file KEY (PEM, PKCS 8, without a passphrase). It is written when a release is
-made, and not in between: the list says what that release spoke. SECURITY.md has the public key, and how to check.
+(RFC 8032) of its bytes by the key in the file KEY (PEM, PKCS 8, without a passphrase). SECURITY.md has the public key,
+and how to check. Without KEY the list is that between releases: it names no release, has no digests of open versions,
+which change, and no signature.
 
 The digest of a version is over its vectors, as lines `NAME DIGEST` in the order of their names, with the digests of
 tests/vectors_corpus/frozen.py. A frozen version counts those that were there when it was frozen, so its digest stays.
@@ -39,8 +40,8 @@ _VECTORS: Final[tuple[tuple[Kinds, frozenset[str]], ...]] = (
 """What is spoken on a link, and the protocols of its vectors."""
 
 
-def versions() -> dict[str, Any]:
-    """The list of this release, as versions.json has it."""
+def versions(*, released: bool) -> dict[str, Any]:
+    """The list as versions.json has it, of a release or between two of them."""
     there = sorted(path.name for path in VECTORS.glob("*.json") if path.name != "schema.json")
     protocols = {name: protocol_of(name) for name in there}
     rows = []
@@ -49,8 +50,8 @@ def versions() -> dict[str, Any]:
         names = frozen or [name for name in there if protocols[name] in headings]
         state = "frozen" if frozen else "open"
         row = {"version": kinds.version, "protocol": kinds.protocol, "state": state}
-        rows.append(row | {"vectors": len(names), "digest": _digest(names)})
-    return {"release": __version__, "versions": rows}
+        rows.append(row | ({"vectors": len(names), "digest": _digest(names)} if released or frozen else {}))
+    return {"release": __version__ if released else None, "versions": rows}
 
 
 def _digest(names: Iterable[str]) -> str:
@@ -73,10 +74,23 @@ def write_signed(directory: Path, key: Path, page: str) -> None:
     secret = load_pem_private_key(key.read_bytes(), password=None)
     if not isinstance(secret, Ed25519PrivateKey) or secret.public_key() != public_key(page):
         raise ValueError(f"{key} is not the private key of the public key in SECURITY.md; give that one, or rotate it")
-    encoded = msgspec.json.format(msgspec.json.encode(versions()), indent=1) + b"\n"
+    (directory / SIGNATURE).write_bytes(secret.sign(_write_list(directory, released=True)))
+
+
+def write_unsigned(directory: Path) -> None:
+    """Write the list between releases, and remove the signature of the last release."""
+    _write_list(directory, released=False)
+    (directory / SIGNATURE).unlink(missing_ok=True)
+
+
+def _write_list(directory: Path, *, released: bool) -> bytes:
+    encoded = msgspec.json.format(msgspec.json.encode(versions(released=released)), indent=1) + b"\n"
     (directory / LIST).write_bytes(encoded)
-    (directory / SIGNATURE).write_bytes(secret.sign(encoded))
+    return encoded
 
 
 if __name__ == "__main__":
-    write_signed(Path(sys.argv[1]), Path(sys.argv[2]), Path("SECURITY.md").read_text(encoding="utf-8"))
+    if len(sys.argv) == 2:
+        write_unsigned(Path(sys.argv[1]))
+    else:
+        write_signed(Path(sys.argv[1]), Path(sys.argv[2]), Path("SECURITY.md").read_text(encoding="utf-8"))

@@ -145,7 +145,7 @@ class _Party:
         self._policy.check_cohort(configuration, len(clients))
         if agreement.session in entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in the sum {settings.title!r} before")
-        journal.write(JournalEntry(session=agreement.session, round=agreement.round, stage=1))
+        journal.write(JournalEntry(session=agreement.session, round=agreement.round))
         return ResumedSum.begin(self.kept, settings, self.roster, self.keys).first
 
     def go_on(self, record: ConfigRecord, message: Message, context: Context, call_next: Any) -> list[bytes]:

@@ -45,7 +45,6 @@ from tacit.parties.protections.sides import (
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
-from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.ring import Words
 
@@ -82,7 +81,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a client learnt in a round, before it is known to which coordinates it may contribute."""
+    """What a client learnt in a round, before it is clipped and encoded."""
 
     values: Flat
     """The difference to the model, or the gradient, encrypted if the model is."""
@@ -259,16 +258,9 @@ class Learner:
         """Of the server's model, where it matters."""
         return digest(Label.MODEL, model) if self._has_memory else b""
 
-    def counts(self, draft: Draft) -> Words:
-        """To which coordinates the client would contribute, as words of the sum of counts."""
-        return counting.packing(self._configuration).encode(draft.protected.multipliers > 0)
-
-    def encode(self, draft: Draft, limits: bytes | None = None) -> Update:
-        """The draft as words. limits: a bitmap of the only coordinates to contribute to."""
+    def encode(self, draft: Draft) -> Update:
+        """The draft as words."""
         weights, multipliers = draft.protected.weights, draft.protected.multipliers
-        if limits is not None:
-            allowed = np.unpackbits(np.frombuffer(limits, np.uint8), count=self.layout.size).view(np.bool_)
-            weights, multipliers = np.where(allowed, weights, False), multipliers * allowed
         clip = np.float32(self._configuration.clip)
         clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
         values = np.clip(draft.values, -clip, clip)

@@ -24,7 +24,7 @@ from tacit.models.layout import Layout
 from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
 from tacit.parties.protections.sides import Basis, ClientSide, Group, Protected, Trained, Work, round_seeds
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.configuration import Enforce, Proposal, fewest_survivors
+from tacit.protocol.sum.configuration import Proposal, fewest_survivors
 from tacit.secagg.keystream import SEED_BYTES, Usage, keystream
 from tacit.secagg.packing import WeightForm
 
@@ -67,31 +67,12 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
         self.probabilities(Layout.of(model))
 
 
-class _Checked(_BinaryWeights, frozen=True, kw_only=True):
-    """Weights that clients draw alone, so that somebody must see to it that a coordinate has contributors enough."""
-
-    enforce: Annotated[
-        Enforce,
-        Meta(
-            description='Who sees to min_contributors: "server", which protects those who receive the model; '
-            '"clients": told the counts, which are summed securely first, they send no coordinate below it.'
-        ),
-    ] = "server"
-
-    def __post_init__(self) -> None:
-        if self.enforce == "clients" and self.min_contributors < 2:
-            raise ValueError('protection.enforce = "clients" has nothing to enforce; set min_contributors to 2 or more')
-
-    def facts(self) -> Facts:
-        return replace(super().facts(), enforce=self.enforce)
+class _Alone(_BinaryWeights, frozen=True, kw_only=True):
+    """Weights that every client draws alone: the server does not move a coordinate with too few contributors, which
+    protects those who receive the model."""
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
-        check_contributors(self.min_contributors, terms, lost_later=self.enforce == "clients")
-        if self.enforce == "clients" and not terms.secure:
-            raise ValueError(
-                'protection.enforce = "clients": without secure aggregation the server sees every update anyway; '
-                'set aggregation.mode to "active" or "semi-honest"'
-            )
+        check_contributors(self.min_contributors, terms, lost_later=False)
 
     def draw(self, basis: Basis, random: np.random.SeedSequence) -> Drawn:
         """Weights [D] from this seed if the client is seeded, else from the operating system's randomness."""
@@ -101,7 +82,7 @@ class _Checked(_BinaryWeights, frozen=True, kw_only=True):
         return binary_weights(basis.layout, self.probabilities(basis.layout), _words(seed, basis.layout.size))
 
 
-class BinaryWeights(_Checked, frozen=True, kw_only=True, tag="binary-weights"):
+class BinaryWeights(_Alone, frozen=True, kw_only=True, tag="binary-weights"):
     """Fresh weights in every round."""
 
     about: ClassVar[str] = "Every client zeroes random coordinates, others in every round."
@@ -110,7 +91,7 @@ class BinaryWeights(_Checked, frozen=True, kw_only=True, tag="binary-weights"):
         return _Client(basis, lambda trained: self.draw(basis, trained.random))
 
 
-class LockedBinaryWeights(_Checked, frozen=True, kw_only=True, tag="locked-binary-weights"):
+class LockedBinaryWeights(_Alone, frozen=True, kw_only=True, tag="locked-binary-weights"):
     """The same weights in every round, as long as the client's session lasts."""
 
     about: ClassVar[str] = "Every client zeroes random coordinates, always the same ones."

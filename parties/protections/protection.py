@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.sides import Basis, ClientSide, ServerSide, Work
-from tacit.protocol.sum.configuration import Enforce, Proposal
+from tacit.protocol.sum.configuration import Proposal
 from tacit.secagg.packing import WeightForm
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ class Facts:
 
     form: WeightForm = WeightForm.SCALAR
     min_contributors: int = 0
-    enforce: Enforce = "server"
     group_key: bool = False
     rekey_every: int = 0
-    skip_zeros: bool = False
     single_vectors: bool = False
 
 
@@ -144,25 +142,8 @@ class Scheme(
 class WholeTensors(Scheme, frozen=True, kw_only=True):
     """The base of those whose clients keep back whole tensors: a weight for every tensor, zero for what stays."""
 
-    skip_masked_layers: Annotated[
-        bool,
-        Meta(
-            description="Leave what is kept back out of the message instead of sending zeros: with aggregation.mode = "
-            '"none" only, where the server sees the zeros as well; under secure aggregation it would tell what the '
-            "masks hide."
-        ),
-    ] = False
-
     def facts(self) -> Facts:
-        return Facts(form=WeightForm.TENSOR, skip_zeros=self.skip_masked_layers)
-
-    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
-        if self.skip_masked_layers and terms.secure:
-            raise ValueError(
-                f'protection.skip_masked_layers = true: with aggregation.mode = "{terms.mode}" the masks hide which '
-                "layers a client keeps back, and a message without them would tell; set it to false, or "
-                'aggregation.mode to "none", where the server sees every update anyway'
-            )
+        return Facts(form=WeightForm.TENSOR)
 
 
 def name_of(scheme: type[Scheme]) -> str:

@@ -23,6 +23,11 @@ from tacit.parties.protections.protection import name_of
 _PLACE = re.compile(r" - at `\$\.(?P<path>[^`]*)`\Z")
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 _LONGEST_VALUE = 80
+_REMOVED = {
+    "protection.enforce": 'leave it out; instead of "clients" take protection.scheme = "coordinated-binary-weights"',
+    "protection.skip_masked_layers": "leave it out",
+}
+"""Keys of release 0.2.0, which stand in its run directories too, and what to do about them."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,8 @@ def _unknown(data: Mapping[str, Any], known: Mapping[str, Key], section: str = "
 
 def _suggestion(section: str, name: str, known: Mapping[str, Key]) -> str:
     """Keys of a similar name in the same section, else in whatever section, else all keys of the section."""
+    if (remedy := _REMOVED.get(f"{section}{name}")) is not None:
+        return f"it was removed after release 0.2.0: {remedy}"
     if not section and name == "distillation":
         return "it is a section of `tacit distill` alone; leave it out for others"
     siblings = [path for path in known if path.rpartition(".")[0] == section.rstrip(".")]

@@ -32,9 +32,8 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Journal, Limit, RosterChanged, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, RosterChanged, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.secagg.ring import Words
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
@@ -111,8 +110,6 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._moments = moments
         self._on_update = on_update
         self._on_model = on_model
-        self._draft: Draft | None = None
-        """What was learnt in the round, until it is known to which coordinates it may contribute."""
         self._obstacle = ""
         """Why training failed; for this side only."""
         self._linked = False
@@ -198,8 +195,6 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._bench.begin(partial(self._work, output))
-        elif isinstance(output, Limit):
-            self._bench.begin(partial(self._limit, output))
         elif isinstance(output, Reencrypt):
             self._bench.begin(partial(self._reencrypt, output))
         elif isinstance(output, LastModel):
@@ -218,7 +213,6 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
             # It may be over before its update was made.
             self._bench.drop()
-            self._draft = None
 
     def _work(self, job: Train, proceed: Proceed) -> _Tell:
         if self._machine.configuration.scheme == SCHEME:
@@ -238,10 +232,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 f"{self._settings.memory.path}: {error}; give the server its newer run again, or delete the file, and "
                 "this client goes on as one that is new"
             ) from error
-        if self._machine.configuration.enforce == "server":
-            return self._contribute(draft, learner.encode(draft), job.round, proceed)
-        counts = learner.counts(draft)
-        return lambda now: self._go_by(draft, job.round, counts, now)
+        update = learner.encode(draft)
+        proceed()
+        self._on_update(job.round, update)
+        return lambda now: self._contribute(draft, update, job.round, now)
 
     def _count(self, round: int, proceed: Proceed) -> _Tell:
         configuration = self._machine.configuration
@@ -252,24 +246,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         proceed()
         return lambda now: self._machine.contribute(round, words, now)
 
-    def _limit(self, limit: Limit, proceed: Proceed) -> _Tell:
-        draft = self._draft
-        if draft is None:
-            raise ValueError("limits came before an update was made")
-        return self._contribute(draft, self._learner.encode(draft, limit.limits), limit.round, proceed)
-
-    def _contribute(self, draft: Draft, update: Update, round: int, proceed: Proceed) -> _Tell:
-        proceed()
-        self._on_update(round, update)
-        return lambda now: self._go_by(draft, round, update.words, now)
-
-    def _go_by(self, draft: Draft, round: int, words: Words, now: float) -> list[Output]:
+    def _contribute(self, draft: Draft, update: Update, round: int, now: float) -> list[Output]:
         """Contribute what is still wanted; nothing of what is not reaches this."""
-        if self._machine.configuration.enforce == "clients":
-            self._draft = draft
         self._learner.keep(draft)
         self._kept = True
-        return self._machine.contribute(round, words, now)
+        return self._machine.contribute(round, update.words, now)
 
     def _reencrypt(self, order: Reencrypt, proceed: Proceed) -> _Tell:
         model = self._learner.reencrypt(order)

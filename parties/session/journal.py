@@ -1,4 +1,4 @@
-"""A client's journal: its group and the stages of rounds that it entered, each on disk before anything of it leaves.
+"""A client's journal: its group and the rounds that it entered, each on disk before anything of it leaves.
 
 JSON lines, appended and synchronised one by one. No secret is in it. One process has it from `open` on until `close`,
 or its death: two of the same client would enter the same rounds.

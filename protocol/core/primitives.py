@@ -57,7 +57,6 @@ class Label(bytes, Enum):
     CONTRIBUTION_CHANNEL = b"tacit/1 contribution encryption"
     GROUP_KEY = b"tacit/1 group key"
     KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
-    LIMITS = b"tacit/1 limits"
     GROUP = b"tacit/1 group of clients"
     MODEL_KEY = b"tacit/1 key of the model"
     INITIAL_MODEL = b"tacit/1 initial model"

@@ -8,7 +8,7 @@ inside a round ends that round. What is no matter of a round is in client_sessio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,13 +24,12 @@ from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client_session import SessionClient
-from tacit.protocol.session.messages import EndRound, StartRound, StartSecondStage
+from tacit.protocol.session.messages import EndRound, StartRound
 from tacit.protocol.session.rounds import (
     Accepted,
     ClientPart,
     Journal,
     JournalEntry,
-    Limit,
     RosterChanged,
     RoundOver,
     Train,
@@ -39,13 +38,6 @@ from tacit.protocol.session.rounds import (
 )
 from tacit.protocol.session.tables import CLIENT_CONTAINS, NO_ROUND, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.counting import (
-    COUNTING,
-    check_second_cohort,
-    counting_agreement,
-    limits_bytes,
-    second_agreement,
-)
 from tacit.protocol.sum.results import ClientAborted, Contributed
 from tacit.protocol.sum.tables import PHASES
 
@@ -59,28 +51,14 @@ class _Round:
     """Its digest."""
     key: GroupKey | None
     """The group key of the cohort, where there is one."""
-    counted: tuple[str, ...] = ()
-    """Who was in the sum of counts."""
-    limits: bytes = b""
-    """Their digest, in the second stage."""
     incoming: IncomingBlob | None = None
-    """The model, or the limits, while they are fetched."""
+    """The model while it is fetched."""
 
 
 class TrainingClient(
     SessionClient,
     tables=(TRAINING_CLIENT_TABLE,),
-    outputs=Transmit
-    | Report
-    | Journal
-    | Accepted
-    | Train
-    | Limit
-    | Reencrypt
-    | LastModel
-    | RoundOver
-    | RosterChanged
-    | Ended,
+    outputs=Transmit | Report | Journal | Accepted | Train | Reencrypt | LastModel | RoundOver | RosterChanged | Ended,
     contains=CLIENT_CONTAINS,
 ):
     """One client of one server, in its rounds."""
@@ -97,8 +75,8 @@ class TrainingClient(
         return Phase.SESSION if self.state in NO_ROUND else Phase.TRAIN
 
     def contribute(self, round: int, vector: npt.NDArray[Any], now: float) -> list[Output]:
-        """The trained update as ring words, or first the counts; without effect if that round is over meanwhile."""
-        if self.state not in (TrainingState.TRAINING, TrainingState.LIMITING) or round != self.round:
+        """The trained update as ring words; without effect if that round is over meanwhile."""
+        if self.state is not TrainingState.TRAINING or round != self.round:
             return []
         return self.trigger(Trigger.CONTRIBUTE, now, vector)
 
@@ -117,25 +95,23 @@ class TrainingClient(
         if (heard.envelope.session, round) in self._entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in round {round} of this session before")
         self._policy.check_budget(self._spent + self._policy.cost(self.configuration))
-        self._check_size("model", message.model.size, 4 * sum(self.configuration.tensor_sizes))
+        expected = 4 * sum(self.configuration.tensor_sizes)
+        if message.model.size != expected:
+            raise RemoteProtocolError(Code.MODEL, f"a model of {message.model.size} bytes; its layout has {expected}")
         key = None if self.holder is None else self.holder.for_round(cohort)
         part = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
+        begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
+        fetching, entry = self._fetched(part, now), self._entry(round)
 
-        def commit() -> None:
+        def enter() -> list[Output]:
             if self.holder is not None:
                 self.holder.round_begun()
             self._link.round, self._open = round, True
+            self._entered.add((entry.session, entry.round))
+            self.sum = begun
+            return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
 
-        return self._begin(TrainingState.FETCHING_MODEL, part, round, now, commit)
-
-    def on_second_stage(self, heard: Heard[StartSecondStage], now: float) -> Step[TrainingState]:
-        message, part = heard.message, self.at(_Round)
-        cohort = self._cohort_of(message.cohort)
-        check_second_cohort(self.configuration, cohort, part.counted)
-        self._check_size("limits", message.limits.size, limits_bytes(self.configuration))
-        incoming = IncomingBlob(message.limits, Label.LIMITS)
-        second = replace(part, cohort=cohort, limits=message.limits.digest, incoming=incoming)
-        return self._begin(TrainingState.FETCHING_LIMITS, second, self.round, now)
+        return replace(fetching, outputs=(Journal(entry),), commit=enter)
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[TrainingState]:
         part = self.at(_Round)
@@ -143,11 +119,9 @@ class TrainingClient(
             raise LocalProtocolError("a chunk came of nothing that was announced")
         incoming = part.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
-            return self._fetched(self.state, replace(part, incoming=incoming), now)
-        whole, part = incoming.whole(), replace(part, incoming=None)
-        if self.state is TrainingState.FETCHING_MODEL:
-            return Step(TrainingState.TRAINING, (Train(self.round, whole, part.key),), data=part)
-        return Step(TrainingState.LIMITING, (Limit(self.round, whole),), data=part)
+            return self._fetched(replace(part, incoming=incoming), now)
+        train = Train(self.round, incoming.whole(), part.key)
+        return Step(TrainingState.TRAINING, (train,), data=replace(part, incoming=None))
 
     def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
         part, current = self.at(_Round), self.sum
@@ -155,7 +129,7 @@ class TrainingClient(
             raise LocalProtocolError(f"{self.name!r} contributes to no sum")
         current.check_vector(vector)
         cost = self._policy.cost(self.configuration)
-        entered = (Journal(self._entry(part, self.round, cost)),) if cost else ()
+        entered = (Journal(self._entry(self.round, cost)),) if cost else ()
 
         def commit() -> list[Output]:
             self._spent += cost
@@ -164,11 +138,7 @@ class TrainingClient(
         return Step(TrainingState.AGGREGATING, entered, commit, data=part)
 
     def on_contributed(self, contributed: Contributed, now: float) -> Step[TrainingState]:
-        part = self.at(_Round)
-        agreement = self._agreement(part, self.round)
-        if agreement.purpose == COUNTING:
-            counted = replace(part, counted=contributed.opened)
-            return Step(TrainingState.AWAIT_SECOND_STAGE, data=counted, deadline=now + self._patience)
+        agreement = self._agreement(self.at(_Round), self.round)
         # Without masks a client is done while others still train.
         others = 0.0 if agreement.secure else agreement.train_seconds + agreement.input_seconds
         opened = self.round, contributed.opened
@@ -217,45 +187,19 @@ class TrainingClient(
         self._policy.check_cohort(self.configuration, len(cohort))
         return cohort
 
-    @staticmethod
-    def _check_size(name: str, size: int, expected: int) -> None:
-        if size != expected:
-            raise RemoteProtocolError(Code.MODEL, f"a {name} of {size} bytes; its layout has {expected}")
-
-    def _begin(
-        self,
-        state: TrainingState,
-        part: _Round,
-        round: int,
-        now: float,
-        commit: Callable[[], None] = lambda: None,
-    ) -> Step[TrainingState]:
-        """Enter a stage of this round: begin its sum, and fetch what is to be worked on meanwhile."""
-        begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
-        fetching = self._fetched(state, part, now)
-
-        entry = self._entry(part, round)
-
-        def enter() -> list[Output]:
-            commit()
-            self._entered.add((entry.session, entry.round))
-            self.sum = begun
-            return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
-
-        return replace(fetching, outputs=(Journal(entry),), commit=enter)
-
-    def _fetched(self, state: TrainingState, part: _Round, now: float) -> Step[TrainingState]:
-        """Ask for what is due of the model or the limits."""
+    def _fetched(self, part: _Round, now: float) -> Step[TrainingState]:
+        """Ask for what is due of the model."""
         requests = () if part.incoming is None else part.incoming.requests
         sends = tuple(Send(self._server, fetch) for fetch in requests)
-        return Step(state, sends, data=part, deadline=now + 2 * self.configuration.phase_seconds)
+        deadline = now + 2 * self.configuration.phase_seconds
+        return Step(TrainingState.FETCHING_MODEL, sends, data=part, deadline=deadline)
 
-    def _entry(self, part: _Round, round: int, cost: float = 0.0) -> JournalEntry:
-        return JournalEntry(session=self._link.session, round=round, stage=2 if part.limits else 1, cost=cost)
+    def _entry(self, round: int, cost: float = 0.0) -> JournalEntry:
+        return JournalEntry(session=self._link.session, round=round, cost=cost)
 
     def _agreement(self, part: _Round, round: int) -> Agreement:
-        """What this client goes by in the sum of this stage."""
-        agreement = agree(
+        """What this client goes by in the sum of this round."""
+        return agree(
             session=self._link.session,
             round=round,
             roster=self._roster,
@@ -265,8 +209,3 @@ class TrainingClient(
             group_key=part.key.transcript if part.key else b"",
             fewest_survivors=self._policy.smallest_cohort,
         )
-        if self.configuration.enforce == "server":
-            return agreement
-        if not part.limits:
-            return counting_agreement(agreement, self.configuration)
-        return second_agreement(agreement, self.configuration, counted=len(part.counted), limits=part.limits)

@@ -40,7 +40,7 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 class SessionClient(Machine[TrainingState]):
     """A client of one server.
 
-    journal: the stages of rounds that this client entered before, from its disk; patience: seconds to wait for the
+    journal: the rounds that this client entered before, from its disk; patience: seconds to wait for the
     server outside of a round; grace: seconds for a lost link to come back; accepted_groups: the fingerprint of a roster
     in which it may be in another group than before.
     """

@@ -52,16 +52,6 @@ class StartRound(Message, frozen=True, kw_only=True):
     """Little-endian float32 bytes of the model, under the label of models."""
 
 
-class StartSecondStage(Message, frozen=True, kw_only=True):
-    """Server to client, after the sum of counts: now contribute, but only within these limits."""
-
-    PHASE: ClassVar[Phase] = Phase.TRAIN
-    cohort: Bitmap
-    """Who takes part, over the clients of the roster in its order."""
-    limits: Blob
-    """A bitmap over the coordinates, under the label of limits."""
-
-
 class EndRound(Message, frozen=True, kw_only=True):
     """Server to client: the round is over; without a code if its sum was applied, else why not."""
 
@@ -87,7 +77,7 @@ MESSAGES: Final = Kinds(
     protocol="a federation",
     version=VERSION,
     types=by_type(
-        Hello, Welcome, StartRound, StartSecondStage, EndRound, NewRoster, Finish, Fetch, Chunk, Abort, Resume,
+        Hello, Welcome, StartRound, EndRound, NewRoster, Finish, Fetch, Chunk, Abort, Resume,
     )
     | SUM_MESSAGES
     | GROUP_KEY_MESSAGES,

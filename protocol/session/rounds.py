@@ -43,17 +43,15 @@ class Train(Output):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
-    """One line of a client's journal: it entered this stage of this round, and never enters it again.
+    """One line of a client's journal: it entered this round, and never enters it again.
 
-    One stands there before anything of the stage leaves, and another one before what its vector costs is spent.
+    One stands there before anything of the round leaves, and another one before what its vector costs is spent.
     """
 
     session: bytes
     round: int
-    stage: int
-    """1, or 2 for the sum of the updates where contributors are counted before."""
     cost: float = 0.0
-    """What the vector of this stage costs of the client's budget, whatever becomes of it."""
+    """What the vector of this round costs of the client's budget, whatever becomes of it."""
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
@@ -72,17 +70,6 @@ class Journal(Output):
     """To be on the disk before the next output leaves."""
 
     entry: JournalLine
-
-
-@dataclass(frozen=True)
-class Limit(Output):
-    """Zero the update of this round outside of the limits and call `contribute` again.
-
-    limits: a bitmap over the coordinates of the model, most significant bit first.
-    """
-
-    round: int
-    limits: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -171,7 +158,6 @@ def agree(
         model=model,
         group_key=group_key,
         secure=configuration.secure,
-        skip_zeros=configuration.skip_zeros,
         single_vectors=configuration.single_vectors,
         train_seconds=configuration.train_seconds,
         phase_seconds=configuration.phase_seconds,

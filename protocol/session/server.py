@@ -11,24 +11,23 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tacit.protocol.core.blob import OutgoingBlob, announce
+from tacit.protocol.core.blob import OutgoingBlob
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Phase
 from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.core.primitives import KEY_BYTES, Label
+from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
-from tacit.protocol.session.messages import EndRound, Hello, StartRound, StartSecondStage
+from tacit.protocol.session.messages import EndRound, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
-from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome, second_cohort
+from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome
 from tacit.protocol.session.server_session import NOT_AT_FAULT, SessionServer
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import COUNTING, counting_agreement, second_agreement
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
 
 
@@ -86,8 +85,7 @@ class TrainingServer(
         """The phase of the round; TRAIN from when the shares are dealt until the last vector is ready."""
         if self.sum is None:
             return Phase.SESSION
-        training = self.sum.training and not self.at(CurrentRound).counted
-        return Phase.TRAIN if training else Phase(self.sum.state.value)
+        return Phase.TRAIN if self.sum.training else Phase(self.sum.state.value)
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
@@ -198,17 +196,10 @@ class TrainingServer(
         return Step(self.state, (), commit)
 
     def on_summed(self, summed: Summed, now: float) -> Step[SessionState]:
-        finished = self._finished()
-        if finished.agreement.purpose != COUNTING:
-            return self._round_done(finished, summed, now)
-        try:
-            return self._second_stage(finished, summed, now)
-        except RemoteProtocolError as error:
-            detail = f"after the sum of counts: {error.detail}"
-            return self._round_done(finished, ServerAborted(error.code, detail, ""), now)
+        return self._round_done(summed, now)
 
     def on_sum_aborted(self, aborted: ServerAborted, now: float) -> Step[SessionState]:
-        return self._round_done(self._finished(), aborted, now)
+        return self._round_done(aborted, now)
 
     def on_next_round(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
         following, ending = Model.of(model), self._end_round(unusable)
@@ -231,45 +222,17 @@ class TrainingServer(
         return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
-        """The packet; None if it belongs to a conversation, a round or a stage that is over."""
+        """The packet; None if it belongs to a conversation or a round that is over."""
         packet = super()._read(sender, frames)
         if packet is None or packet.kind is Hello:
             return packet
         kind, round = packet.kind, packet.envelope.round
         if round > self.round:
             raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
-        of_round = kind in SUM_TO_SERVER or (kind is Fetch and round > 0)
-        stale = round < self.round and of_round
+        stale = round < self.round and (kind in SUM_TO_SERVER or (kind is Fetch and round > 0))
         gave_up = kind is Abort and round > 0
         over = round < self.round or self.sum is None
-        # Of the first stage, by somebody who is not in the second.
-        outside = self.sum is not None and self.at(CurrentRound).counted and sender not in self.sum.agreement.cohort
-        return None if stale or (outside and (of_round or gave_up)) or (gave_up and over) else packet
-
-    def _finished(self) -> ServerPart:
-        if self.sum is None:
-            raise LocalProtocolError("a secure sum ended that was not going on")
-        return self.sum
-
-    def _second_stage(self, finished: ServerPart, counted: Summed, now: float) -> Step[SessionState]:
-        """Tell the limits to those who were counted and are still there, and sum their updates."""
-        part, drops = self.at(CurrentRound), tuple(finished.drops)
-        limits, cohort = second_cohort(self._roster, self._configuration, counted, drops, self.presence.there)
-        try:
-            first = self._agreement(cohort, self.round, self._model)
-        except ValueError as error:
-            raise RemoteProtocolError(Code.THRESHOLD, str(error)) from None
-        announced, number = announce(limits, Label.LIMITS), len(counted.survivors)
-        agreement = second_agreement(first, self._configuration, counted=number, limits=announced.digest)
-        start = StartSecondStage(cohort=self.presence.bitmap(cohort), limits=announced)
-
-        def commit() -> list[Output]:
-            outputs = self._bar_culprits(drops, now)
-            told = [self._transmit(name, start) for name in cohort if name in self.presence]
-            return [*outputs, *told, *self._begin_sum(agreement, now)]
-
-        second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
-        return Step(SessionState.IN_ROUND, (), commit, data=second)
+        return None if stale or (gave_up and over) else packet
 
     def _prepare(
         self, cohort: tuple[str, ...], model: Model, now: float, completed: int | None = None
@@ -295,23 +258,18 @@ class TrainingServer(
             agreement = self._agreement(cohort, completed + 1, model)
         except ValueError as error:
             return self._ended(Code.THRESHOLD, str(error))
-        if self._configuration.enforce == "clients":
-            agreement = counting_agreement(agreement, self._configuration)
         start = StartRound(cohort=self.presence.bitmap(cohort), model=model.announced)
 
         def commit() -> list[Output]:
             self.round, self._in_round = agreement.round, set(cohort)
             if self.keeper is not None:
                 self.keeper.round_begun()
+            self.sum = begun = sum_server(agreement, now)
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
-            return [report, *(self._transmit(name, start) for name in cohort), *self._begin_sum(agreement, now)]
+            started = [self._transmit(name, start) for name in cohort]
+            return [report, *started, *self.relay(begun, begun.start(now), now)]
 
-        begun = CurrentRound(now, cohort, OutgoingBlob(model.data, cohort))
-        return Step(SessionState.IN_ROUND, (), commit, data=begun)
-
-    def _begin_sum(self, agreement: Agreement, now: float) -> list[Output]:
-        self.sum = begun = sum_server(agreement, now)
-        return self.relay(begun, begun.start(now), now)
+        return Step(SessionState.IN_ROUND, (), commit, data=CurrentRound(now, cohort, OutgoingBlob(model.data, cohort)))
 
     def _agreement(self, cohort: tuple[str, ...], round: int, model: Model) -> Agreement:
         return agree(
@@ -325,8 +283,11 @@ class TrainingServer(
             fewest_survivors=self._smallest_cohort,
         )
 
-    def _round_done(self, finished: ServerPart, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
-        done, drops = outcome(self.round, self.at(CurrentRound), finished, result), tuple(finished.drops)
+    def _round_done(self, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
+        if self.sum is None:
+            raise LocalProtocolError("a secure sum ended that was not going on")
+        drops = tuple(self.sum.drops)
+        done = outcome(self.round, self.at(CurrentRound), drops, result)
 
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tacit.protocol.core.blob import OutgoingBlob, announce
-from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Blob
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.core.roster import Roster
-from tacit.protocol.session.rounds import RoundDone, ServerPart
-from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import check_second_cohort, derive_limits
+from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
 
 
@@ -36,35 +31,11 @@ class CurrentRound:
     began: float
     cohort: tuple[str, ...]
     outgoing: OutgoingBlob
-    """What its members fetch: the model, or in the second stage the limits."""
-    counted: bool = False
-    """Whether it is in its second stage."""
-    earlier: tuple[Dropped, ...] = ()
-    """Who was dropped in its first stage."""
+    """The model, for its members to fetch."""
 
 
-def second_cohort(
-    roster: Roster, configuration: Configuration, counted: Summed, drops: Collection[Dropped], there: Collection[str]
-) -> tuple[bytes, tuple[str, ...]]:
-    """The limits that follow from a sum of counts, and who is left, in whole groups, to contribute within them.
-
-    Refuses a sum that is none of counts, and too few who are left.
-
-    drops: who is out of that sum; there: who is in the session.
-    """
-    try:
-        limits = derive_limits(counted.total, configuration, counted=len(counted.survivors))
-    except ValueError as error:
-        raise RemoteProtocolError(Code.VECTOR, str(error)) from None
-    dropped = {drop.member for drop in drops}
-    left = [name for name in counted.survivors if name in there and name not in dropped]
-    cohort = roster.gather(left, len(left))
-    check_second_cohort(configuration, cohort, counted.survivors)
-    return limits, cohort
-
-
-def outcome(number: int, part: CurrentRound, finished: ServerPart, result: Summed | ServerAborted) -> RoundDone:
-    """What the round of this number came to."""
+def outcome(number: int, part: CurrentRound, drops: tuple[Dropped, ...], result: Summed | ServerAborted) -> RoundDone:
+    """What the round of this number came to; drops: who is out of its sum."""
     summed = result if isinstance(result, Summed) else None
     aborted = result if isinstance(result, ServerAborted) else None
     return RoundDone(
@@ -72,7 +43,7 @@ def outcome(number: int, part: CurrentRound, finished: ServerPart, result: Summe
         began=part.began,
         cohort=part.cohort,
         survivors=summed.survivors if summed else (),
-        dropped=(*part.earlier, *finished.drops),
+        dropped=drops,
         total=summed.total if summed else None,
         code=aborted.code if aborted else None,
         detail=aborted.detail if aborted else "",

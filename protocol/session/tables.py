@@ -15,7 +15,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
-from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, Welcome
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     AnswerComplaints,
@@ -47,7 +47,7 @@ SUM_TO_SERVER: Final = (
 )
 """What clients say within a secure sum."""
 
-WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, StartSecondStage, Chunk)
+WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, Chunk)
 """What the server says in a round."""
 
 OUTSIDE_ROUNDS: Final = (Welcome, NewRoster, Finish, Resume, *(kind for kind in TO_HOLDER if kind is not Chunk))
@@ -63,9 +63,6 @@ class TrainingState(Enum):
     FETCHING_MODEL = "fetch the model"
     TRAINING = "train"
     AGGREGATING = "take part in the secure sum"
-    AWAIT_SECOND_STAGE = "await the second stage of the round"
-    FETCHING_LIMITS = "fetch the limits"
-    LIMITING = "keep to the limits"
     ENDED = "ended"
 
 
@@ -87,13 +84,7 @@ NO_ROUND: Final = (
     TrainingState.ENDED,
 )
 
-IN_SUM: Final = (
-    TrainingState.FETCHING_MODEL,
-    TrainingState.TRAINING,
-    TrainingState.AGGREGATING,
-    TrainingState.FETCHING_LIMITS,
-    TrainingState.LIMITING,
-)
+IN_SUM: Final = (TrainingState.FETCHING_MODEL, TrainingState.TRAINING, TrainingState.AGGREGATING)
 """A client is in a sum from the first word of it on: keys and shares go while it fetches and trains."""
 
 CLIENT_CONTAINS: Final = {
@@ -125,10 +116,7 @@ def _client_table() -> Table[TrainingState]:
         (s.TRAINING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
         **{(state, kind): Inside("sum") for state in IN_SUM for kind in SUM_TO_CLIENT},
         **{(state, ClientAborted): Row("on_sum_aborted", (s.AWAIT_ROUND,)) for state in IN_SUM},
-        (s.AGGREGATING, Contributed): Row("on_contributed", (s.AWAIT_ROUND, s.AWAIT_SECOND_STAGE)),
-        (s.AWAIT_SECOND_STAGE, StartSecondStage): Row("on_second_stage", (s.FETCHING_LIMITS,)),
-        (s.FETCHING_LIMITS, Chunk): Row("on_chunk", (s.FETCHING_LIMITS, s.LIMITING)),
-        (s.LIMITING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
+        (s.AGGREGATING, Contributed): Row("on_contributed", (s.AWAIT_ROUND,)),
     }
     outside = (s.AWAIT_WELCOME, s.AWAIT_ROUND)
     within = tuple(state for state in s if state not in NO_ROUND)
@@ -158,7 +146,7 @@ def _server_table() -> Table[SessionState]:
         (s.KEYING, KeyFailed): Row("on_key_failed", prepared),
         (s.KEYING, KeyLost): Row("on_key_lost", (s.ENDED,)),
         **{(s.IN_ROUND, cause): Inside("sum") for cause in (*SUM_TO_SERVER, Trigger.DROP)},
-        (s.IN_ROUND, Summed): Row("on_summed", (s.BETWEEN_ROUNDS, s.IN_ROUND)),
+        (s.IN_ROUND, Summed): Row("on_summed", (s.BETWEEN_ROUNDS,)),
         (s.IN_ROUND, ServerAborted): Row("on_sum_aborted", (s.BETWEEN_ROUNDS,)),
         (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", prepared),
         (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_last_round", (s.ENDED, s.DISTRIBUTING)),

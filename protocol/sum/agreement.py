@@ -17,7 +17,6 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.members import Members, encode_members, split_records
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest, verify
-from tacit.secagg.filled_blocks import BYTE_WORDS
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
 
@@ -29,13 +28,8 @@ TRANSFER_LIMIT: Final = 10
 """A transfer that moves may take this many times phase_seconds."""
 
 
-def words_of_a_chunk(ring: Ring, *, skip_zeros: bool) -> int:
-    """How many words a chunk of a vector has that is not the last: as many aligned ones as fit CHUNK_BYTES.
-
-    Where zeros are skipped, as many whole bytes of the bitmap as fit it with all of their words.
-    """
-    if skip_zeros:
-        return CHUNK_BYTES // (1 + BYTE_WORDS * ring.wire_bytes) * BYTE_WORDS
+def words_of_a_chunk(ring: Ring) -> int:
+    """How many words a chunk of a vector has that is not the last: as many aligned ones as fit CHUNK_BYTES."""
     return CHUNK_BYTES // ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
 
 
@@ -66,12 +60,8 @@ class Agreement:
     """Hashes of the roster, the configuration and the model."""
     group_key: bytes = b""
     """Hash of the transcript of the group key that the members use in this round, if they have one."""
-    purpose: bytes = b""
-    """What else tells this sum from another of the same round: its stage, and what was found in the one before."""
     secure: bool = True
     """Whether vectors are masked; if not, the server sees each of them."""
-    skip_zeros: bool = False
-    """Whether chunks come without their blocks of zeros (secagg/filled_blocks.py); never where vectors are masked."""
     single_vectors: bool = False
     """Whether the server hands out each vector beside the sum; never where vectors are masked."""
     train_seconds: float
@@ -125,7 +115,7 @@ class Agreement:
             "\n".join(self.cohort).encode(),
             self.parameters.neighbours.to_bytes(4, "little"),
             self.parameters.threshold.to_bytes(4, "little"),
-            *((self.group_key, self.purpose) if self.group_key or self.purpose else ()),
+            self.group_key,
         )
 
     def sharing_digest(self, adverts: bytes, sharers: bytes) -> bytes:
@@ -158,7 +148,7 @@ class Agreement:
     @property
     def chunk_words(self) -> int:
         """Words in every chunk of the vector but the last."""
-        return words_of_a_chunk(self.ring, skip_zeros=self.skip_zeros)
+        return words_of_a_chunk(self.ring)
 
     @property
     def chunks(self) -> int:

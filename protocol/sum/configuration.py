@@ -27,7 +27,6 @@ Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
 Scheme = Literal["fedavg", "fedsgd", "statistics"]
 InitialModel = Literal["clients", "server"]
-Enforce = Literal["server", "clients"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
@@ -134,8 +133,6 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     scheme: Scheme
     min_contributors: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Contributors below which a coordinate of the sum must not be used; 0 where all contribute to every coordinate."""
-    enforce: Enforce = "server"
-    """Who sees to that: with "clients" a round first sums who contributes to what."""
     group_key: bool = False
     """Whether the clients agree on a key that the server does not learn."""
     rekey_every: Annotated[int, Meta(ge=0, le=100_000)] = 0
@@ -144,8 +141,6 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether the server holds the model encrypted under the group key."""
     initial_model: InitialModel = "server"
     """Who makes the first model, where the clients encrypt it."""
-    skip_zeros: bool = False
-    """Whether clients leave blocks of zeros out of their vectors: only where the server sees the vectors anyway."""
     single_vectors: bool = False
     """Whether the server works with the update of every client, not with their sum alone."""
     ring_bits: Annotated[int, Meta(ge=8, le=64)]
@@ -160,15 +155,11 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if self.encrypted and not self.group_key:
             raise ValueError("an encrypted model needs a group key")
-        if self.enforce == "clients" and (not self.secure or self.form is not WeightForm.COORDINATE):
-            raise ValueError("clients can enforce min_contributors in a secure sum with weights of coordinates only")
         if self.single_vectors and self.secure:
             raise ValueError(
                 "the server is to work with the update of every client, which secure aggregation hides from it; mode "
                 "must be none"
             )
-        if self.skip_zeros and (self.secure or self.form is not WeightForm.TENSOR):
-            raise ValueError("zeros can be skipped without secure aggregation and with weights of tensors only")
 
     def packing(self) -> Packing:
         """How a client's update becomes ring words. ValueError if the sum could overflow."""

@@ -2,8 +2,7 @@
 
 Of the phases of a secure sum (sum/client.py) only the vectors are left: the same words in chunks, but no keys, shares
 and masks, and no second answer. So nothing hides the vector but the link, and a
-client is brought here only by a policy that lists the mode "none". Each chunk leaves once, in order; where the members
-agreed to skip zeros, without its blocks of zeros, which tells the server nothing that the words would not.
+client is brought here only by a policy that lists the mode "none". Each chunk leaves once, in order.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from tacit.protocol.sum.participant import Own, Participant
 from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE
 from tacit.protocol.sum.results import Contributed
 from tacit.protocol.sum.tables import ClientState
-from tacit.secagg.filled_blocks import pack_filled
 
 
 class PlainSumClient(Participant, tables=(PLAIN_CLIENT_TABLE,)):
@@ -55,5 +53,4 @@ class PlainSumClient(Participant, tables=(PLAIN_CLIENT_TABLE,)):
         return f"it has fetched {self.at(Own).asked} of {self.agreement.chunks} chunks of the vector"
 
     def _packed(self, words: npt.NDArray[Any], start: int) -> Frame:
-        ring = self.agreement.ring
-        return pack_filled(ring, words) if self.agreement.skip_zeros else ring.pack(words)
+        return self.agreement.ring.pack(words)

@@ -34,7 +34,6 @@ from tacit.protocol.core.blob import check_due, requests_after
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS, Agreement
-from tacit.secagg.filled_blocks import unpack_filled
 from tacit.secagg.work import WorkKind, work
 
 
@@ -81,16 +80,15 @@ class VectorSum:
         self._queue: deque[int] = deque()
 
     def words(self, payload: Frame, chunk: int) -> npt.NDArray[Any]:
-        """The words of a chunk; refuses another length, words outside the ring, and skipped zeros in another form."""
+        """The words of a chunk; refuses another length, and words outside the ring."""
         ring, span = self._agreement.ring, self._agreement.chunk_span(chunk)
-        length = span.stop - span.start
-        expected = length * ring.wire_bytes
-        if len(payload) != expected and not self._agreement.skip_zeros:
+        expected = (span.stop - span.start) * ring.wire_bytes
+        if len(payload) != expected:
             raise RemoteProtocolError(
                 Code.VECTOR, f"chunk {chunk} of the vector has {len(payload)} bytes, not {expected}"
             )
         try:
-            return unpack_filled(ring, payload, length) if self._agreement.skip_zeros else ring.unpack(payload)
+            return ring.unpack(payload)
         except ValueError as error:
             raise RemoteProtocolError(Code.VECTOR, f"chunk {chunk} of the vector: {error}") from None
 

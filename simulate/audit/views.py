@@ -24,10 +24,8 @@ from tacit.parties.protections.encryption import GroupModel
 from tacit.protocol.core.codec import Packet, decode
 from tacit.protocol.core.messages import Chunk
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.agreement import words_of_a_chunk
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
-from tacit.secagg.filled_blocks import unpack_filled
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
 from tacit.simulate.audit.keys import FormerKey, Renewals, Sealed, given_models, model_keys
@@ -230,18 +228,12 @@ def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dic
     """Ring words by round and client, of vectors that came whole."""
     packing = configuration.packing()
     chunks: dict[int, dict[str, dict[int, Words]]] = defaultdict(lambda: defaultdict(dict))
-    size = words_of_a_chunk(packing.ring, skip_zeros=configuration.skip_zeros)
     for message, packet in _packets(heard, MaskedInput, VectorChunk):
         if not packet.payload:
             continue
         said = packet.parse()
         chunk = said.chunk if isinstance(said, VectorChunk) else 0
-        length = min(size, packing.length - chunk * size)
-        if configuration.skip_zeros:
-            words = unpack_filled(packing.ring, packet.payload, length)
-        else:
-            words = packing.ring.unpack(packet.payload)
-        chunks[packet.envelope.round][message.sender][chunk] = words
+        chunks[packet.envelope.round][message.sender][chunk] = packing.ring.unpack(packet.payload)
     return {
         round: {
             client: np.concatenate([parts[chunk] for chunk in sorted(parts)])

@@ -23,7 +23,6 @@ from tacit.protocol.core.primitives import (
 from tacit.protocol.core.roster import Member, Role, Roster
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.transcript import pairwise_mask
-from tacit.secagg.filled_blocks import pack_filled, unpack_filled
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.packing import Packing, WeightForm
@@ -98,10 +97,6 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """In a regular graph, and with groups, the fewest clients in a sum that is opened; otherwise 0."""
     group_key: Octets | None = None
     """Transcript of the group key of the round, if it has one."""
-    purpose: Octets | None = None
-    """Which stage of a round in two; empty in a round in one."""
-    skip_zeros: bool = False
-    """Whether chunks come without their blocks of zeros."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Members that are in the sum all or none; empty where everybody is in it alone."""
 
@@ -116,7 +111,6 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "parameters": GraphParameters(given.pop("neighbours"), given.pop("threshold")),
             "ring": Ring(bits),
             "group_key": self.group_key or b"",
-            "purpose": self.purpose or b"",
         }
         return Agreement(**given | made)
 
@@ -212,18 +206,6 @@ def unpack_signed(*, bits: int, words: Octets) -> list[int]:
     return numbers
 
 
-def pack_without_zeros(*, bits: int, words: Octets) -> bytes:
-    """Packed ring words as a chunk without its blocks of zeros."""
-    ring = Ring(bits)
-    return pack_filled(ring, ring.unpack(words))
-
-
-def unpack_without_zeros(*, bits: int, chunk: Octets, length: Longest) -> bytes:
-    """The packed ring words, so many, of a chunk without its blocks of zeros."""
-    ring = Ring(bits)
-    return bytes(ring.pack(unpack_filled(ring, chunk, length)))
-
-
 def packing_layout(*, packing: PackingInput) -> dict[str, int]:
     """Width of the ring, the integer that stands for the bound, bits of the summed value, and length of the vector."""
     layout = packing.packing()
@@ -312,8 +294,6 @@ PRIMITIVES: Final[Operations] = {
     "parameters": graph_parameters,
     "pack": pack_signed,
     "unpack": unpack_signed,
-    "pack without zeros": pack_without_zeros,
-    "unpack without zeros": unpack_without_zeros,
     "layout": packing_layout,
     "write contribution": encode_contribution,
     "read sum": decode_sum,

@@ -1,6 +1,6 @@
-"""Operations on what clients do to an update before it is summed: counts and limits, coordination, model encryption.
+"""Operations on what clients do to an update before it is summed: coordinated weights, model encryption.
 
-The last two come from the parties' protections, which are imported when one of them is performed.
+They come from the parties' protections, which are imported when one of them is performed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tacit.protocol.core.codec import decode_structure
-from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
-from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import derive_limits
-from tacit.secagg.counting import COUNTING_RING, CountPacking
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
 
@@ -48,26 +42,6 @@ class KeyInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def group_key(self) -> GroupKey:
         """The same for the parties."""
         return GroupKey(0, self.key, self.members, self.transcript)
-
-
-def write_counts(*, clients: int, contributes: tuple[bool, ...]) -> bytes:
-    """Which coordinates a client contributes to, as packed ring words of 64 bits."""
-    packing = CountPacking(clients, len(contributes))
-    return bytes(COUNTING_RING.pack(packing.encode(np.array(contributes, np.bool_))))
-
-
-def read_counts(*, clients: int, size: int, words: Octets, contributors: int) -> list[int]:
-    """How many contribute to each of `size` coordinates, in a sum of so many clients' words."""
-    counts = CountPacking(clients, size).decode(COUNTING_RING.unpack(words), contributors=contributors)
-    numbers: list[int] = counts.tolist()
-    return numbers
-
-
-def find_limits(*, configuration: Octets, words: Octets, counted: int) -> dict[str, bytes]:
-    """The limits that follow from a sum of counts, as packed words, of so many clients; and their digest."""
-    read = decode_structure(configuration, Configuration, limit=BODY_LIMIT)
-    limits = derive_limits(COUNTING_RING.unpack(words), read, counted=counted)
-    return {"limits": limits, "digest": digest(Label.LIMITS, limits)}
 
 
 def coordinate(
@@ -118,9 +92,6 @@ def _layout(tensors: tuple[Tensor, ...]) -> Layout:
 
 
 PROTECTIONS: Final[Operations] = {
-    "write counts": write_counts,
-    "read counts": read_counts,
-    "limits": find_limits,
     "coordinated weights": coordinate,
     "encrypt model": encrypt_model,
     "first embeddings": first_embeddings,

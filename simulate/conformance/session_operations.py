@@ -19,7 +19,6 @@ from tacit.protocol.session.rounds import (
     GroupEntry,
     Journal,
     JournalEntry,
-    Limit,
     NewModel,
     RosterChanged,
     RoundDone,
@@ -27,21 +26,18 @@ from tacit.protocol.session.rounds import (
     Train,
 )
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of
 from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event
 
 
-class EnteredStage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A stage of a round that a client entered before."""
+class EnteredRound(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A round that a client entered before."""
 
     session: Octets
     round: int
-    stage: int
 
 
 class SessionServerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +64,7 @@ class SessionClientInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     entropy: Octets
     """What it draws in its rounds, one after the other."""
     policy: Policy
-    journal: tuple[EnteredStage, ...]
+    journal: tuple[EnteredRound, ...]
     group: Octets | None = None
     """The group that its journal has, empty if that says that it was in none; without it, none is written."""
     patience: float
@@ -82,7 +78,6 @@ class SessionStage(Stage):
         "group-key", "agreeing", "agreed", "key-failed", "without-model", "joined", "left", "refused", "complaint",
     )  # fmt: skip
     plain_events: ClassVar = {
-        Limit: ("limit", "round", "limits"),
         NewModel: ("new model", "model", "round"),
         RoundOver: ("round over", "code", "round"),
         Ended: ("ended", "code"),
@@ -149,14 +144,11 @@ class SessionStage(Stage):
         return self.did(party, lambda client: client.feed(delivered, now))
 
     def contribute(self, *, party: str, round: int, words: Octets, now: float = 0.0) -> Done:
-        """A client has trained: its update, or in the first of two stages its counts, as packed ring words."""
-
-        def contribute(client: TrainingClient) -> list[Output]:
-            counting = client.configuration.enforce == "clients" and client.state is TrainingState.TRAINING
-            ring = COUNTING_RING if counting else client.configuration.packing().ring
-            return client.contribute(round, ring.unpack(words), now)
-
-        return self.did(party, contribute)
+        """A client has trained: its update, as packed ring words."""
+        return self.did(
+            party,
+            lambda client: client.contribute(round, client.configuration.packing().ring.unpack(words), now),
+        )
 
     def provide(self, *, party: str, epoch: int, model: Octets, now: float = 0.0) -> Done:
         """A client has encrypted the model under the key of this epoch: little-endian float32; empty if it remembers
@@ -219,7 +211,7 @@ class SessionStage(Stage):
             case Journal(entry=GroupEntry() as entry):
                 return [event("journal group", entry, "group")]
             case Journal(entry=entry):
-                return [event("journal", entry, "round", "stage")]
+                return [event("journal", entry, "round")]
             case Accepted():
                 return [{"event": "accepted", "configuration": output.configuration.hash()}]
             case Train(key=key):

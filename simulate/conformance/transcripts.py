@@ -216,7 +216,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     KeyAgreed: ("agreed", "transcript"),
     KeyFailed: ("failed", "code", "culprits", "remaining"),
     Accepted: ("accepted",),
-    JournalEntry: ("journal", "round", "stage"),
+    JournalEntry: ("journal", "round"),
     GroupEntry: ("journal group", "group"),
     Train: ("train", "round", "key.transcript"),
     Reencrypt: ("encrypt", "source", "round", "key.key", "former.key"),

@@ -238,7 +238,9 @@ def _cost(summary: dict[str, Any]) -> RunCost:
     clients = {name for name, party in summary["parties"].items() if party["role"] == "client"}
     rounds = summary["rounds"]
     local = [done for entry in rounds for done in entry["local"].values()]
+    width = -(-summary["aggregation"]["ring_bits"] // 8)
     return RunCost(
+        kept=width * sum(done["kept"] for done in local),
         sent=sum(entry["bytes_sent"][name] for entry in rounds for name in clients),
         seconds=sum(entry["seconds"] for entry in rounds),
         training_seconds=sum(done["training_seconds"] for done in local),

@@ -62,6 +62,8 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
 
     sent: int
     """Bytes that clients sent to the server, of every kind of message."""
+    kept: int = 0
+    """Of these bytes those of zeros, in the place of whole tensors that a client kept back."""
     seconds: float
     """How long the rounds took, one after another."""
     training_seconds: float

@@ -25,7 +25,6 @@ from tacit.protocol.session.rounds import ClientPart
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest, VectorChunk
 from tacit.protocol.sum.transcript import complaint_signed
-from tacit.secagg.filled_blocks import pack_filled
 
 
 class Cheat:
@@ -57,7 +56,7 @@ class RandomWords(Cheat):
         span, ring = agreement.chunk_span(chunk), agreement.ring
         words = np.frombuffer(os.urandom((span.stop - span.start) * ring.word.itemsize), ring.word).copy()
         ring.reduce_into(words)
-        return replace(send, payload=pack_filled(ring, words) if agreement.skip_zeros else ring.pack(words))
+        return replace(send, payload=ring.pack(words))
 
 
 class WrongCommitment(Cheat):

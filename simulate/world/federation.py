@@ -26,9 +26,8 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
-from tacit.protocol.session.rounds import Journal, JournalLine, Limit, NewModel, RosterChanged, RoundDone, Train
+from tacit.protocol.session.rounds import Journal, JournalLine, NewModel, RosterChanged, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.network import Parcel, written
@@ -85,8 +84,6 @@ class MemoryFederation(World[Parcel]):
         self.model = model or np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
         """What the clients contributed, by name and round."""
-        self.wanted: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}
-        """To which coordinates the clients would contribute, by name and round, where they are counted first."""
         self.clients: dict[str, TrainingClient] = {}
         self._journals: dict[str, journal.JournalFile] = {}
         self.idle: set[str] = set()
@@ -237,14 +234,12 @@ class MemoryFederation(World[Parcel]):
         return Parcel(party, output.to, tuple(bytes(frame) for frame in output.frames))
 
     def act(self, party: str, output: Output) -> None:
-        """Write the journal, train, limit, encrypt, keep the model."""
+        """Write the journal, train, encrypt, keep the model."""
         match output:
             case Journal(entry=entry):
                 self._journals[party].write(entry)
             case Train(round=round):
-                self._later(party, lambda client: client.contribute(round, self.train(party, round), self.now))
-            case Limit():
-                self.emit(party, self.clients[party].contribute(output.round, self.limited(party, output), self.now))
+                self._later(party, lambda client: client.contribute(round, self.draw(party, round), self.now))
             case RosterChanged(roster=roster):
                 self.rosters[party] = roster
             case RoundDone():
@@ -286,28 +281,6 @@ class MemoryFederation(World[Parcel]):
         model = np.frombuffer(order.model or self.model, "<f4")
         former = shift(order.former) if order.former is not None else 0
         return (model - np.float32(former) + np.float32(shift(order.key))).astype("<f4").tobytes()
-
-    def train(self, name: str, round: int) -> npt.NDArray[Any]:
-        """What a client contributes when it has trained: its update, or first to which coordinates it would."""
-        vector = self.draw(name, round)
-        if self.configuration.enforce == "server":
-            return vector
-        size = sum(self.configuration.tensor_sizes)
-        wanted = np.frombuffer(self.streams.of(f"{name} wish")(size), np.uint8) % 2 == 0
-        self.wanted[name, round] = wanted
-        return counting.packing(self.configuration).encode(wanted)
-
-    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
-        """The client's update: one in value and count where it wanted to contribute and may, zero elsewhere."""
-        packing = self.configuration.packing()
-        size = packing.values_length
-        allowed = np.unpackbits(np.frombuffer(limit.limits, np.uint8), count=size).astype(bool)
-        weights = self.wanted[name, limit.round] & allowed
-        encoded = packing.encode(
-            weights.astype(np.float32), weights, dict.fromkeys(packing.metrics, 0), np.random.default_rng(0)
-        )
-        self.vectors[name, limit.round] = encoded.words
-        return encoded.words
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
         """Uniform ring words as the client's update."""

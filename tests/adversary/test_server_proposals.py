@@ -15,7 +15,7 @@ from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
 from tacit.protocol.group_key.tables import TO_HOLDER
-from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_adverts
@@ -32,7 +32,6 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import CLIENT_TABLES
-from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 from tests.cases import cases
@@ -265,14 +264,6 @@ def test_signatures_of_a_few_open_nothing(deceived: Deceived) -> None:
     one.check_honest_round()
 
 
-COUNTED: dict[str, Any] = {
-    "form": WeightForm.COORDINATE,
-    "max_weight": 1,
-    "value_bits": 12,
-    "min_contributors": 2,
-    "enforce": "clients",
-}
-"""A round of two stages."""
 EXAMPLES: dict[type[Message], Message] = {
     FetchVector: FetchVector(chunk=0),
     PeerComplaints: PeerComplaints(holders=b"\x02", signatures=bytes(64)),
@@ -299,7 +290,7 @@ ACCEPTED = sorted(
 @cases("kind", [*ACCEPTED, None])
 def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Message] | None) -> None:
     """Every message that a client admits with one more field, and a type of its own: refused before it is acted on."""
-    one = deceived(**COUNTED if kind in (StartSecondStage, Chunk) else {})
+    one = deceived()
     moment = Survivors if kind is None or kind in EXAMPLES else kind
     lost: list[Parcel] = []
 

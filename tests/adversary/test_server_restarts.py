@@ -22,7 +22,6 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER
 from tacit.simulate.world.network import Parcel, altered, written
 from tests.cases import cases
@@ -33,11 +32,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "active": {},
     "semi-honest": {"mode": "semi-honest"},
     "no secure sum": {"mode": "none"},
-    "two stages": {
-        "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12, "min_contributors": 2, "enforce": "clients",
-    },
     "group key": {"group_key": True},
-}  # fmt: skip
+}
 every_cell = cases("cell", CELLS)
 
 
@@ -46,17 +42,16 @@ def sent(one: Any, kind: type[Message], name: str) -> int:
 
 
 def check_nothing_entered_twice(one: Any) -> None:
-    """Whatever a client said in a sum, it said once in each stage; and its journal has each stage once."""
-    stages = 2 if one.configuration.enforce == "clients" else 1
+    """Whatever a client said in a sum, it said once in each round; and its journal has each round once."""
     once = (AdvertiseKeys, ShareKeys, MaskedInput, ConfirmSurvivors, UnmaskShares)
     said = Counter(
         (parcel.sender, parcel.packet.kind, parcel.packet.envelope.session, parcel.packet.envelope.round)
         for parcel in one.log
         if parcel.packet.kind in once
     )
-    assert max(said.values(), default=0) <= stages
+    assert max(said.values(), default=0) <= 1
     for name, journal in one.journals.items():
-        assert len(journal) == len({(entry.session, entry.round, entry.stage) for entry in journal}), name
+        assert len(journal) == len({(entry.session, entry.round) for entry in journal}), name
 
 
 def last_said(one: Any, kind: type[Message] | None = None) -> Parcel:
@@ -179,7 +174,7 @@ def test_a_client_that_restarts_in_the_middle_does_not_answer_again(deceived: De
         assert overs == [Code.SESSION], (kind, nth)
         told = {parcel.packet.kind for parcel in one.log[before:] if parcel.sender == VICTIM}
         assert told == {Abort}
-        assert {(entry.round, entry.stage) for entry in one.journals[VICTIM]} <= {(1, 1), (1, 2)}
+        assert {entry.round for entry in one.journals[VICTIM]} <= {1}
         check_nothing_entered_twice(one)
     one.restart()
     one.check_honest_round()

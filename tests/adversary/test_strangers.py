@@ -97,8 +97,8 @@ async def test_a_key_that_was_removed_from_the_roster(federation: Any) -> None:
 MISNAMED = {
     "another's name": ({"sender": "client-3"}, Code.SENDER, "it calls itself 'client-3'"),
     "the server's name": ({"sender": "server"}, Code.SENDER, "it calls itself 'server'"),
-    "version 0": ({"version": 0}, Code.VERSION, "protocol version 0, here 2 of a federation"),
-    "version 1": ({"version": 1}, Code.VERSION, "protocol version 1, here 2 of a federation"),
+    "version 0": ({"version": 0}, Code.VERSION, "protocol version 0, here 5 of a federation"),
+    "release 0.2.0": ({"version": 2}, Code.VERSION, "protocol version 2, here 5 of a federation: install the same"),
 }
 
 

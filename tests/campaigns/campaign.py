@@ -5,7 +5,7 @@ and whoever is there must come to an end. The rules hold at every moment, whatev
 
 - a sum is that of its survivors;
 - nobody sends anything of a sum before its journal tells so after any failure of power;
-- nobody enters the same stage of a round of a session twice;
+- nobody enters the same round of a session twice;
 - the server's disk always holds a whole model, and after a failure of power the last one that it went on from;
 - everybody ends.
 
@@ -105,8 +105,8 @@ class DisturbedFederation(MemoryFederation):
         self.sums = 0
         self.saved = False
         """Whether there was ever a model on the server's disk."""
-        self._entered: set[tuple[str, bytes, int, int]] = set()
-        """Who entered which stage of which round of which session."""
+        self._entered: set[tuple[str, bytes, int]] = set()
+        """Who entered which round of which session."""
         self.disks[SERVER] = WatchedDisk(self._check_model)
         self._save(0)
         for act, times in ((self._cut, campaign.cuts), (self._strike, campaign.kills)):
@@ -165,8 +165,8 @@ class DisturbedFederation(MemoryFederation):
             self.sums += 1
             self._require(np.array_equal(output.total, self.plain_sum(output)), "a sum is not that of its survivors")
         elif isinstance(output, Journal) and isinstance(output.entry, JournalEntry):
-            place = (party, output.entry.session, output.entry.round, output.entry.stage)
-            self._require(place not in self._entered, f"{party} enters a stage of a round twice")
+            place = (party, output.entry.session, output.entry.round)
+            self._require(place not in self._entered, f"{party} enters a round twice")
             self._entered.add(place)
         elif isinstance(output, Ended) and output.code is not None:
             self._start_again(party)

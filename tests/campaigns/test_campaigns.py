@@ -44,7 +44,7 @@ RULES = {
     "file-not-synchronised": "is not a safetensors file",
     "folder-not-synchronised": "No such file or directory: '/run/model.safetensors'",
     "model-in-place": "a failure of power leaves no model on the server's disk",
-    "journal-forgotten": "enters a stage of a round twice",
+    "journal-forgotten": "enters a round twice",
 }
 
 

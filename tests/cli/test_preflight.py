@@ -562,7 +562,7 @@ async def test_a_peer_that_answers_and_one_that_refuses_the_key(office: Office) 
             ("ok", "127.0.0.1 is 127.0.0.1"),
             ("ok", f"{endpoint.address} accepts connections"),
             ("ok", "it has the key of server, and knows this party's"),
-            ("ok", "2 of the protocol, as the server's"),
+            ("ok", "5 of the protocol, as the server's"),
         ]
         *_, refused = await probed(SERVER, endpoint.address, keys["client-2"], roster)
         assert refused[0] == "wrong"
@@ -578,7 +578,7 @@ def test_versions() -> None:
     check_version(SERVER, NOBODY, frames(refusal, MESSAGES, sender="server"))
     for peer, message, kinds, expected in (
         (SERVER, abort, MESSAGES, "protocol version 9, here 3"),
-        (SERVER, refusal, other, "protocol version 9, here 2 of a federation: install the same release"),
+        (SERVER, refusal, other, "protocol version 9, here 5 of a federation: install the same release"),
         (
             SERVER,
             refusal,

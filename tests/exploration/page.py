@@ -59,9 +59,6 @@ WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     "session, 1 of 3 clients, 2 sessions of 1 round, 2 starts, lying server": lambda: SessionLyingWorld(
         Clients(3), sessions=2, rounds=1, starts=2
     ),
-    "session, 1 of 3 clients, 1 session of 1 round in two stages, 2 starts, lying server": lambda: SessionLyingWorld(
-        Clients(3, stages=2), sessions=1, rounds=1, starts=2
-    ),
     "conversation, 2 messages each, 2 breaks": lambda: LinkWorld(2, 2),
     "conversation, 1 message each, 3 breaks": lambda: LinkWorld(1, 3),
     "conversation that keeps 1 message, 2 each, 1 break": lambda: LinkWorld(2, 1, kept=1),
@@ -178,15 +175,14 @@ to anybody.
 
 One client of three and its host, over sessions and rounds, as many as the table says, against a server that lies: it
 begins sessions, again and in any order, as if it had been restarted; starts any round as often as it likes, with three
-clients or without the third; begins the second stage of a round where there is one, and again; and ends, calls off or
-leaves alone anything. The client's link breaks and comes back, its deadlines pass, and its process is killed once at
-any moment: after any part of what it was about to write and to say. It starts again with its journal as that is on the
-disk. In the sums themselves all share with each other, and the liar asks this client to open over all of them or
-without the third; the other two keep the rules, and draw the same keys where the liar lets them be in the same sum
-twice.
+clients or without the third; and ends, calls off or leaves alone anything. The client's link breaks and comes back,
+its deadlines pass, and its process is killed once at any moment: after any part of what it was about to write and to
+say. It starts again with its journal as that is on the disk. In the sums themselves all share with each other, and the
+liar asks this client to open over all of them or without the third; the other two keep the rules, and draw the same
+keys where the liar lets them be in the same sum twice.
 
-- A client takes part in a stage of a round of a session once, whatever is restarted.
-- Its journal has the stage before the first message of the sum leaves.
+- A client takes part in a round of a session once, whatever is restarted.
+- Its journal has the round before the first message of the sum leaves.
 - It never gives shares of both kinds under the same keys of anybody, over all sums and processes. (That sums have keys
   of their own, and that the shares of all holders of one sum do not reach the threshold in both kinds, is in the other
   worlds.)

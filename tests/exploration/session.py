@@ -27,7 +27,6 @@ from tacit.protocol.session.server_link import ServerLink
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys, UnmaskShares
-from tacit.secagg.packing import WeightForm
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.federation import small_configuration
 from tests.exploration.machines import duplicate, fingerprint
@@ -38,9 +37,6 @@ FEWEST: Final = 2
 """Clients of a round."""
 MODEL: Final = bytes(4)
 """One parameter."""
-SEVERAL_STAGES: Final = {
-    "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12, "min_contributors": 2, "enforce": "clients",
-}  # fmt: skip
 
 
 @duplicate.register
@@ -58,8 +54,8 @@ def _(value: ServerLink) -> Any:
 
 
 Event = Callable[[TrainingClient], Sequence[Output]]
-Stage = tuple[bytes, int, int]
-"""Session, round, and 1 or 2."""
+Round = tuple[bytes, int]
+"""Session and round."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +79,9 @@ class Host:
 
 @dataclass(frozen=True)
 class Entered:
-    """The client said the first thing of this stage."""
+    """The client said the first thing of this round."""
 
-    stage: Stage
+    round: Round
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Gave:
     keys: whose, and under which start of its process or, of who is played, in which sum.
     """
 
-    stage: Stage
+    round: Round
     keys: str
     kind: int
 
@@ -106,7 +102,7 @@ class Clients:
     client: the machine; others than the real one show that the rules can be broken.
     """
 
-    def __init__(self, size: int, *, stages: int = 1, client: type[TrainingClient] = TrainingClient) -> None:
+    def __init__(self, size: int, *, client: type[TrainingClient] = TrainingClient) -> None:
         self.names = tuple(f"c{member}" for member in range(size))
         self.signing = {name: SymbolicSigningKey(f"{name} signing key".encode()) for name in (*self.names, SERVER)}
         self.roster = Roster(
@@ -120,8 +116,7 @@ class Clients:
                 for name, key in self.signing.items()
             )
         )
-        changes = SEVERAL_STAGES if stages == 2 else {}
-        self.configuration = small_configuration(size, mode="semi-honest", parameters=1, **changes)
+        self.configuration = small_configuration(size, mode="semi-honest", parameters=1)
         self._client = client
 
     def process(self, name: str, disk: tuple[JournalLine, ...], starts: int) -> TrainingClient:
@@ -183,9 +178,9 @@ class Clients:
         return client.contribute(client.round, np.ones(agreement.length, agreement.ring.word), 0.0)
 
 
-def stage_of(client: TrainingClient) -> Stage:
+def round_of(client: TrainingClient) -> Round:
     """Where a client is that takes part in a sum."""
-    return client.session, client.round, 2 if client.data.limits else 1
+    return client.session, client.round
 
 
 def learnt(
@@ -193,16 +188,16 @@ def learnt(
 ) -> set[Hashable]:
     """What the rules need to know of what this client says next. Strings are rules that it breaks."""
     if isinstance(message, AdvertiseKeys):
-        stage = stage_of(client)
-        entered = Entered(stage)
-        faults = {f"entered stage {stage[2]} of round {stage[1]} twice"} if entered in facts else set()
-        if stage not in {(line.session, line.round, line.stage) for line in disk if isinstance(line, JournalEntry)}:
+        round = round_of(client)
+        entered = Entered(round)
+        faults = {f"entered round {round[1]} twice"} if entered in facts else set()
+        if round not in {(line.session, line.round) for line in disk if isinstance(line, JournalEntry)}:
             faults.add("spoke before its journal was written")
         return {entered, *faults}
     if isinstance(message, UnmaskShares):
-        stage = stage_of(client)
+        round = round_of(client)
         shares = [SymbolicShare.decode(message.shares[place:]) for place in range(0, len(message.shares), SHARE_BYTES)]
-        gave = {Gave(stage, share.secret.partition(b" secret ")[0].decode(), share.kind) for share in shares}
+        gave = {Gave(round, share.secret.partition(b" secret ")[0].decode(), share.kind) for share in shares}
         known = facts | gave
         both = {f"gave both shares of {fact.keys}" for fact in gave if replace(fact, kind=1 - fact.kind) in known}
         return {*gave, *both}
@@ -211,5 +206,5 @@ def learnt(
 
 def waits_forever(client: TrainingClient) -> bool:
     """Whether it waits for its server without a deadline."""
-    alone = (TrainingState.OFFLINE, TrainingState.ENDED, TrainingState.TRAINING, TrainingState.LIMITING)
+    alone = (TrainingState.OFFLINE, TrainingState.ENDED, TrainingState.TRAINING)
     return client.state not in alone and client.next_deadline is None

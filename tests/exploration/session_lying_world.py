@@ -1,7 +1,7 @@
 """One client of three and its host over sessions and rounds, alone against a server that lies.
 
 The liar may begin sessions, as if it had been restarted or had lost what was said, in any order and again; start any
-round in them as often as it likes, with three clients or without the third; begin the second stage where there is one,
+round in them as often as it likes, with three clients or without the third;
 and again; and end, call off or leave alone anything. The client's link may break and come back, and its process may be
 killed after any part of what it was about to do, and starts again from its disk. In the sums all clients share with
 each other, and the others, who keep the rules, tell the liar what it asks for, over whatever survivors it likes; the
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode, encode_structure
@@ -24,7 +24,7 @@ from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.messages import MESSAGES, EndRound, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import MESSAGES, EndRound, StartRound, Welcome
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.adverts import Advert, adverts_digest
 from tacit.protocol.sum.agreement import Agreement
@@ -35,9 +35,6 @@ from tacit.protocol.sum.tables import ClientState
 from tests.exploration.machines import fingerprint
 from tests.exploration.session import MODEL, SERVER, Clients, Entered, Event, Gave, Host, waits_forever
 from tests.exploration.symbols import SymbolicEntropy
-
-LIMITS: Final = b"\x80"
-"""The one coordinate is admitted."""
 
 
 class SessionLyingWorld:
@@ -75,8 +72,8 @@ class SessionLyingWorld:
 
     def outcome(self, state: int) -> str:
         facts = self.hosts[state].facts
-        opened = {fact.stage for fact in facts if isinstance(fact, Gave)}
-        return f"{sum(isinstance(fact, Entered) for fact in facts)} stages entered, {len(opened)} opened"
+        opened = {fact.round for fact in facts if isinstance(fact, Gave)}
+        return f"{sum(isinstance(fact, Entered) for fact in facts)} rounds entered, {len(opened)} opened"
 
     def _can_go_on(self, host: Host) -> bool:
         """Outside of rounds: every round leads there, on a word of the server or without one."""
@@ -92,24 +89,21 @@ class SessionLyingWorld:
         clients, everybody, number = self.clients, self._cohorts[0], len(self._rounds) + 1
         welcome = Welcome(roster=clients.roster.hash, configuration=encode_structure(clients.configuration))
         start = StartRound(cohort=everybody, model=announce(MODEL, Label.MODEL))
-        second = StartSecondStage(cohort=everybody, limits=announce(LIMITS, Label.LIMITS))
         says: dict[TrainingState, tuple[Message, int, bytes | None]] = {
             TrainingState.AWAIT_WELCOME: (welcome, 0, None),
             TrainingState.AWAIT_ROUND: (start, number, None),
             TrainingState.FETCHING_MODEL: (Chunk(chunk=0), number, MODEL),
-            TrainingState.AWAIT_SECOND_STAGE: (second, number, None),
-            TrainingState.FETCHING_LIMITS: (Chunk(chunk=0), number, LIMITS),
         }
         entered: set[TrainingState] = set()
         honest = sha256(b"honest").digest()
         while (state := host.client.state) is not TrainingState.ENDED:
             if state is TrainingState.AWAIT_ROUND and entered:
-                return any(isinstance(fact, Gave) and fact.stage[1] == number for fact in host.facts)
+                return any(isinstance(fact, Gave) and fact.round[1] == number for fact in host.facts)
             named = host.client.session
             session = honest if named == NO_SESSION else named
             if host.client._link.asking:
                 event: Event = _hearing(Resume(), session, 0, None)
-            elif state in (TrainingState.TRAINING, TrainingState.LIMITING):
+            elif state is TrainingState.TRAINING:
                 event = clients.contribute
             elif state is TrainingState.AGGREGATING and isinstance(host.client.sum, AggregationClient):
                 event = _hearing(next(self._within(host.client.sum, host.said)), session, number, None)
@@ -138,7 +132,7 @@ class SessionLyingWorld:
     def _events(self, host: Host) -> Iterator[tuple[str, Event]]:
         """What can happen to the client: what the liar says, its own deadline, its own work."""
         client = host.client
-        if client.state in (TrainingState.TRAINING, TrainingState.LIMITING):
+        if client.state is TrainingState.TRAINING:
             yield "its training is over", self.clients.contribute
         if client.next_deadline is not None:
             yield "its deadline passes", lambda client: client.expire(client.next_deadline or 0.0)
@@ -165,12 +159,9 @@ class SessionLyingWorld:
         for round in self._rounds:
             for cohort in self._cohorts:
                 yield StartRound(cohort=cohort, model=announce(MODEL, Label.MODEL)), round, None
-                yield StartSecondStage(cohort=cohort, limits=announce(LIMITS, Label.LIMITS)), round, None
         yield EndRound(code=None, detail=""), client.round, None
         if client.state is TrainingState.FETCHING_MODEL:
             yield Chunk(chunk=0), client.round, MODEL
-        if client.state is TrainingState.FETCHING_LIMITS:
-            yield Chunk(chunk=0), client.round, LIMITS
         if isinstance(client.sum, AggregationClient):
             yield from ((message, client.round, None) for message in self._within(client.sum, host.said))
 
@@ -262,7 +253,7 @@ def _hearing(
     """The client hears it as the next message of its server, who has received so many of its own, or all of them."""
 
     def event(client: TrainingClient) -> Sequence[Output]:
-        if client.sum is None and isinstance(message, (StartRound, StartSecondStage)):
+        if client.sum is None and isinstance(message, StartRound):
             # What it draws in a sum is named after that, and no other process draws it.
             process: Any = client._entropy
             context = sha256(session + bytes([round]) + encode_structure(message))

@@ -196,8 +196,8 @@ class OpensPartsOfGroups(AggregationClient):
 class JournalsAfterwards(TrainingClient):
     """Its journal is written after the first message of a sum."""
 
-    def _begin(self, *arguments: Any) -> Step[TrainingState]:
-        step = super()._begin(*arguments)
+    def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
+        step = super().on_start_round(heard, now)
         return replace(step, outputs=(), commit=lambda: [*(step.commit() or ()), *step.outputs])
 
 
@@ -211,8 +211,8 @@ class ForgetsItsJournal(TrainingClient):
 class ForgetsWhatItEntered(TrainingClient):
     """It goes by the journal that it started with."""
 
-    def _begin(self, *arguments: Any) -> Step[TrainingState]:
-        step, entered = super()._begin(*arguments), {*self._entered}
+    def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
+        step, entered = super().on_start_round(heard, now), {*self._entered}
 
         def commit() -> Any:
             outputs = step.commit()
@@ -290,8 +290,8 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
     (liar_about_groups, OpensPartsOfGroups, "accepted survivors that cut a group in two"),
     (liar_with_one, AnswersAnybody, "answered more complaints than holders may lie"),
     (LIAR_TO_ONE_WHO_RESTARTS, JournalsAfterwards, "spoke before its journal was written"),
-    (LIAR_TO_ONE_WHO_RESTARTS, ForgetsItsJournal, "entered stage 1 of round 1 twice"),
-    (LIAR_OVER_SESSIONS, ForgetsWhatItEntered, "entered stage 1 of round 1 twice"),
+    (LIAR_TO_ONE_WHO_RESTARTS, ForgetsItsJournal, "entered round 1 twice"),
+    (LIAR_OVER_SESSIONS, ForgetsWhatItEntered, "entered round 1 twice"),
     (liar_over_rounds, WaitsForEverForARound, "waits without a deadline in AWAIT_ROUND"),
     (liar_over_rounds, EntersOneRoundOnly, "cannot be in a round of an honest server any more"),
     (complaining, BlamesTheAccused, "for SHARES, though it kept the rules"),

@@ -13,7 +13,7 @@ from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
-from tacit.protocol.session.messages import MESSAGES, NewRoster, StartSecondStage
+from tacit.protocol.session.messages import MESSAGES, NewRoster
 from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
@@ -36,7 +36,6 @@ def samples() -> list[list[Any]]:
         VectorChunk(chunk=1),
         PeerComplaints(holders=b"\x02", signatures=bytes(64)),
         AnswerComplaints(shares=bytes(72)),
-        StartSecondStage(cohort=b"\x07", limits=bytes(32)),
         Fetch(chunk=1),
         Chunk(chunk=1),
         EndKey(epoch=0, code=Code.LEFT, detail="", culprit="client-1"),

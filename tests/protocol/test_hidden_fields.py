@@ -20,7 +20,6 @@ HIDDEN = {
         "_Contributed.key",
     },
     "tacit.protocol.session": {
-        "Limit.limits",
         "Model.data",
         "NewModel.model",
         "RoundDone.vectors",

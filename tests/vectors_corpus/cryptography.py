@@ -132,11 +132,9 @@ def transcripts() -> Script:
     for name, value in (
         ("session", drawn("other")), ("round", 8), ("cohort", ["a", "b", "z"]), ("neighbours", 1), ("threshold", 2),
         ("roster", drawn("other")), ("configuration", drawn("other")), ("model", drawn("other")), ("ring_bits", 64),
-        ("group_key", drawn("transcript")), ("purpose", b"counting"),
+        ("group_key", drawn("transcript")),
     ):  # fmt: skip
         script.do("context", terms=terms | {name: value})
-    script.do("context", terms=terms | {"group_key": drawn("transcript"), "purpose": drawn("limits")})
-    script.do("context", terms=terms | {"ring_bits": 8, "skip_zeros": True})
     ends = {member: script.do("agree", private=drawn(f"end {member}"), public=BOB) for member in (3, 300)}
     for own, peer in ((3, 300), (300, 3)):
         script.do(

@@ -21,7 +21,7 @@ from tacit.protocol.sum.agreement import Agreement
 from tests.vectors_corpus.disputes import agreement_of, disputed
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
 from tests.vectors_corpus.primitives import flipped
-from tests.vectors_corpus.rounds import GROUPED, SKIPPING, played, sum_client, sum_terms
+from tests.vectors_corpus.rounds import GROUPED, played, sum_client, sum_terms
 from tests.vectors_corpus.script import Script
 
 CHEAT: Final = "client-1"
@@ -36,7 +36,6 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "ring": {"clients": 5, "active": False, "regular": (2, 2)},
     "groups": {"clients": 6, "active": True, "ring_bits": 20, **GROUPED},
     "groups semi-honest": {"clients": 6, "active": False, "ring_bits": 20, **GROUPED},
-    "skipping": {"clients": 2, "active": False, "ring_bits": 20, **SKIPPING},
 }
 
 

@@ -9,10 +9,9 @@ from typing import Any, Final
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tests.vectors_corpus.faults import Fault, fields, members, to
-from tests.vectors_corpus.messages import COUNTED, encoded
+from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
 from tests.vectors_corpus.primitives import drawn, primitive
-from tests.vectors_corpus.protections import contributions
 from tests.vectors_corpus.rounds import FIRST_DEADLINE, GROUPED, begun, sum_terms, with_losses, words
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.session_faults import SessionFault
@@ -143,29 +142,12 @@ def keyed() -> Play:
     return play
 
 
-@cache
-def staged() -> Play:
-    """A session in which the counts are summed."""
-    play = begun_session("", groups=PAIRS, draws=256, mode="semi-honest", **CHANGES, **COUNTED)
-    play.deliver()
-    counter = Script("protection", "primitive", "")
-    for number, name in enumerate(names(CLIENTS)):
-        counted = counter.do("write counts", clients=CLIENTS, contributes=contributions(number, 6))
-        play.act(name, "contribute", party=name, round=1, words=counted)
-    play.deliver()
-    return play
-
-
 CUT: Final = to(encode_members((0, 1, 2, 4, 5), CLIENTS))
-ENTRY: Final[dict[str, Any]] = {"session": drawn("session before"), "round": 1, "stage": 1}
+ENTRY: Final[dict[str, Any]] = {"session": drawn("session before"), "round": 1}
 SESSION_FAULTS: Final[dict[str, SessionFault]] = {
     "start_round_bad_group": SessionFault(
         "A cohort that cuts a group in two.", "MEMBERS", "start-round", fields(cohort=CUT), to=CHEAT,
         ends="round over", play=all_there,
-    ),
-    "start_second_stage_bad_group": SessionFault(
-        "A second cohort that cuts a group in two.", "MEMBERS", "start-second-stage", fields(cohort=CUT), to=CHEAT,
-        ends="round over", play=staged,
     ),
     "start_key_bad_group": SessionFault(
         "Members of a group key that cut a group in two.", "MEMBERS", "start-key", fields(members=CUT), to=CHEAT,

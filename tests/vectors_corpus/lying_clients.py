@@ -169,10 +169,6 @@ FAULTS: Final[dict[str, Fault]] = {
         "No raw frame, though the vector fits one.", "VECTOR", "masked-input", payload(lambda raw: None),
         of="semi-honest",
     ),
-    "vector_bad_block": Fault(
-        "A block of zeros among those that have others.", "VECTOR", "masked-input",
-        payload(lambda raw: b"\3" + bytes(3 * 64) + raw[1:]), of="skipping",
-    ),
     "vector_bad_complaint": Fault(
         "A complaint about shares that were never given.", "MEMBERS", "masked-input",
         fields(complaints=to(encode_members(range(5), 5))), of="ring",

@@ -70,7 +70,6 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "answers": octets(drawn("shares", 72)),
     },
     "unmask-shares": {"owners": octets(b"\x01"), "shares": octets(drawn("shares", 36))},
-    "start-second-stage": {"cohort": octets(b"\x1e"), "limits": {"digest": octets(drawn("limits")), "size": 5}},
     "end-round": {"code": None, "detail": ""},
     "new-roster": {"roster": octets(drawn("roster", 100)), "signature": octets(drawn("signature", 64))},
     "finish": {},
@@ -314,20 +313,13 @@ def envelope_bad_field() -> Script:
 CONFIGURATION: Final[dict[str, Any]] = {
     "mode": "active", "graph": "auto", "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0,
     "value_bits": 16, "max_weight": 100, "train_seconds": 60.0, "phase_seconds": 5.0, "scheme": "fedavg",
-    "min_contributors": 0, "enforce": "server", "group_key": False, "rekey_every": 0, "encrypted": False,
-    "initial_model": "server", "skip_zeros": False, "single_vectors": False, "ring_bits": 32, "form": "scalar",
-    "tensor_sizes": [4, 2], "metrics": ["correct", "samples"], "layout": octets(drawn("layout")),
-    "task": octets(b"opaque"),
+    "min_contributors": 0, "group_key": False, "rekey_every": 0, "encrypted": False, "initial_model": "server",
+    "single_vectors": False, "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2],
+    "metrics": ["correct", "samples"], "layout": octets(drawn("layout")), "task": octets(b"opaque"),
 }  # fmt: skip
 POLICY: Final[dict[str, Any]] = {
     "modes": ["active"], "schemes": ["fedavg"], "least_contributors": 2, "least_corrupt": 0.05, "largest_clip": 1.0,
 }  # fmt: skip
-
-
-COUNTED: Final[dict[str, Any]] = {
-    "form": "coordinate", "max_weight": 1, "min_contributors": 2, "enforce": "clients",
-}  # fmt: skip
-"""Weights of coordinates that are counted before they are summed."""
 
 
 def encoded(**changes: Any) -> bytes:
@@ -341,11 +333,10 @@ def configuration() -> Script:
     accepted: tuple[dict[str, Any], ...] = (
         {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
         {"scheme": "statistics", "max_weight": 1, "tensor_sizes": [1], "metrics": ["pixels", "sum-0", "squares-0"]},
-        {"mode": "none", "corrupt": 0.0, "form": "tensor", "skip_zeros": True},
         {"group_key": True, "rekey_every": 100_000},
         {"mode": "none", "corrupt": 0.0, "form": "tensor", "single_vectors": True},
         {"encrypted": True, "group_key": True, "initial_model": "clients"},
-        {"encrypted": True, "group_key": True, **COUNTED},
+        {"encrypted": True, "group_key": True, "form": "coordinate", "max_weight": 1, "min_contributors": 2},
         {"form": "tensor", "min_contributors": 2},
     )  # fmt: skip
     for changes in accepted:
@@ -376,14 +367,10 @@ def configuration_bad_encoding() -> Script:
     def with_value(name: str, value: Any) -> bytes:
         return _map([(key, value if key == name else old) for key, old in items])
 
-    secure_skipping = {"form": "tensor", "skip_zeros": True}
-    scalar_skipping = {"mode": "none", "skip_zeros": True}
-    plain_counts = {"form": "coordinate", "max_weight": 1, "enforce": "clients", "mode": "none"}
+    # Keys of version 2.
+    former = [("enforce", "server"), ("skip_zeros", False)]
     for changed in (
-        *(
-            _map([(key, changes.get(key, old)) for key, old in items])
-            for changes in (plain_counts, secure_skipping, scalar_skipping)
-        ),
+        *(_map([*items[:-1], one, items[-1]]) for one in former),
         honest[:-1], honest + b"\0", _map(items[::-1]), _map([*items, ("more", 0)]), _map(items[1:]),
         with_value("mode", "passive"), with_value("graph", "star"), with_value("form", "matrix"),
         with_value("corrupt", 1.0), with_value("corrupt", float("nan")), with_value("clip", float("inf")),
@@ -391,7 +378,6 @@ def configuration_bad_encoding() -> Script:
         with_value("value_bits", 33), with_value("ring_bits", 7), with_value("tensor_sizes", [0]),
         with_value("layout", bytes(31)), with_value("phase_seconds", 0.0), with_value("train_seconds", 86_401.0),
         with_value("encrypted", True), with_value("single_vectors", True),
-        with_value("enforce", "clients"), with_value("enforce", "nobody"),
         with_value("group_key", 1), with_value("group_key", None), with_value("rekey_every", 100_001),
         with_value("initial_model", "key"),
     ):  # fmt: skip

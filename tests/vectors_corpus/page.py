@@ -79,12 +79,12 @@ Events of a secure sum: `dropped` (the server counts a client as gone, in that p
 `refused` (without effect, because the sum is over for this party), `sum` (the words, and whose vectors they hold),
 `aborted`. Events of a session: `accepted` (a configuration), `train` (from the model of this hash), `journal` (to be on
 disk before what follows is sent), `round over`, `ended` (for a client or for the server), `joined`, `left`, `refused`
-(a client is barred), `complaint`, `dropped` and `round done` (at the end of a round); in a round of two stages `limit`
-(update within these limits); with group keys `agreeing`, `agreed` and `key failed` of the server, `group key` of a
-client, `encrypt` (this model, under this key; `former` is the key that it is under), `new model` (the server's is now
-this one), `last model`, and `without model` (who did not fetch it). Where a round has a group key, `train` says it,
-with its transcript. With groups `journal group`: the client's group is to be on disk before it takes part. Events of an
-attempt at a group key: `group key` (a member holds it), `agreed`, `failed` and `aborted`.
+(a client is barred), `complaint`, `dropped` and `round done` (at the end of a round); with group keys `agreeing`,
+`agreed` and `key failed` of the server, `group key` of a client, `encrypt` (this model, under this key; `former` is the
+key that it is under), `new model` (the server's is now this one), `last model`, and `without model` (who did not fetch
+it). Where a round has a group key, `train` says it, with its transcript. With groups `journal group`: the client's
+group is to be on disk before it takes part. Events of an attempt at a group key: `group key` (a member holds it),
+`agreed`, `failed` and `aborted`.
 
 In private inference an owner has two exchanges in a session, with the other owner and with the dealer, and the model
 owner and the dealer have sessions with several data owners. `state` and `deadline` are those of the exchange that an

@@ -205,27 +205,6 @@ def words_bad_element() -> Script:
     return script
 
 
-def filled_words() -> Script:
-    script = primitive("Words without their blocks of zeros, and back.")
-    for bits, packed in ((8, b""), (8, bytes(64) + b"\1" + bytes(64)), (20, b"\1\2\3"), (64, drawn("words", 16))):
-        chunk = script.do("pack without zeros", bits=bits, words=packed)
-        length = len(packed) // -(-bits // 8)
-        script.do("unpack without zeros", bits=bits, chunk=chunk, length=length)
-    script.do("unpack without zeros", bits=8, chunk=b"\0\1\3", length=513)
-    return script
-
-
-def filled_words_bad_form() -> Script:
-    script = primitive("Other encodings of words without their zeros: 66 words of 12 bits are two blocks.")
-    block = b"\1" + bytes(127)
-    for chunk in (
-        b"", b"\4", b"\x81" + block, b"\0\0", b"\1" + block[:-1], b"\1" + block + b"\0", b"\2" + block,
-        b"\1" + bytes(128), b"\3" + block + bytes(4), b"\2\0\x10\1\0",
-    ):  # fmt: skip
-        script.refuse(INVALID, "unpack without zeros", bits=12, chunk=chunk, length=66)
-    return script
-
-
 def _packing(form: str, **changes: Any) -> dict[str, Any]:
     # The bound of a weighted value is 127 and stands for the integer 127: what is whole needs no rounding.
     layout = {"clients": 5, "clip": 12.7, "value_bits": 8, "max_weight": 10, "form": form, "tensor_sizes": [3, 2]}
@@ -320,8 +299,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         keystreams, keystreams_bad_seed, masks, masks_bad_start, shamir, shamir_bad_shares,
-        shamir_bad_points, ring_order, parameters, parameters_bad_fractions, words, words_bad_element, filled_words,
-        filled_words_bad_form,
+        shamir_bad_points, ring_order, parameters, parameters_bad_fractions, words, words_bad_element,
         packing, packing_bad_width, packing_bad_sum, members, members_bad_bits,
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Vectors of sessions with a group key, rounds in two stages, or no secure aggregation, and of their faults."""
+"""Vectors of sessions with a group key or no secure aggregation, and of their faults."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from msgspec.structs import replace
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Chunk, Fetch, Message
+from tacit.protocol.core.messages import Fetch, Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import EndKey, StartKey
 from tacit.protocol.session.messages import StartRound
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, instead, to
-from tests.vectors_corpus.messages import COUNTED
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import flipped
-from tests.vectors_corpus.protections import contributions
-from tests.vectors_corpus.rounds import words
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.session_faults import SessionFault
-from tests.vectors_corpus.sessions import CHEAT, CLIENTS, LENGTH, NAMES, begun, hold_round
+from tests.vectors_corpus.sessions import CHEAT, LENGTH, NAMES, begun, hold_round
 
 ENCRYPTED: Final[dict[str, Any]] = {
     "encrypted": True, "group_key": True, "rekey_every": 1, "initial_model": "clients",
 }  # fmt: skip
-COUNTED_LENGTH: Final = 6 + 2 * 2
-"""Words of the vector: six values with their counts, two metrics in two limbs each."""
 DRAWS: Final = 64
 """Bytes of randomness that an attempt at a group key takes."""
 
@@ -121,30 +116,10 @@ def session_group_key_late() -> Script:
     return ending(ending(play, "key failed", "TIMEOUT"), "train")
 
 
-def session_stages() -> Play:
-    play = begun(
-        "A round in two stages: the server sums who contributes to what, and then the updates within the limits.",
-        mode="semi-honest", dropout=0.0, **COUNTED,
-    )  # fmt: skip
-    play.deliver()
-    counter = Script("protection", "primitive", "")
-    for number, name in enumerate(NAMES):
-        contributes = contributions(number, 6)
-        counted = counter.do("write counts", clients=CLIENTS, contributes=contributes)
-        play.act(name, "contribute", party=name, round=1, words=counted)
-    play.deliver()
-    for name in NAMES:
-        play.act(name, "contribute", party=name, round=1, words=words(f"{name} vector", 32, COUNTED_LENGTH))
-    play.deliver()
-    play.act(SERVER, "finish")
-    play.deliver()
-    return ending(ending(play, "limit"), "round done")
-
-
 def session_plain() -> Play:
     play = begun(
-        "A round without secure aggregation: the server sees the vectors, which travel without their zeros.",
-        mode="none", corrupt=0.0, draws=0, form="tensor", skip_zeros=True,
+        "A round without secure aggregation: the server sees the vectors.",
+        mode="none", corrupt=0.0, draws=0, form="tensor",
     )  # fmt: skip
     hold_round(play, 1, length=LENGTH + 1)
     play.act(SERVER, "finish")
@@ -158,7 +133,7 @@ def _honest(name: str) -> Play:
     if name.startswith("encrypted"):
         # Without secure aggregation, which has no part in this and would only make the files long.
         return _encrypted("", "none", 1 if name == "encrypted once" else 2)
-    return {"stages": session_stages, "plain": session_plain}[name]()
+    return session_plain()
 
 
 def _fault(session: str, about: str, code: str, kind: str, frames: Reframe, **more: Any) -> SessionFault:
@@ -248,40 +223,6 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "encrypted once", "A chunk of the last model that is not due.", "UNEXPECTED", "fetch",
         body(lambda _, message: Fetch(chunk=1)), number=1,
     ),
-    # Rounds in two stages.
-    "start_second_stage_bad_cohort": _fault(
-        "stages", "A second stage that lacks the client.", "MEMBERS", "start-second-stage", fields(cohort=to(b"\x05")),
-        to=CHEAT, ends="round over",
-    ),
-    "start_second_stage_bad_number": _fault(
-        "stages", "A second stage that is smaller than the client accepts.", "POLICY", "start-second-stage",
-        fields(cohort=to(b"\x03")), to=CHEAT, ends="round over",
-    ),
-    "start_second_stage_bad_loss": _fault(
-        "stages", "A second stage that lacks more than may be lost.", "THRESHOLD", "start-second-stage",
-        fields(cohort=to(b"\x03")), to=CHEAT, ends="round over",
-        client={"policy": {"modes": ["semi-honest"], "smallest_cohort": 2}},
-    ),
-    "start_second_stage_bad_length": _fault(
-        "stages", "Limits of another length than the model's.", "MODEL", "start-second-stage",
-        body(lambda _, message: replace(message, limits=replace(message.limits, size=2))), to=CHEAT, ends="round over",
-    ),
-    "chunk_bad_limits": _fault(
-        "stages", "Other limits than announced.", "MODEL", "chunk",
-        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, number=1, ends="round over",
-    ),
-    "chunk_bad_limits_length": _fault(
-        "stages", "Limits that are too long.", "MODEL", "chunk",
-        lambda _, parcel: (*parcel.frames[:2], parcel.frames[2] + b"\0"), to=CHEAT, number=1, ends="round over",
-    ),
-    "chunk_bad_stage": _fault(
-        "stages", "Limits before the counts are known.", "UNEXPECTED", "peer-keys", instead(Chunk(chunk=0)),
-        to=CHEAT, ends="round over",
-    ),
-    "fetch_bad_limits": _fault(
-        "stages", "A chunk that is not due.", "UNEXPECTED", "fetch",
-        body(lambda _, message: Fetch(chunk=1)), number=1,
-    ),
     # Without secure aggregation.
     "masked_input_bad_complaint": _fault(
         "plain", "A complaint where nobody shares anything.", "MEMBERS", "masked-input", fields(complaints=to(b"\x01")),
@@ -312,7 +253,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
         function.__name__: function
         for function in (
             session_group_key, session_remembered, session_not_remembered, session_group_key_culprit,
-            session_group_key_late, session_stages, session_plain,
+            session_group_key_late, session_plain,
             key_commit_late,
         )
     },

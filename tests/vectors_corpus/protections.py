@@ -7,7 +7,6 @@ from struct import pack
 from typing import Any, Final
 
 from tacit.simulate.conformance.operations import INVALID
-from tests.vectors_corpus.messages import COUNTED, encoded
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.script import Script
 
@@ -22,60 +21,6 @@ def group(members: tuple[str, ...] = MEMBERS) -> dict[str, Any]:
 def protection(about: str) -> Script:
     """A file of this protocol."""
     return Script("protection", "primitive", about)
-
-
-def contributions(client: int, size: int) -> list[bool]:
-    """To which coordinates a client contributes."""
-    return [byte % 2 == 0 for byte in drawn(f"contributes {client}", size)]
-
-
-def summed(script: Script, clients: int, contributors: int, size: int) -> bytes:
-    """Words of 64 bits that so many clients write, added up."""
-    written = [
-        bytes.fromhex(script.do("write counts", clients=clients, contributes=contributions(client, size)))
-        for client in range(contributors)
-    ]
-    return add_words(*written)
-
-
-def add_words(*vectors: bytes) -> bytes:
-    """The sum of vectors of 64-bit words."""
-    places = range(0, len(vectors[0]), 8)
-    return b"".join(
-        (sum(int.from_bytes(vector[at : at + 8], "little") for vector in vectors) % 2**64).to_bytes(8, "little")
-        for at in places
-    )
-
-
-def counts() -> Script:
-    script = protection("Who contributes to what, several coordinates to a word, and the sums of it.")
-    for clients, contributors, size in ((1, 1, 1), (3, 3, 6), (5, 4, 45), (7, 7, 22), (100, 3, 19), (10_000, 2, 9)):
-        total = summed(script, clients, contributors, size)
-        script.do("read counts", clients=clients, size=size, words=total, contributors=contributors)
-    return script
-
-
-def counts_bad_sum() -> Script:
-    script = protection("Sums of counts that so many clients cannot make.")
-    total = summed(script, 5, 4, 45)
-    inputs = {"clients": 5, "size": 45, "contributors": 4}
-    script.do("read counts", **inputs, words=total)
-    script.refuse(INVALID, "read counts", **inputs | {"contributors": 1}, words=total)
-    script.refuse(INVALID, "read counts", **inputs, words=total[:-8])
-    script.refuse(INVALID, "read counts", **inputs, words=b"\xff" + total[1:])
-    return script
-
-
-def limits() -> Script:
-    script = protection("Limits: the coordinates with enough contributors, and as many more as may be lost.")
-    for size, clients, contributors, dropout, least in (
-        ([4, 2], 3, 3, 0.0, 2), ([4, 2], 5, 5, 0.2, 2), ([9, 8], 5, 4, 0.29, 1), ([16], 10, 10, 0.3, 3),
-        ([3], 3, 3, 0.0, 4),
-    ):  # fmt: skip
-        counted = COUNTED | {"tensor_sizes": size, "clients": clients, "dropout": dropout, "min_contributors": least}
-        total = summed(script, clients, contributors, sum(size))
-        script.do("limits", configuration=encoded(**counted), words=total, counted=contributors)
-    return script
 
 
 TENSORS: Final = (
@@ -152,8 +97,8 @@ def first_embeddings() -> Script:
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        counts, counts_bad_sum, limits, coordinated_weights, coordinated_weights_bad_number, model_encryption,
-        model_encryption_bad_layout, first_embeddings,
+        coordinated_weights, coordinated_weights_bad_number, model_encryption, model_encryption_bad_layout,
+        first_embeddings,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

@@ -44,8 +44,6 @@ def sum_terms(
 
 PLAIN: Final[dict[str, Any]] = {"mode": "none", "threshold": 1}
 """Terms without secure aggregation."""
-SKIPPING: Final[dict[str, Any]] = {"length": 66, "skip_zeros": True, **PLAIN}
-"""The same of vectors of two blocks, which travel without their zeros."""
 GROUPED: Final[dict[str, Any]] = {"groups": [[0, 3], [1, 4], [2, 5]], "fewest_survivors": 4}
 """Terms of six clients in pairs, of which one may be left out."""
 LABEL: Final = "tacit/1 sign ADVERTISE_KEYS"
@@ -67,12 +65,6 @@ def packed_words(name: str, bits: int, length: int) -> bytes:
     return b"".join(number.to_bytes(octets, "little") for number in numbers)
 
 
-def sparse_words(name: str, bits: int, length: int) -> bytes:
-    """Packed ring words of which only the last two are not zero."""
-    last = packed_words(name, bits, 2)
-    return bytes(len(last) // 2 * (length - 2)) + last
-
-
 def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
     """One of the clients, with a vector and randomness that follow from its name."""
     bits, length = terms["ring_bits"], terms["length"]
@@ -80,7 +72,7 @@ def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
     return {
         "name": name,
         "signing_private": drawn(f"{name} signing"),
-        "vector": (words if "skip_zeros" not in terms else sparse_words)(f"{name} vector", bits, length),
+        "vector": words(f"{name} vector", bits, length),
         "entropy": drawn(f"{name} entropy", 160 if chooses else 128),
     }
 
@@ -258,19 +250,12 @@ def round_plain() -> Script:
     return played(sum_terms(2, active=False, **PLAIN), "Two clients without secure aggregation.")
 
 
-def round_skipped_zeros() -> Script:
-    return played(
-        sum_terms(2, active=False, ring_bits=20, **SKIPPING),
-        "Two clients without secure aggregation, whose vectors travel without their zeros.",
-    )
-
-
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         round_semi_honest, round_semi_honest_dropouts, round_active, round_active_dropouts, round_early_dropouts,
         round_ring, round_chosen, round_lost_links, round_chunks, round_stalled_uploads,
-        round_plain, round_skipped_zeros, fetch_vector_bad_order, fetch_vector_bad_window,
+        round_plain, fetch_vector_bad_order, fetch_vector_bad_window,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

@@ -213,7 +213,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "start_round_bad_entry": SessionFault(
         "A round that the client entered before it was started again.", "SESSION", "start-round", _as_sent, to=CHEAT,
-        ends="round over", client={"journal": [{"session": drawn("session"), "round": 1, "stage": 1}]},
+        ends="round over", client={"journal": [{"session": drawn("session"), "round": 1}]},
     ),
     "chunk_bad_hash": SessionFault(
         "Another model than announced.", "MODEL", "chunk",

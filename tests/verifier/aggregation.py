@@ -6,7 +6,6 @@ from typing import Any
 
 from constants import (
     ADVERTS,
-    BLOCK_WORDS,
     CHUNK_BYTES,
     PAIRWISE_SEED,
     RING_SEED,
@@ -23,8 +22,6 @@ from constants import (
 from encoding import write_members
 from parameters import word_bytes
 from primitives import check_public_key, derive, digest, order, u8, u16, u32, verify, x25519
-
-COUNTING = b"counting"
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,6 @@ class Terms:
     phase_seconds: float
     fewest_survivors: int
     group_key: bytes = b""
-    purpose: bytes = b""
-    skip_zeros: bool = False
     groups: tuple[tuple[int, ...], ...] = ()
 
     def group_of(self, member: int) -> list[int]:
@@ -91,13 +86,11 @@ class Terms:
             "\n".join(self.cohort).encode("ascii"),
             u32(self.neighbours),
             u32(self.threshold),
-            *((self.group_key, self.purpose) if self.group_key or self.purpose else ()),
+            self.group_key,
         )
 
     @property
     def chunk_words(self) -> int:
-        if self.skip_zeros:
-            return CHUNK_BYTES // (8 * BLOCK_WORDS * word_bytes(self.ring_bits) + 1) * 8 * BLOCK_WORDS
         return CHUNK_BYTES // word_bytes(self.ring_bits) // WORDS_ALIGNED * WORDS_ALIGNED
 
     @property

@@ -36,7 +36,7 @@ from constants import (
 )
 from encoding import read_members
 from messages import abort_body
-from parameters import add, mask_stream, pack_without_zeros, pack_words
+from parameters import add, mask_stream, pack_words
 from primitives import derive, digest, order, seal, share, sign, u16, unseal, x25519, x25519_public
 
 ADMITTED = {
@@ -251,7 +251,7 @@ class AggregationClient:
         assert self.vector is not None
         first = number * self.terms.chunk_words
         words = self.vector[first : first + self.terms.words_in(number)]
-        return (pack_without_zeros if self.terms.skip_zeros else pack_words)(words, self.terms.ring_bits)
+        return pack_words(words, self.terms.ring_bits)
 
     def on_fetch_vector(self, body: dict[str, Any], now: float) -> None:
         chunk, training = body["chunk"], self.vector is None

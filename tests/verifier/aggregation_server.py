@@ -35,7 +35,7 @@ from constants import (
 )
 from encoding import read_members
 from messages import abort_body
-from parameters import add, mask_stream, pack_words, unpack_without_zeros, unpack_words, word_bytes
+from parameters import add, mask_stream, pack_words, unpack_words, word_bytes
 from primitives import derive, digest, reconstruct, x25519_public
 
 PHASES = [
@@ -302,9 +302,9 @@ class AggregationServer:
 
     def check_chunk(self, raw: bytes, chunk: int) -> list[int]:
         bits, count = self.terms.ring_bits, self.terms.words_in(chunk)
-        require(self.terms.skip_zeros or len(raw) == word_bytes(bits) * count, "VECTOR")
+        require(len(raw) == word_bytes(bits) * count, "VECTOR")
         try:
-            return unpack_without_zeros(raw, bits, count) if self.terms.skip_zeros else unpack_words(raw, bits)
+            return unpack_words(raw, bits)
         except Refused:
             raise Refused("VECTOR") from None
 

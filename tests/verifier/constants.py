@@ -1,6 +1,6 @@
 """Labels, codes and limits: docs/spec/constants.md and docs/spec/errors.md, typed in again by hand."""
 
-VERSION = 2
+VERSION = 5
 INFERENCE_VERSION = 6
 ADAPTATION_VERSION = 7
 
@@ -26,7 +26,6 @@ CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
 CONTRIBUTION_CHANNEL = b"tacit/1 contribution encryption"
 GROUP_KEY = b"tacit/1 group key"
 KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
-LIMITS = b"tacit/1 limits"
 GROUP = b"tacit/1 group of clients"
 MODEL_KEY = b"tacit/1 key of the model"
 INITIAL_MODEL = b"tacit/1 initial model"
@@ -67,7 +66,6 @@ UPLOADS = 4
 HELLOS = 5
 HELLO_SECONDS = 10
 WORDS_ALIGNED = 16
-BLOCK_WORDS = 64
 TRANSFER_LIMIT = 10
 TERMS_LIMIT = 2**20
 ORDER_LIMIT = 2**18

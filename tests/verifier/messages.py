@@ -49,7 +49,6 @@ BODIES = {
     "confirm-survivors": Map(signature=SIGNATURE),
     "unmask-request": Map(survivors=BITMAP, signers=BITMAP, signatures=LARGE, answered=BITMAP, answers=LARGE),
     "unmask-shares": Map(owners=BITMAP, shares=LARGE),
-    "start-second-stage": Map(cohort=BITMAP, limits=BLOB),
     "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
     "new-roster": Map(roster=LARGE, signature=SIGNATURE),
     "finish": Map(),
@@ -90,12 +89,10 @@ CONFIGURATION = Map(
     phase_seconds=Real(lambda value: 0 < value <= 86400),
     scheme=choice("fedavg", "fedsgd", "statistics"),
     min_contributors=Integer(0, LARGEST_COHORT),
-    enforce=choice("clients", "server"),
     group_key=Boolean(),
     rekey_every=Integer(0, 100000),
     encrypted=Boolean(),
     initial_model=choice("clients", "server"),
-    skip_zeros=Boolean(),
     single_vectors=Boolean(),
     ring_bits=Integer(8, 64),
     form=choice("scalar", "tensor", "coordinate"),
@@ -161,10 +158,6 @@ def read_configuration(encoded: bytes) -> dict[str, Any]:
     """A configuration whose fields do not contradict each other."""
     found = decode(CONFIGURATION, encoded, BODY_LIMIT)
     require(found["group_key"] or not found["encrypted"], "MALFORMED")
-    counted = found["mode"] != "none" and found["form"] == "coordinate"
-    require(counted or found["enforce"] == "server", "MALFORMED")
-    shown = found["mode"] == "none" and found["form"] == "tensor"
-    require(shown or not found["skip_zeros"], "MALFORMED")
     require(found["mode"] == "none" or not found["single_vectors"], "MALFORMED")
     return found
 

@@ -22,11 +22,9 @@ from parameters import (
     Packing,
     add,
     mask_stream,
-    pack_without_zeros,
     pack_words,
     parameters,
     signed,
-    unpack_without_zeros,
     unpack_words,
 )
 from play import Stage, begin_group_key, begin_session, begin_sum
@@ -50,10 +48,6 @@ from protections import (
     ModelKey,
     coordinated_weights,
     first_embeddings,
-    limits_digest,
-    limits_of,
-    read_counts,
-    write_counts,
 )
 
 WITH_DETAIL = ("abort", "end-round", "end-key")
@@ -116,7 +110,7 @@ def with_octets(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def terms_of(row: dict[str, Any]) -> Terms:
-    given = [name for name in ("group_key", "purpose") if name in row]
+    given = ["group_key"] if "group_key" in row else []
     row = with_octets(row, "session", "roster", "configuration", "model", *given)
     return Terms(**row | {"signing_keys": [octets(key) for key in row["signing_keys"]]})
 
@@ -246,11 +240,6 @@ def do_group_key(terms: dict[str, Any], members: list[dict[str, Any]]) -> dict[s
     }
 
 
-def do_limits(configuration: str, words: str, counted: int) -> dict[str, bytes]:
-    limits = limits_of(read_configuration(octets(configuration)), octets(words), counted)
-    return {"limits": limits, "digest": limits_digest(limits)}
-
-
 def do_coordinated_weights(group: dict[str, Any], **inputs: Any) -> list[int]:
     tensors, layers = inputs["tensors"], inputs["layers"]
     return coordinated_weights(
@@ -292,10 +281,6 @@ PURE: dict[str, Callable[..., Any]] = {
     "parameters": do_parameters,
     "pack": do_pack,
     "unpack": lambda bits, words: [signed(word, bits) for word in unpack_words(octets(words), bits)],
-    "pack without zeros": lambda bits, words: pack_without_zeros(unpack_words(octets(words), bits), bits),
-    "unpack without zeros": lambda bits, chunk, length: pack_words(
-        unpack_without_zeros(octets(chunk), bits, length), bits
-    ),
     "layout": do_layout,
     "write contribution": do_write_contribution,
     "read sum": lambda packing, words, contributors: Packing(**packing).read(octets(words), contributors),
@@ -313,9 +298,6 @@ PURE: dict[str, Callable[..., Any]] = {
     "use group key": lambda key, transcript, label, info: derive(
         octets(key), label.encode(), octets(transcript), octets(info)
     ),
-    "write counts": write_counts,
-    "read counts": lambda clients, size, words, contributors: read_counts(clients, size, octets(words), contributors),
-    "limits": do_limits,
     "coordinated weights": do_coordinated_weights,
     "encrypt model": do_encrypt_model,
     "first embeddings": lambda group, tensors: first_embeddings(

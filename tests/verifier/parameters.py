@@ -5,8 +5,7 @@ import struct
 from fractions import Fraction
 from typing import Any
 
-from constants import BLOCK_WORDS, METRIC_BITS, Refused, require
-from encoding import read_members, write_members
+from constants import METRIC_BITS, require
 from primitives import keystream
 
 
@@ -83,34 +82,6 @@ def unpack_words(packed: bytes, bits: int) -> list[int]:
     else:
         words = [int.from_bytes(packed[at : at + size], "little") for at in range(0, len(packed), size)]
     require(bits % 8 == 0 or all(word < 2**bits for word in words), "INVALID")
-    return words
-
-
-def pack_without_zeros(words: list[int], bits: int) -> bytes:
-    """A chunk with `skip_zeros`: docs/spec/secure-aggregation.md, *Without secure aggregation*."""
-    blocks = [words[at : at + BLOCK_WORDS] for at in range(0, len(words), BLOCK_WORDS)]
-    filled = [number for number, block in enumerate(blocks) if any(block)]
-    return write_members(filled, len(blocks)) + b"".join(pack_words(blocks[number], bits) for number in filled)
-
-
-def unpack_without_zeros(chunk: bytes, bits: int, length: int) -> list[int]:
-    """The words of such a chunk; INVALID for anything but their one encoding."""
-    blocks = -(-length // BLOCK_WORDS)
-    bitmap, rest = chunk[: (blocks + 7) // 8], chunk[(blocks + 7) // 8 :]
-    try:
-        filled = read_members(bitmap, blocks)
-    except Refused:
-        raise Refused("INVALID") from None
-    words = []
-    for number in range(blocks):
-        count = min(BLOCK_WORDS, length - number * BLOCK_WORDS)
-        block = [0] * count
-        if number in filled:
-            octets, rest = rest[: count * word_bytes(bits)], rest[count * word_bytes(bits) :]
-            block = unpack_words(octets, bits)
-            require(len(block) == count and any(block), "INVALID")
-        words += block
-    require(rest == b"", "INVALID")
     return words
 
 

@@ -1,9 +1,9 @@
-"""What follows from a configuration and a policy: docs/spec/session.md, *Policy*; docs/spec/counting.md."""
+"""What follows from a configuration and a policy: docs/spec/session.md, *Policy*."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from aggregation import COUNTING, Terms
+from aggregation import Terms
 from constants import CONFIGURATION as CONFIGURATION_LABEL
 from constants import Refused, require
 from conversation import Roster
@@ -74,7 +74,7 @@ def terms_of(
     smallest_cohort: int,
     group_key: bytes = b"",
 ) -> Terms:
-    """What the sum of a round in one stage is about; INVALID if there are no parameters for this cohort."""
+    """What the sum of a round is about; INVALID if there are no parameters for this cohort."""
     found = read_configuration(encoded)
     size = len(cohort)
     if found["mode"] == "none":
@@ -105,22 +105,5 @@ def terms_of(
         phase_seconds=found["phase_seconds"],
         fewest_survivors=max(smallest_cohort, left),
         group_key=group_key,
-        skip_zeros=found["skip_zeros"],
         groups=tuple({tuple(cohort.index(name) for name in group): None for group in groups}),
     )
-
-
-def spare(found: dict[str, Any], counted: int) -> int:
-    """How many of those counted may be lost in stage two: docs/spec/counting.md."""
-    return whole(found["dropout"], counted)
-
-
-def first_stage(terms: Terms, found: dict[str, Any]) -> Terms:
-    size = sum(found["tensor_sizes"])
-    length = -(-size // (64 // found["clients"].bit_length()))
-    return replace(terms, ring_bits=64, length=length, purpose=COUNTING)
-
-
-def second_stage(terms: Terms, found: dict[str, Any], counted: int, limits: bytes) -> Terms:
-    fewest = max(terms.fewest_survivors, counted - spare(found, counted))
-    return replace(terms, purpose=limits, fewest_survivors=fewest, train_seconds=terms.phase_seconds)

@@ -1,49 +1,16 @@
-"""What clients do to an update: docs/spec/protections.md, and the counts and limits of docs/spec/counting.md."""
+"""What clients do to an update: docs/spec/protections.md."""
 
 import math
 import struct
 from typing import Any
 
-from constants import BINARY_WEIGHTS, COORDINATED_WEIGHTS, INITIAL_MODEL, LIMITS, MODEL_KEY, require
-from parameters import pack_words, unpack_words, whole
-from primitives import derive, digest, keystream, u8, u32
+from constants import BINARY_WEIGHTS, COORDINATED_WEIGHTS, INITIAL_MODEL, MODEL_KEY, require
+from parameters import whole
+from primitives import derive, keystream, u8, u32
 
 KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 PREFIX = ("cls_token", "dist_token", "reg_token")
 Matrix = list[list[float]]
-
-
-def write_counts(clients: int, contributes: list[bool]) -> bytes:
-    bits = clients.bit_length()
-    words = [0] * -(-len(contributes) // (64 // bits))
-    for place, contributing in enumerate(contributes):
-        words[place % len(words)] += int(contributing) << (place // len(words) * bits)
-    return pack_words(words, 64)
-
-
-def read_counts(clients: int, size: int, words: bytes, contributors: int) -> list[int]:
-    bits = clients.bit_length()
-    length = -(-size // (64 // bits))
-    unpacked = unpack_words(words, 64)
-    require(len(unpacked) == length, "INVALID")
-    counts = [(unpacked[place % length] >> (place // length * bits)) % 2**bits for place in range(size)]
-    require(max(counts) <= contributors, "INVALID")
-    return counts
-
-
-def limits_digest(limits: bytes) -> bytes:
-    return digest(LIMITS, limits)
-
-
-def limits_of(configuration: dict[str, Any], words: bytes, counted: int) -> bytes:
-    size = sum(configuration["tensor_sizes"])
-    counts = read_counts(configuration["clients"], size, words, counted)
-    least = configuration["min_contributors"] + whole(configuration["dropout"], counted)
-    limits = bytearray(-(-size // 8))
-    for place, count in enumerate(counts):
-        if count >= least:
-            limits[place // 8] |= 128 >> place % 8
-    return bytes(limits)
 
 
 def sizes(tensors: list[dict[str, Any]]) -> list[int]:

@@ -1,25 +1,18 @@
-"""A client of a federation: docs/spec/session.md, and the stages of docs/spec/counting.md."""
+"""A client of a federation: docs/spec/session.md."""
 
 from collections.abc import Callable
 from typing import Any
 
-from aggregation import COUNTING, Terms
+from aggregation import Terms
 from aggregation_client import AggregationClient
-from constants import LIMITS, MODEL, NAMES, Refused, require
+from constants import MODEL, NAMES, Refused, require
 from conversation import Conversation, Roster, rotated
 from encoding import read_members
 from key_holder import FROM_SERVER, KeyHolder
 from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
 from parameters import unpack_words
 from plain_sum import PlainClient
-from proposal import (
-    Policy,
-    configuration_hash,
-    first_stage,
-    second_stage,
-    spare,
-    terms_of,
-)
+from proposal import Policy, configuration_hash, terms_of
 from transfer import Incoming
 
 SUM_MESSAGES = ("peer-keys", "peer-shares", "fetch-vector", "survivors", "unmask-request")
@@ -30,11 +23,8 @@ ADMITTED = {
     "FETCHING_MODEL": ("chunk", *IN_ROUND),
     "TRAINING": IN_ROUND,
     "AGGREGATING": IN_ROUND,
-    "AWAIT_SECOND_STAGE": ("start-second-stage", *IN_ROUND),
-    "FETCHING_LIMITS": ("chunk", *IN_ROUND),
-    "LIMITING": IN_ROUND,
 }
-IN_SUM = ("FETCHING_MODEL", "TRAINING", "AGGREGATING", "FETCHING_LIMITS", "LIMITING")
+IN_SUM = ("FETCHING_MODEL", "TRAINING", "AGGREGATING")
 
 
 def about_keys(envelope: dict[str, Any]) -> bool:
@@ -180,8 +170,6 @@ class SessionClient:
             self.on_start_round(envelope["round"], body, now)
         elif kind == "chunk" and envelope["round"] > 0:
             self.on_chunk(body, raw, now)
-        elif kind == "start-second-stage":
-            self.on_second_stage(body, now)
         elif kind == "end-round":
             self.on_end_round(None if body["code"] is None else NAMES[body["code"]], now)
         elif kind == "new-roster":
@@ -268,14 +256,7 @@ class SessionClient:
         require(body["model"]["size"] == 4 * sum(self.configuration["tensor_sizes"]), "MODEL")
         self.key = self.holder.for_round(cohort) if self.holder else None
         self.model = body["model"]["digest"]
-        self.terms = self.terms_for(cohort)
-        if self.configuration["enforce"] == "clients":
-            self.terms = first_stage(self.terms, self.configuration)
-        self.begin_sum(1, now)
-        self.fetch("FETCHING_MODEL", Incoming(MODEL, body["model"]), now)
-
-    def terms_for(self, cohort: list[str]) -> Terms:
-        return terms_of(
+        self.terms: Terms = terms_of(
             self.roster,
             self.conversation.session,
             self.round,
@@ -285,12 +266,11 @@ class SessionClient:
             self.policy.smallest_cohort,
             self.key[1] if self.key else b"",
         )
-
-    def fetch(self, state: str, incoming: Incoming, now: float) -> None:
-        self.incoming = incoming
-        for chunk in incoming.first():
+        self.begin_sum(now)
+        self.incoming = Incoming(MODEL, body["model"])
+        for chunk in self.incoming.first():
             self.send("fetch", self.round, {"chunk": chunk})
-        self.go_to(state, now + 2 * self.terms.phase_seconds)
+        self.go_to("FETCHING_MODEL", now + 2 * self.terms.phase_seconds)
 
     def on_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         following = self.incoming.take(body["chunk"], raw)
@@ -298,29 +278,15 @@ class SessionClient:
             self.send("fetch", self.round, {"chunk": following})
         if not self.incoming.whole:
             self.go_to(self.state, now + 2 * self.terms.phase_seconds)
-        elif self.state == "FETCHING_LIMITS":
-            self.report({"event": "limit", "round": self.round, "limits": self.incoming.data})
-            self.go_to("LIMITING", None)
         else:
             keys = {"key": self.key[0], "transcript": self.key[1]} if self.key else {}
             self.report({"event": "train", "round": self.round, "model": self.model} | keys)
             self.go_to("TRAINING", None)
 
-    def on_second_stage(self, body: dict[str, Any], now: float) -> None:
-        cohort = self.cohort_of(body["cohort"])
-        require(set(cohort) <= set(self.counted), "MEMBERS")
-        most = spare(self.configuration, len(self.counted))
-        require(len(cohort) >= len(self.counted) - most, "THRESHOLD")
-        require(body["limits"]["size"] == -(-sum(self.configuration["tensor_sizes"]) // 8), "MODEL")
-        plain = self.terms_for(cohort)
-        self.terms = second_stage(plain, self.configuration, len(self.counted), body["limits"]["digest"])
-        self.begin_sum(2, now)
-        self.fetch("FETCHING_LIMITS", Incoming(LIMITS, body["limits"]), now)
-
-    def begin_sum(self, stage: int, now: float) -> None:
+    def begin_sum(self, now: float) -> None:
         """docs/spec/session.md, *Journal*: the entry, and only then the first word."""
-        self.journal.append({"session": self.terms.session, "round": self.round, "stage": stage})
-        self.report({"event": "journal", "round": self.round, "stage": stage})
+        self.journal.append({"session": self.terms.session, "round": self.round})
+        self.report({"event": "journal", "round": self.round})
         self.sum = (AggregationClient if self.terms.secure else PlainClient)(
             self.terms,
             self.name,
@@ -337,7 +303,7 @@ class SessionClient:
 
     def contribute(self, words: bytes, now: float) -> None:
         vector = unpack_words(words, self.terms.ring_bits)
-        require(self.state in ("TRAINING", "LIMITING") and self.sum is not None, "INVALID")
+        require(self.state == "TRAINING" and self.sum is not None, "INVALID")
         self.go_to("AGGREGATING", None)
         if self.sum is not None:
             self.sum.give_vector(vector, now)
@@ -352,10 +318,7 @@ class SessionClient:
     def after_sum(self, now: float) -> None:
         if self.sum is None or not self.sum.over:
             return
-        if self.sum.state == "DONE" and self.terms.purpose == COUNTING:
-            self.counted, self.sum = self.sum.opened, None
-            self.go_to("AWAIT_SECOND_STAGE", now + self.patience)
-        elif self.sum.state == "DONE":
+        if self.sum.state == "DONE":
             self.awaits_end = True
             others = 0.0 if self.terms.secure else self.terms.train_seconds + self.terms.input_seconds
             self.go_to("AWAIT_ROUND", now + others + self.patience)

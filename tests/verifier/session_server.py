@@ -1,19 +1,18 @@
-"""The server of a federation: docs/spec/session.md, and the stages of docs/spec/counting.md."""
+"""The server of a federation: docs/spec/session.md."""
 
 from collections.abc import Callable
 from typing import Any
 
-from aggregation import COUNTING, Terms
+from aggregation import Terms
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, LIMITS, MODEL, Refused, require
+from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, MODEL, Refused, require
 from conversation import Conversation, Roster
 from encoding import write_members
 from key_keeper import FROM_MEMBERS, KeyKeeper
 from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
 from plain_sum import PlainServer
 from primitives import digest
-from proposal import first_stage, second_stage, spare, terms_of
-from protections import limits_digest, limits_of
+from proposal import terms_of
 from transfer import Outgoing, announcement
 
 
@@ -50,8 +49,6 @@ class SessionServer:
         self.told: list[str] = []
         self.sum: AggregationServer | None = None
         self.later: list[dict[str, Any]] = []
-        self.earlier: list[dict[str, Any]] = []
-        self.limits = b""
         self.outgoing: dict[str, Outgoing] = {}
         self.keeper = KeyKeeper(self)
         self.outcome: dict[str, Any] = {}
@@ -199,7 +196,7 @@ class SessionServer:
         if kind in PHASE_OF or (kind == "fetch" and not of_key):
             if 0 < number < self.round or (kind in PHASE_OF and number < self.round):
                 return
-            if self.state not in ("GATHERING", "IN_ROUND") or (self.limits and number and name not in self.cohort):
+            if self.state not in ("GATHERING", "IN_ROUND"):
                 return
         if kind == "abort":
             self.on_abort(name, envelope, frames, now)
@@ -282,18 +279,18 @@ class SessionServer:
     def start_round(self, cohort: list[str], now: float) -> None:
         self.cohort = cohort
         self.own_deadline = None
-        self.limits, self.earlier = b"", []
         self.round += 1
         try:
             require(len(self.cohort) >= self.smallest_cohort, "THRESHOLD")
-            terms = self.terms_for(self.cohort)
+            model, key = digest(MODEL, self.model), self.keeper.transcript
+            terms = terms_of(
+                self.roster, self.session, self.round, self.encoded, model, cohort, self.smallest_cohort, key
+            )
             most = terms.size if terms.graph == "complete" else terms.neighbours
             require(not terms.secure or 2 <= terms.threshold <= most, "THRESHOLD")
         except Refused:
             self.end("THRESHOLD")
             return
-        if self.configuration["enforce"] == "clients":
-            terms = first_stage(terms, self.configuration)
         body = {
             "cohort": self.bitmap(self.cohort),
             "model": announcement(MODEL, self.model),
@@ -304,10 +301,6 @@ class SessionServer:
         self.told = list(self.cohort)
         self.keeper.rounds += 1
         self.begin_sum(terms, now)
-
-    def terms_for(self, cohort: list[str]) -> Terms:
-        model, key = digest(MODEL, self.model), self.keeper.transcript
-        return terms_of(self.roster, self.session, self.round, self.encoded, model, cohort, self.smallest_cohort, key)
 
     def bitmap(self, cohort: list[str]) -> bytes:
         clients = self.roster.clients
@@ -321,25 +314,6 @@ class SessionServer:
         self.state = "IN_ROUND"
         self.sum.start(now)
 
-    def second_stage(self, counted: list[str], words: bytes, drops: list[dict[str, Any]], now: float) -> None:
-        """The limits and the sum of the updates; what is refused here ends the round."""
-        assert self.sum is not None
-        try:
-            limits = limits_of(self.configuration, words, len(counted))
-        except Refused:
-            raise Refused("VECTOR") from None
-        out = {event["member"] for event in drops if event["event"] == "dropped"}
-        cohort = self.gather([name for name in counted if name in self.there() and name not in out])
-        require(len(cohort) >= len(counted) - spare(self.configuration, len(counted)), "THRESHOLD")
-        self.bar_culprits(drops, now)
-        self.limits, self.cohort, self.earlier = limits, cohort, drops
-        self.outgoing = {name: Outgoing(limits) for name in cohort}
-        body = {"cohort": self.bitmap(cohort), "limits": announcement(LIMITS, limits)}
-        for name in cohort:
-            self.send(name, "start-second-stage", self.round, body)
-        plain = self.terms_for(cohort)
-        self.begin_sum(second_stage(plain, self.configuration, len(counted), limits_digest(limits)), now)
-
     def on_sum_event(self, event: dict[str, Any]) -> None:
         self.later.append(event)
         if self.reports_sums_early and event["event"] in ("dropped", "complaint"):
@@ -349,13 +323,7 @@ class SessionServer:
         assert self.sum is not None
         *before, last = self.later
         self.later = []
-        if self.terms.purpose == COUNTING and last["event"] == "sum":
-            try:
-                self.second_stage(last["survivors"], last["words"], before, now)
-                return
-            except Refused as reason:
-                last = {"event": "aborted", "code": reason.code, "culprit": ""}
-        for event in [] if self.reports_sums_early else self.earlier + before:
+        for event in [] if self.reports_sums_early else before:
             self.report(event)
         code = last.get("code")
         self.outcome = {"code": code, "culprit": last.get("culprit", "")}

@@ -341,7 +341,7 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "federation": {
         "accepted": (),
-        "journal": ("round", "stage"),
+        "journal": ("round",),
         "journal group": ("group",),
         "train": ("round", "key"),
         "new model": ("model", "round"),

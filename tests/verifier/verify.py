@@ -10,7 +10,7 @@ with status 0 only if there is none.
     messages    all messages, frames          session_client       a client of a federation
     parameters  graphs, words, layout         session_server       the server of a federation
     proposal    configuration and policy      plain_sum            a sum without secure aggregation
-    protections counts, limits, encryption    group_key            one attempt at a group key
+    protections weights, encryption           group_key            one attempt at a group key
     transfer    models in chunks              key_holder           a client and group keys
     play        the parties of a transcript   key_keeper           the server and group keys
     operations  the operations of the vectors conversation         who talks to whom, and numbering

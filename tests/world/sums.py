@@ -88,14 +88,12 @@ def memory_sum(
     round: int = 0,
     secure: bool = True,
     fewest_survivors: int = 0,
-    skip_zeros: bool = False,
     groups: tuple[tuple[int, ...], ...] = (),
 ) -> MemorySum:
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
     parameters: of a regular graph; by default those of the complete graph with no corrupt member. secure:
-    False for a sum without masks; skip_zeros: in such a sum, vectors travel without their blocks of zeros. groups: of
-    members that are in the sum all or none.
+    False for a sum without masks. groups: of members that are in the sum all or none.
     """
     streams, ring = Streams(seed), Ring(ring_bits)
     signing = {f"c{member}": SigningKey(streams.of("keys")(KEY_BYTES)) for member in range(clients)}
@@ -113,7 +111,6 @@ def memory_sum(
         fewest_survivors=fewest_survivors,
         groups=groups,
         secure=secure,
-        skip_zeros=skip_zeros,
         ring=ring,
         length=length,
         roster=sha256(b"roster").digest(),

@@ -117,7 +117,7 @@ class OurClients(MemoryFederation):
             return RoundKnowledge(len(self.roster.clients), self.roster.index(actor.name))
         return RoundKnowledge(current.agreement.size, current.agreement.places[actor.name])
 
-    def train(self, name: str, round: int) -> Words:
+    def draw(self, name: str, round: int) -> Words:
         update = self.actors[name].contributions[round] = draw_update(self.clients[name].configuration)
         return update.words
 

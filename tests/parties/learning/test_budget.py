@@ -119,7 +119,7 @@ def test_a_restart_remembers_what_was_spent() -> None:
 def test_what_was_charged_counts_whatever_became_of_the_vector() -> None:
     one = federation(1)
     for round in range(3):
-        one.journal(CLIENT).write(JournalEntry(session=bytes(32), round=round, stage=1, cost=1.0))
+        one.journal(CLIENT).write(JournalEntry(session=bytes(32), round=round, cost=1.0))
     one.run()
     check = one.outcome(RoundOver, CLIENT)
     assert [over.code for over in check] == [Code.POLICY]

@@ -23,25 +23,22 @@ from tacit.parties.runs.experiment import ClientPolicy, Experiment
 from tacit.parties.runs.sections import Aggregation
 from tacit.secagg.packing import WeightForm
 
-SKIPPING = [("skip_masked_layers", [True, False], [1, "yes"])]
-SPLITTING = [*SKIPPING, ("split", ["", "blocks.1"], ["x" * 129])]
+SPLITTING = [("split", ["", "blocks.1"], ["x" * 129])]
 BINARY: list[tuple[str, list[Any], list[Any]]] = [
     ("zero_probability", [0.0, 0.999], [-0.1, 1.0]),
     ("layers", [{}, {"head.*": 0.0, "*": 0.999}], [{"head.*": 1.0}, {"head.*": -0.1}]),
     ("min_contributors", [2, 1000], [0, 1001]),
 ]
-ENFORCED = [*BINARY, ("enforce", ["server", "clients"], ["both"])]
 REKEY = ("rekey_every", [0, 100_000], [-1, 100_001])
 
 # (accepted values, refused values) of every key; the numbers stand on both sides of every bound
 KEYS: dict[type[msgspec.Struct], list[tuple[str, list[Any], list[Any]]]] = {
     NoProtection: [],
-    FixedPosition: SKIPPING,
-    BinaryWeights: ENFORCED,
-    LockedBinaryWeights: ENFORCED,
+    FixedPosition: [],
+    BinaryWeights: BINARY,
+    LockedBinaryWeights: BINARY,
     CoordinatedBinaryWeights: [*BINARY, REKEY],
     FedRSM: [
-        *SKIPPING,
         ("min_contributors", [1, 1000], [0, 1001]),
         ("granularity", ["layer", "block", "stage"], ["tensor"]),
         ("mask", ["highest", "lowest"], ["random"]),
@@ -82,34 +79,23 @@ def test_every_key_has_a_description_and_a_default(kind: type[msgspec.Struct]) -
 
 @pytest.mark.parametrize(("kind", "name", "accepted", "refused"), CASES)
 def test_bounds(kind: type[msgspec.Struct], name: str, accepted: list[Any], refused: list[Any]) -> None:
-    # With which `enforce` may have any value.
-    others = {"min_contributors": 2} if name == "enforce" else {}
     for value in accepted:
-        assert getattr(msgspec.convert({**others, name: value}, kind), name) == value
+        assert getattr(msgspec.convert({name: value}, kind), name) == value
     for value in refused:
         with pytest.raises(msgspec.ValidationError, match=name):
-            msgspec.convert({**others, name: value}, kind)
+            msgspec.convert({name: value}, kind)
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
 def test_a_protection_has_its_own_keys_and_no_others(protection: type[Scheme]) -> None:
     scheme, own = name_of(protection), set(protection.__struct_fields__)
     for name, values in {name: accepted for _, name, accepted, _ in CASES}.items():
-        settings = {"scheme": scheme, "min_contributors": 2, name: values[0]}
-        if "min_contributors" not in own:
-            settings.pop("min_contributors", None)
+        settings = {"scheme": scheme, name: values[0]}
         if name in own:
-            assert read_protection(settings | {name: values[0]}).scheme == scheme
+            assert read_protection(settings).scheme == scheme
         else:
             with pytest.raises(msgspec.ValidationError, match=f"unknown field `{name}`"):
-                read_protection(settings | {name: values[0]})
-
-
-@pytest.mark.parametrize("kind", [BinaryWeights, LockedBinaryWeights])
-def test_nothing_to_enforce_is_refused(kind: type[BinaryWeights]) -> None:
-    with pytest.raises(ValueError, match="has nothing to enforce; set min_contributors to 2 or more"):
-        kind(enforce="clients")
-    assert kind(enforce="clients", min_contributors=2).facts().enforce == "clients"
+                read_protection(settings)
 
 
 COORDINATE, TENSOR = WeightForm.COORDINATE, WeightForm.TENSOR
@@ -120,7 +106,6 @@ COORDINATE, TENSOR = WeightForm.COORDINATE, WeightForm.TENSOR
     [
         (NoProtection(), Facts()),
         (FixedPosition(), Facts(form=TENSOR)),
-        (FixedPosition(skip_masked_layers=True), Facts(form=TENSOR, skip_zeros=True)),
         (BinaryWeights(min_contributors=3), Facts(form=COORDINATE, min_contributors=3)),
         (LockedBinaryWeights(), Facts(form=COORDINATE, min_contributors=1)),
         (

@@ -219,24 +219,25 @@ KNOWN_PLAINTEXT = (
             "protection.min_contributors = 6: there are only 5 clients, so that no coordinate would ever move; lower "
             "it, or take more clients",
         ),
-        *(
-            (
-                f"{scheme}min_contributors = 5",
-                "protection.min_contributors = 5: with the tolerated dropouts (aggregation.dropout = 0.33) 6, but "
-                "there are only 5 clients, so that no coordinate would ever move; lower it, or take more clients, or",
-            )
-            for scheme in (BINARY + 'enforce = "clients"\n', COORDINATED)
+        (
+            f"{COORDINATED}min_contributors = 5",
+            "protection.min_contributors = 5: with the tolerated dropouts (aggregation.dropout = 0.33) 6, but there "
+            "are only 5 clients, so that no coordinate would ever move; lower it, or take more clients, or",
         ),
         (
-            f'{BINARY}min_contributors = 2\nenforce = "clients"\n{NO_SECURE_SUM}',
-            'protection.enforce = "clients": without secure aggregation the server sees every update anyway; set',
+            f'{BINARY}enforce = "server"',
+            'protection.enforce = "server": there is no such key; it was removed after release 0.2.0: leave it out; in',
+        ),
+        (
+            '[protection]\nscheme = "fedrsm"\nskip_masked_layers = true',
+            "protection.skip_masked_layers = true: there is no such key; it was removed after release 0.2.0: leave it",
         ),
         *(
             (
                 f"{scheme}[aggregation]\nring_bits = 25",
                 "aggregation.ring_bits = 25: ring_bits = 25 is too small: sums over 5 clients need 26 bits; raise",
             )
-            for scheme in (BINARY, COORDINATED, BINARY + 'min_contributors = 2\nenforce = "clients"\n')
+            for scheme in (BINARY, COORDINATED)
         ),
         (
             f"{BINARY}{NO_SECURE_SUM}ring_bits = 8",
@@ -248,15 +249,6 @@ KNOWN_PLAINTEXT = (
                 f'protection.scheme = "{scheme}": what stays with a client is what its training made of it, and',
             )
             for scheme in ("fedrsm", "fedsplit")
-        ),
-        *(
-            (
-                f'[protection]\nscheme = "{scheme}"\nskip_masked_layers = true\n[aggregation]\nmode = "{mode}"\n'
-                'dropout = 0.2\n[policy]\nmodes = ["active", "semi-honest"]',
-                f'protection.skip_masked_layers = true: with aggregation.mode = "{mode}" the masks hide which layers a '
-                "client keeps back, and a message without them would tell; set it to false, or",
-            )
-            for scheme, mode in (("fedrsm", "active"), ("fedrsm", "semi-honest"), ("fedsplit", "active"))
         ),
         (
             '[protection]\nscheme = "fedrsm"\nmin_contributors = 6',
@@ -322,7 +314,6 @@ def test_a_protection_that_cannot_be_is_refused(text: str, complaint: str) -> No
         f"{ENCRYPTED}{KNOWN}",
         f'{ENCRYPTED}{KNOWN}[model]\ncheckpoint = "a.safetensors"',
         f"{ENCRYPTED}{KNOWN}[policy]\naccept_known_plaintext = true\n{NO_SECURE_SUM.removeprefix('[policy]')}",
-        f'{BINARY}min_contributors = 4\nenforce = "clients"',
         f"{COORDINATED}min_contributors = 4\n{NO_SECURE_SUM}",
         f"{COORDINATED}{ENCRYPTED}",
         f"{BINARY}[aggregation]\nring_bits = 26",

@@ -44,7 +44,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Frames], Frames], Code, str]] = {
     "another version": (
         lambda frames: with_envelope(frames, version=1),
         Code.VERSION,
-        "protocol version 1, here 2 of a federation: install the same release on both sides",
+        "protocol version 1, here 5 of a federation: install the same release on both sides",
     ),
     "cut envelope": (lambda frames: [frames[0][:-1], *frames[1:]], Code.MALFORMED, "Envelope is malformed"),
     "cut body": (lambda frames: [frames[0], frames[1][:-1]], Code.MALFORMED, " is malformed"),

@@ -205,8 +205,8 @@ async def test_a_sum_that_cannot_be_one_is_not_applied(federation: Any) -> None:
     packing = federation.configuration.packing()
 
     class Cheat(Learner):
-        def encode(self, draft: Draft, limits: bytes | None = None) -> Update:
-            honest = super().encode(draft, limits)
+        def encode(self, draft: Draft) -> Update:
+            honest = super().encode(draft)
             words = packing.ring.from_signed(np.full(packing.length, 1 << (packing.ring.bits - 2)))
             return Update(words, honest.values, honest.statistics, 0)
 

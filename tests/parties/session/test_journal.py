@@ -12,8 +12,8 @@ from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.session.rounds import JournalEntry
 
 
-def entered(round: int, stage: int = 1) -> JournalEntry:
-    return JournalEntry(session=bytes([7]) * 32, round=round, stage=stage)
+def entered(round: int, cost: float = 0.0) -> JournalEntry:
+    return JournalEntry(session=bytes([7]) * 32, round=round, cost=cost)
 
 
 @contextmanager
@@ -32,9 +32,17 @@ def test_a_missing_file_is_an_empty_journal(tmp_path: Path) -> None:
 
 def test_what_was_written_is_read_in_its_order(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
-    for entry in (entered(1), entered(1, 2), entered(2)):
+    for entry in (entered(1), entered(1, 0.5), entered(2)):
         JournalFile(path).write(entry)
-    assert JournalFile(path).read() == [entered(1), entered(1, 2), entered(2)]
+    assert JournalFile(path).read() == [entered(1), entered(1, 0.5), entered(2)]
+
+
+def test_the_journal_of_release_0_2_is_read(tmp_path: Path) -> None:
+    """Its lines have a stage too; what they say of rounds and of the budget still holds."""
+    path = tmp_path / "alice.jsonl"
+    session = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc="
+    path.write_text(f'{{"type":"stage","session":"{session}","round":3,"stage":2,"cost":1.5}}\n')
+    assert JournalFile(path).read() == [entered(3, 1.5)]
 
 
 def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

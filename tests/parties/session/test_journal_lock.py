@@ -12,7 +12,7 @@ from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.session.rounds import JournalEntry
 from tacit.simulate.world.federation import JOURNAL, MemoryFederation, small_configuration
 
-ENTRY = JournalEntry(session=bytes(32), round=1, stage=1)
+ENTRY = JournalEntry(session=bytes(32), round=1)
 REFUSAL = "'alice' is running already, and has {}: stop it first"
 HOLD = """
 import sys

@@ -1,4 +1,4 @@
-"""Protections between server and clients on loopback sockets: keys, encrypted models, counts before updates."""
+"""Protections between server and clients on loopback sockets: keys, encrypted models, coordinated weights."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 from tacit.models import model_encryption
 from tacit.models.layout import Flat
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
-from tacit.parties.learning.learner import Draft, Learner, Update
+from tacit.parties.learning.learner import Draft, Learner
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import Group
 from tacit.parties.session.client import CANNOT_TRAIN
@@ -120,96 +120,26 @@ async def test_a_key_that_is_ill_conditioned_ends_the_federation(
     assert "condition number" not in str(federation.told["server"])
 
 
-async def counted_round(federation: Any, *, dies: str = "") -> tuple[dict[str, list[Draft]], dict[str, Update]]:
-    """One round, in which this client is gone when it has made its update; the drafts and the updates."""
-    loop = asyncio.get_running_loop()
-    drafts: dict[str, list[Draft]] = {}
-    updates: dict[str, Update] = {}
-    makers = recorders(federation, drafts)
-    clients: dict[str, asyncio.Task[Ended]] = {}
-
-    def watch(name: str) -> Callable[[int, Update], None]:
-        def made(round: int, update: Update) -> None:
-            updates[name] = update
-            if name == dies:
-                loop.call_soon_threadsafe(clients[name].cancel)
-
-        return made
-
-    server = await federation.serve(rounds=1)
-    for name in federation.clients:
-        clients[name] = federation.join(name, make=makers[name], on_update=watch(name))
-    if dies:
-        async with asyncio.timeout(federation.seconds):
-            with pytest.raises(asyncio.CancelledError):
-                await clients[dies]
-        del clients[dies]
-    ended = await federation.all_of(server, *clients.values())
-    assert [end.code for end in ended] == [None] * len(ended)
-    return drafts, updates
-
-
-@pytest.mark.parametrize("dies", ["", "client-4"])
-@pytest.mark.asyncio
-async def test_no_coordinate_is_summed_with_fewer_contributors(protected: Callable[..., Any], dies: str) -> None:
-    """A tolerated client is lost after it was counted, and still no sum is that of one client alone."""
-    federation = protected(scheme="binary-weights", enforce="clients", min_contributors=2)
-    before = federation.keeper.flat.copy()
-    drafts, updates = await counted_round(federation, dies=dies)
-    ((done, total),) = federation.rounds
-    survivors = [name for name in federation.clients if name != dies]
-    assert list(done.survivors) == survivors
-
-    # The reference: all four were counted, one of four (dropout = 0.33) may be lost, so three are asked for.
-    wanted = {name: drafts[name][0].protected.multipliers > 0 for name in federation.clients}
-    allowed = np.sum([*wanted.values()], axis=0) >= 2 + 1
-    assert 0.2 < allowed.mean() < 0.45, "5 in 16 are"
-    expected = np.sum([wanted[name] & allowed for name in survivors], axis=0)
-    assert np.array_equal(total.weights, expected)
-    assert total.weights[total.weights > 0].min() >= 2
-    sums = np.sum([drafts[name][0].values * (wanted[name] & allowed) for name in survivors], axis=0, dtype=np.float64)
-    assert not [name for name in survivors if updates[name].clipped]
-    assert np.abs(total.values - sums).max() <= federation.configuration.packing().error_bound(4)
-    mean = np.divide(sums, expected, out=np.zeros_like(sums), where=expected > 0)
-    moved = federation.keeper.flat - before
-    # Two contributors are the worst case of the mean; then a model below 2 is rounded to float32.
-    assert np.abs(moved - mean).max() <= federation.configuration.packing().error_bound(4) / 2 + 2 * 2.0**-24
-    assert np.array_equal(moved != 0, allowed) or not moved[~allowed].any()
-
-
-@pytest.mark.asyncio
-async def test_what_counting_first_costs(protected: Callable[..., Any]) -> None:
-    """What a client sends and receives more than with enforce = "server", by its event log: less than half a byte for
-    a coordinate each way, where the update takes four, and a few messages whose size is not that of the model."""
-
-    async def traffic(enforce: str) -> tuple[Any, int, int]:
-        federation = protected(scheme="binary-weights", enforce=enforce, min_contributors=2)
-        await counted_round(federation)
-        said = [
-            fields
-            for fields in federation.fields("client-1", "traffic")
-            if fields["phase"] in ("TRAIN", "MASKED_INPUT")
-        ]
-        return federation, sum(fields["sent"] for fields in said), sum(fields["received"] for fields in said)
-
-    _, sent_without, received_without = await traffic("server")
-    federation, sent, received = await traffic("clients")
-    size = federation.keeper.layout.size
-    # Three bits count four clients, so that a word of eight bytes holds 21 coordinates; the limits are a bitmap.
-    words, limits = 8 * -(-size // 21), -(-size // 8)
-    assert words < 0.4 * size
-    assert words < sent - sent_without < words + 300
-    assert limits < received - received_without < limits + 1500
-
-
 @pytest.mark.asyncio
 async def test_coordinated_weights_leave_no_coordinate_to_few(protected: Callable[..., Any]) -> None:
     """A tolerated client is lost after all have drawn their weights under the group key."""
     federation = protected(scheme="coordinated-binary-weights", min_contributors=2)
-    before = federation.keeper.flat.copy()
-    drafts, _ = await counted_round(federation, dies="client-4")
+    before, loop = federation.keeper.flat.copy(), asyncio.get_running_loop()
+    drafts: dict[str, list[Draft]] = {}
+    makers = recorders(federation, drafts)
+    server = await federation.serve(rounds=1)
+    *others, last = federation.clients
+    stays = [federation.join(name, make=makers[name]) for name in others]
+    dies = federation.join(
+        last, make=makers[last], on_update=lambda round, update: loop.call_soon_threadsafe(dies.cancel)
+    )
+    async with asyncio.timeout(federation.seconds):
+        with pytest.raises(asyncio.CancelledError):
+            await dies
+    ended = await federation.all_of(server, *stays)
+    assert [end.code for end in ended] == [None] * len(ended)
     ((done, total),) = federation.rounds
-    assert list(done.survivors) == list(federation.clients[:3])
+    assert list(done.survivors) == others
     drawn = np.array([drafts[name][0].protected.multipliers for name in federation.clients])
     assert set(np.unique(drawn.sum(axis=0))) == {0, 3, 4}
     assert np.array_equal(total.weights, drawn[:3].sum(axis=0))

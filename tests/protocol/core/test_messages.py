@@ -22,9 +22,9 @@ COUNTING_HEX = "c420" + COUNTING.hex()
 GOLDEN: list[tuple[msgspec.Struct, str]] = [
     (
         Envelope(
-            version=2, type="hello", session=COUNTING, round=0, sender="client-1", sequence=200, link=3, received=9
+            version=5, type="hello", session=COUNTING, round=0, sender="client-1", sequence=200, link=3, received=9
         ),
-        "88 a776657273696f6e 02 a474797065 a568656c6c6f a773657373696f6e "
+        "88 a776657273696f6e 05 a474797065 a568656c6c6f a773657373696f6e "
         + COUNTING_HEX
         + "a5726f756e64 00 a673656e646572 a8636c69656e742d31 a873657175656e6365 ccc8 a46c696e6b 03 "
         + "a87265636569766564 09",
@@ -57,7 +57,7 @@ TYPES = {
     "SESSION": "hello welcome resume end-round new-roster finish abort key-commit peer-key-commits key-contribution"
     " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint start-key end-key"
     " reencrypt-model keyed-model",
-    "TRAIN": "start-round fetch chunk start-second-stage",
+    "TRAIN": "start-round fetch chunk",
     "ADVERTISE_KEYS": "advertise-keys",
     "SHARE_KEYS": "peer-keys share-keys",
     "MASKED_INPUT": "peer-shares masked-input fetch-vector vector-chunk",

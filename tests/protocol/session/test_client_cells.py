@@ -1,7 +1,6 @@
 """Every message in every state of the client of a federation, against a table written down here."""
 
 from collections.abc import Callable
-from typing import Any
 
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode, encode_structure
@@ -17,13 +16,11 @@ from tacit.protocol.session.messages import (
     Finish,
     NewRoster,
     StartRound,
-    StartSecondStage,
     Welcome,
 )
 from tacit.protocol.session.rounds import Accepted, RoundOver, Train
 from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
-from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 from tests.cases import cases
@@ -37,9 +34,6 @@ HELD_BACK = {
     "training": "",
     "training-with-a-key": "",
     "aggregating": "peer-keys",
-    "second-stage": "start-second-stage",
-    "second-stage-fetching": "chunk",
-    "second-stage-limiting": "chunk",
     "round-unmasked": "end-round",
     "ended": "",
 }
@@ -47,20 +41,12 @@ HELD_BACK = {
 
 
 def federation_in(situation: str) -> MemoryFederation:
-    changes: dict[str, Any] = {"group_key": situation.endswith("key")}
-    if situation.startswith("second-stage"):
-        weights = {"form": WeightForm.COORDINATE, "max_weight": 1, "min_contributors": 2, "enforce": "clients"}
-        changes |= weights
-    federation = MemoryFederation(small_configuration(3, **changes), 3)
+    federation = MemoryFederation(small_configuration(3, group_key=situation.endswith("key")), 3)
     blocked = HELD_BACK[situation]
     reached: list[Parcel] = []
 
-    def stage_two() -> bool:
-        return any(parcel.packet.kind is StartSecondStage for parcel in federation.log)
-
     def hold(parcel: Parcel) -> list[Parcel]:
-        here = blocked == parcel.packet.kind.TYPE and (not situation.startswith("second-stage-") or stage_two())
-        if parcel.receiver == CLIENT and (reached or here):
+        if parcel.receiver == CLIENT and (reached or blocked == parcel.packet.kind.TYPE):
             reached.append(parcel)
             return []
         return [parcel]
@@ -86,9 +72,6 @@ def federation_in(situation: str) -> MemoryFederation:
     federation.advance()
     if situation == "ended":
         federation.emit(CLIENT, federation.clients[CLIENT].give_up("the disk is full", federation.now))
-    if situation == "second-stage-limiting":  # The chunk arrives, and what is asked of the shell is not done.
-        federation.log.append(reached[0])
-        federation.clients[CLIENT].feed(reached[0].frames, federation.now)
     federation.idle = {CLIENT}
     federation.outputs.clear()
     return federation
@@ -132,12 +115,6 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     "training": ("aborts UNEXPECTED", {FetchVector: "aborts VECTOR", **SAME_IN_EVERY_ROUND}),
     "training-with-a-key": ("aborts UNEXPECTED", {FetchVector: "aborts VECTOR", **SAME_IN_EVERY_ROUND}),
     "aggregating": ("aborts UNEXPECTED", {PeerKeys: "aborts MEMBERS", **SAME_IN_EVERY_ROUND}),
-    "second-stage": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, StartSecondStage: "aborts MEMBERS"}),
-    "second-stage-fetching": (
-        "aborts UNEXPECTED",
-        {**SAME_IN_EVERY_ROUND, PeerKeys: "aborts MEMBERS", Chunk: "aborts MODEL"},
-    ),
-    "second-stage-limiting": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, PeerKeys: "aborts MEMBERS"}),
     "round-unmasked": (
         "aborts UNEXPECTED",
         {
@@ -151,7 +128,6 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
                     Survivors,
                     UnmaskRequest,
                     Chunk,
-                    StartSecondStage,
                     Abort,
                 ),
                 "ignored",

@@ -1,6 +1,6 @@
 """Rounds from a model that a round has had before: after an abort, a spoiled sum, a crash, or one that moved nothing.
 
-Keys are fresh in every round, so a repeated round repeats no mask; a client enters every stage of a round once.
+Keys are fresh in every round, so a repeated round repeats no mask; a client enters every round once.
 """
 
 from collections.abc import Callable
@@ -14,22 +14,17 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, StartRound
-from tacit.protocol.session.rounds import Limit, RoundDone, RoundOver, Train
+from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest
-from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
 from tests.cases import cases
 
-COUNTED: dict[str, Any] = {
-    "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12, "min_contributors": 2, "enforce": "clients",
-}  # fmt: skip
 CELLS: dict[str, dict[str, Any]] = {
     "active": {},
     "semi-honest": {"mode": "semi-honest"},
     "no secure sum": {"mode": "none"},
-    "two stages": COUNTED,
     "group key": {"group_key": True},
 }
 SECURE = [name for name in CELLS if name != "no secure sum"]
@@ -42,26 +37,14 @@ class LearningFederation(MemoryFederation):
 
     spoilers: tuple[str, ...] = ()
     spoiled_rounds = 1
-    spoiled_counts = False
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
         words, packing = super().draw(name, round), self.configuration.packing()
-        if self.configuration.enforce == "clients" or self._spoils(name, round):
+        if name in self.spoilers and round <= self.spoiled_rounds:
             return words
-        weights = np.ones(packing.values_length, int) if packing.form is WeightForm.COORDINATE else 1
-        encoded = packing.encode(np.zeros(packing.values_length), weights, {}, np.random.default_rng(0))
+        encoded = packing.encode(np.zeros(packing.values_length), 1, {}, np.random.default_rng(0))
         self.vectors[name, round] = encoded.words
         return encoded.words
-
-    def train(self, name: str, round: int) -> npt.NDArray[Any]:
-        counts = super().train(name, round)
-        if not (self.spoiled_counts and self._spoils(name, round)):
-            return counts
-        return np.frombuffer(self.streams.of(f"{name} counts")(counts.nbytes), counts.dtype)
-
-    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
-        words = super().limited(name, limit)
-        return super().draw(name, limit.round) if self._spoils(name, limit.round) else words
 
     def apply(self, done: RoundDone) -> str:
         try:
@@ -70,22 +53,17 @@ class LearningFederation(MemoryFederation):
             return str(error)
         return super().apply(done)
 
-    def _spoils(self, name: str, round: int) -> bool:
-        return name in self.spoilers and round <= self.spoiled_rounds
-
 
 def federation(cell: str, *, rounds: int = 2) -> LearningFederation:
     return LearningFederation(small_configuration(5, **CELLS[cell]), 5, rounds=rounds)
 
 
 def check_entered_once(one: MemoryFederation) -> None:
-    """Every journal has every stage that its client entered, each once."""
-    stages = 2 if one.configuration.enforce == "clients" else 1
+    """Every journal has every round that its client entered, each once."""
     for name, journal in one.journals.items():
-        places = [(entry.session, entry.round, entry.stage) for entry in journal]
+        places = [(entry.session, entry.round) for entry in journal]
         assert places, name
         assert len(places) == len(set(places)), name
-        assert {stage for _, _, stage in places} <= set(range(1, stages + 1)), name
 
 
 def check_whole(one: MemoryFederation, done: RoundDone, *members: str) -> None:
@@ -122,18 +100,6 @@ def test_a_spoiled_last_round_is_told_to_all_before_the_end(cell: str) -> None:
     one.run()
     assert [over.code for over in one.outcome(RoundOver)] == [Code.VECTOR] * 5
     assert {ended.code for ended in one.outcome(Ended)} == {None}
-
-
-def test_random_counts_end_the_round_for_all_and_the_run_goes_on() -> None:
-    one = federation("two stages")
-    one.spoilers, one.spoiled_counts = (CHEAT,), True
-    one.run()
-    first, second = one.outcome(RoundDone)
-    assert (first.code, first.total) == (Code.VECTOR, None)
-    check_whole(one, second)
-    for name in one.roster.clients:
-        assert [over.code for over in one.outcome(RoundOver, name)] == [Code.VECTOR, None]
-    check_entered_once(one)
 
 
 @cases("cell", SECURE)
@@ -222,7 +188,7 @@ def test_an_aborted_round_is_repeated_by_those_who_are_left(cell: str) -> None:
     assert {train.model for train in one.outcome(Train)} == {model}
 
 
-@cases("cell", ["active", "two stages", "group key"])
+@cases("cell", ["active", "group key"])
 def test_two_of_five_are_lost_while_the_sum_is_opened(cell: str) -> None:
     """Three have sent shares that open it, four are needed: the three of them go on from the same model."""
     one = federation(cell)

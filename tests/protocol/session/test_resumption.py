@@ -16,7 +16,6 @@ from tacit.protocol.session.messages import Finish, Hello, Welcome
 from tacit.protocol.session.presence import HELLOS
 from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
-from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import GRACE, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
 from tests.cases import cases
@@ -25,7 +24,6 @@ CLIENT, CLIENTS, AWAY = "client-0", 4, 5.0
 KINDS: dict[str, dict[str, Any]] = {
     "active": {},
     "encrypted": {"group_key": True, "encrypted": True},
-    "two stages": {"form": WeightForm.COORDINATE, "enforce": "clients", "min_contributors": 1},
     "chunks": {"parameters": 300_000},
     "plain chunks": {"parameters": 300_000, "mode": "none"},
 }

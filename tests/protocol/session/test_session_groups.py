@@ -15,9 +15,8 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.messages import StartKey
 from tacit.protocol.session.groups import group_hash, journalled_group
-from tacit.protocol.session.messages import StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, RoundOver, agree
-from tacit.protocol.sum.counting import spare
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -25,7 +24,7 @@ from tacit.simulate.world.network import Parcel, altered
 from tests.cases import cases
 
 PAIRS = (1, 1, 2, 2, 3, 3)
-STAGES = {"enforce": "clients", "min_contributors": 2, "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12}
+BINARY = {"min_contributors": 2, "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12}
 
 
 def federation(groups: Sequence[int] = PAIRS, *, rounds: int = 1, **changes: Any) -> MemoryFederation:
@@ -53,7 +52,7 @@ def regrouped(roster: Roster, groups: Sequence[int]) -> Roster:
     return Roster(tuple(replace(member, group=numbers.get(member.name, 0)) for member in roster.members))
 
 
-@cases("changes", [{}, {"mode": "semi-honest"}, STAGES, {"group_key": True}])
+@cases("changes", [{}, {"mode": "semi-honest"}, {"group_key": True}])
 def test_rounds_of_all_groups(changes: dict[str, Any]) -> None:
     one = federation(rounds=2, **changes).run()
     check_sums(one, one.roster.clients, one.roster.clients)
@@ -132,11 +131,10 @@ CUT = [(0, 1, 2, 4, 5), (0, 2, 3, 4, 5), (0, 1, 2, 3, 4)]
 
 
 @cases("cohort", CUT)
-@cases("kind", [StartRound, StartSecondStage, StartKey])
+@cases("kind", [StartRound, StartKey])
 def test_a_cohort_that_cuts_a_group_is_refused(kind: Any, cohort: tuple[int, ...]) -> None:
     """By whoever is told so; an honest round follows where the session goes on."""
-    changes = STAGES if kind is StartSecondStage else {"group_key": kind is StartKey}
-    one = federation(rounds=2, **changes)
+    one = federation(rounds=2, group_key=kind is StartKey)
     field = "members" if kind is StartKey else "cohort"
     lies: list[str] = []
 
@@ -158,23 +156,6 @@ def test_a_cohort_that_cuts_a_group_is_refused(kind: Any, cohort: tuple[int, ...
     (first, second) = one.outcome(RoundOver, "client-0")
     assert (first.code, "of a group" in first.detail, second.code) == (Code.MEMBERS, True, None)
     check_sums(one, names(2, 3, 4, 5), one.roster.clients)
-
-
-def test_stage_two_takes_the_groups_of_which_nobody_was_lost_in_stage_one() -> None:
-    one = federation(**STAGES)
-    seen: list[Parcel] = []
-
-    def hook(parcel: Parcel) -> list[Parcel]:
-        if (parcel.sender, parcel.packet.kind) == ("client-4", MaskedInput) and not seen:
-            seen.append(parcel)
-            one.kill("client-4")
-            one.server.link_lost("client-4", one.now)
-        return [parcel] if parcel.sender != "client-4" or not seen else []
-
-    one.hook = hook
-    one.run()
-    check_sums(one, names(0, 1, 2, 3))
-    assert one.outcome(RoundOver, "client-5")[0].code is None
 
 
 @cases(
@@ -234,13 +215,13 @@ def test_a_group_too_small_for_what_may_collude_is_refused_by_every_client() -> 
 
 @cases(("clients", "dropout"), [(6, 0.34), (12, 0.5), (24, 0.4)])
 @cases("mode", ["active", "semi-honest"])
-def test_what_may_be_missing_from_a_sum_is_what_counts_and_coordinated_weights_spare(
+def test_what_may_be_missing_from_a_sum_is_what_coordinated_weights_spare(
     mode: Any, clients: int, dropout: float
 ) -> None:
     """Whole groups are missing from it: so every party's fewest survivors leave no more than that, in every graph."""
     groups = [1 + 3 * number // clients for number in range(clients)]
     for graph in ("complete", "auto"):
-        one = federation(groups, mode=mode, dropout=dropout, graph=graph, **STAGES)
+        one = federation(groups, mode=mode, dropout=dropout, graph=graph, **BINARY)
         made = agree(
             session=bytes(32),
             round=1,
@@ -250,7 +231,8 @@ def test_what_may_be_missing_from_a_sum_is_what_counts_and_coordinated_weights_s
             model=bytes(32),
             fewest_survivors=3,
         )
-        assert clients - made.fewest_summed == spare(one.configuration, clients) == int(dropout * clients)
+        spared = clients - one.configuration.fewest_survivors(clients)
+        assert clients - made.fewest_summed == spared == int(dropout * clients)
 
 
 def restarted(one: MemoryFederation, groups: Sequence[int]) -> MemoryFederation:
@@ -319,7 +301,7 @@ def test_a_group_is_who_is_in_it_by_their_keys() -> None:
     assert group_hash(regrouped(one.roster, (0,) * 6), "client-0") == b""
 
 
-ENTRY = JournalEntry(session=bytes(32), round=1, stage=1)
+ENTRY = JournalEntry(session=bytes(32), round=1)
 
 
 @cases(

@@ -5,12 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
-from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.sum.configuration import Configuration, Mode, Policy
+from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import small_configuration
@@ -176,20 +173,6 @@ def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: b
             policy.check_cohort(configuration, 4)
 
 
-@cases("form", WeightForm)
-@cases("mode", ["active", "semi-honest", "none"])
-def test_zeros_are_skipped_where_the_server_sees_whole_tensors_missing_anyway(mode: Mode, form: WeightForm) -> None:
-    """No server talks a client into it elsewhere: such a configuration is malformed."""
-    plain = small_configuration(5, mode=mode, form=form)
-    encoded = encode_structure(plain).replace(b"\xaaskip_zeros\xc2", b"\xaaskip_zeros\xc3")
-    if mode == "none" and form is WeightForm.TENSOR:
-        assert decode_structure(encoded, Configuration, limit=BODY_LIMIT) == structs.replace(plain, skip_zeros=True)
-        return
-    with pytest.raises(RemoteProtocolError, match="without secure aggregation and with weights of tensors only") as got:
-        decode_structure(encoded, Configuration, limit=BODY_LIMIT)
-    assert got.value.code is Code.MALFORMED
-
-
 def test_who_must_survive_follows_the_fraction() -> None:
     configuration = small_configuration(100, corrupt=0.29, dropout=0.29)
     assert (configuration.fewest_survivors(100), configuration.fewest_survivors(3)) == (71, 3)
@@ -212,10 +195,10 @@ def test_the_hash_depends_on_every_field() -> None:
         "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
         "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
-        9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients", "enforce": "clients",
+        9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients",
         "encrypted": True,
     }  # fmt: skip
-    assert {*other, "skip_zeros", "single_vectors"} == set(Configuration.__struct_fields__)
+    assert {*other, "single_vectors"} == set(Configuration.__struct_fields__)
     base = {"form": WeightForm.COORDINATE, "min_contributors": 1}
     keyed = base | {"group_key": True}
     assert (
@@ -225,6 +208,5 @@ def test_the_hash_depends_on_every_field() -> None:
     hashes = {small_configuration(5, **(base | {field: value})).hash() for field, value in other.items()}
     assert len(hashes | {small_configuration(5, **base).hash()}) == len(other) + 1
     plain = {"form": WeightForm.TENSOR, "mode": "none"}
-    for field in ("skip_zeros", "single_vectors"):
-        assert small_configuration(5, **plain).hash() != small_configuration(5, **plain, **{field: True}).hash()
+    assert small_configuration(5, **plain).hash() != small_configuration(5, **plain, single_vectors=True).hash()
     assert small_configuration(5).hash() == small_configuration(5).hash()

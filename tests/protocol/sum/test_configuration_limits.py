@@ -7,7 +7,6 @@ import pytest
 
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.graph import GraphParameters
-from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import small_configuration
 from tests.cases import cases
 
@@ -86,12 +85,10 @@ def test_defaults() -> None:
     assert small_configuration(5) == small_configuration(
         5,
         min_contributors=0,
-        enforce="server",
         group_key=False,
         rekey_every=0,
         encrypted=False,
         initial_model="server",
-        skip_zeros=False,
         single_vectors=False,
     )
 
@@ -100,12 +97,8 @@ def test_defaults() -> None:
     ("changes", "text"),
     [
         ({"encrypted": True}, "an encrypted model needs a group key"),
-        ({"enforce": "clients"}, "clients can enforce min_contributors"),
-        ({"enforce": "clients", "form": WeightForm.COORDINATE, "mode": "none"}, "clients can enforce min_contributors"),
         ({"single_vectors": True}, "which secure aggregation hides from it"),
         ({"single_vectors": True, "mode": "semi-honest"}, "which secure aggregation hides from it"),
-        ({"skip_zeros": True, "form": WeightForm.TENSOR}, "zeros can be skipped without secure aggregation"),
-        ({"skip_zeros": True, "mode": "none"}, "zeros can be skipped without secure aggregation"),
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], text: str) -> None:

@@ -45,14 +45,6 @@ def plain_sum(clients: int, *, length: int = LENGTH, ring_bits: int = 32, fewest
     return memory_sum(clients, active=False, secure=False, length=length, ring_bits=ring_bits, fewest_survivors=fewest)
 
 
-def skipping_sum(clients: int, *, length: int, ring_bits: int = 32) -> MemorySum:
-    """A sum whose vectors travel without their zeros; every other block of 64 words, and all of c0, is zero."""
-    run = memory_sum(clients, active=False, secure=False, skip_zeros=True, length=length, ring_bits=ring_bits)
-    for name, vector in run.vectors.items():
-        vector[(np.arange(length) // 64 % 2 == 1) | (name == "c0")] = 0
-    return run
-
-
 def let_time_pass(run: MemorySum, seconds: float) -> None:
     run.now += seconds
     run.emit("server", run.server.expire(run.now))
@@ -77,26 +69,6 @@ def test_the_server_gets_the_very_words_and_their_sum(
     assert {client.state for client in run.clients.values()} == {ClientState.DONE}
     assert not any(isinstance(value, np.ndarray) for client in run.clients.values() for value in vars(client).values())
     assert {machine.deadline for machine in (run.server, *run.clients.values())} == {None}
-
-
-@cases("length", [0, 1, 64, 511, 512, 513, 7 * 512 + 70])
-@cases("ring_bits", [8, 20, 32, 64])
-def test_blocks_of_zeros_stay_out_of_the_messages(
-    ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunks of 512 words, as many as fit a frame with their byte of the bitmap."""
-    wire = -(-ring_bits // 8)
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 1 + 512 * wire + 511 * wire)
-    run = skipping_sum(3, length=length, ring_bits=ring_bits)
-    assert run.agreement.chunks == max(1, -(-length // 512))
-    run.run()
-    assert summed(run).survivors == ("c0", "c1", "c2")
-    for name, vector in run.vectors.items():
-        chunks = [delivery.payload for delivery in run.log if delivery.sender == name and delivery.payload is not None]
-        assert len(chunks) == run.agreement.chunks
-        words = sum(len(vector[at : at + 64]) for at in range(0, length, 64) if vector[at : at + 64].any())
-        assert sum(map(len, chunks)) == -(-length // 512) + words * wire
-        assert name != "c0" or words == 0
 
 
 def test_the_client_of_a_secure_sum_does_not_send_its_vector_plain() -> None:
@@ -153,60 +125,6 @@ def test_who_sends_something_wrong_is_excluded_and_named(
     (told,) = [delivery for delivery in run.log if delivery.kind == "abort" and delivery.sender == "server"]
     assert isinstance(told.message, Abort)
     assert (told.receiver, told.message.code, told.message.culprit) == ("c1", code, "c1")
-
-
-FILLED = b"\x01" + bytes(3 * 64 - 1)
-"""A block of words of 20 bits, not all of them zero."""
-BAD_BLOCKS: dict[str, tuple[Frame | None, str]] = {
-    # The second chunk of three has 512 words in eight blocks; the payload in its place.
-    "no frame": (None, "0 bytes are no bitmap of 8 blocks"),
-    "no bitmap": (b"", "0 bytes are no bitmap of 8 blocks"),
-    "words that are missing": (b"\x03" + FILLED, "193 bytes, where the bitmap says 385"),
-    "words without a bit": (b"\x01" + FILLED + FILLED, "385 bytes, where the bitmap says 193"),
-    "half a word more": (b"\x01" + FILLED + b"\x00", "194 bytes, where the bitmap says 193"),
-    "a block of zeros": (b"\x81" + FILLED + bytes(3 * 64), "block 7 is said to hold something, and is zero"),
-    "all words as they are": (bytes(3 * 512), "1536 bytes, where the bitmap says 1"),
-    "a word outside the ring": (b"\x80" + b"\xff" * 3 * 64, "element 0 is 16777215, not below 2^20"),
-}
-
-
-@cases("bad", BAD_BLOCKS)
-def test_who_skips_zeros_in_another_form_is_excluded_and_named(
-    bad: str, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    payload, complaint = BAD_BLOCKS[bad]
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 1 + 3 * 512)
-    run = skipping_sum(4, length=2 * 512 + 70, ring_bits=20)
-
-    def hook(delivery: Delivery) -> list[Delivery]:
-        if (delivery.sender, delivery.message) != ("c1", VectorChunk(chunk=1)):
-            return [delivery]
-        return [replace(delivery, payload=payload)]
-
-    run.hook = hook
-    run.run()
-    assert summed(run).survivors == ("c0", "c2", "c3")
-    (drop,) = run.server.drops
-    assert (drop.member, drop.code) == ("c1", Code.VECTOR)
-    assert drop.detail == f"chunk 1 of the vector: {complaint}"
-    (told,) = [delivery for delivery in run.log if delivery.kind == "abort" and delivery.sender == "server"]
-    assert isinstance(told.message, Abort)
-    assert (told.receiver, told.message.code, told.message.culprit) == ("c1", Code.VECTOR, "c1")
-
-
-def test_a_bitmap_of_more_blocks_than_a_short_vector_has_is_refused(
-    summed: ExactSum, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A vector of one chunk: five words are one block, and seven bits of the bitmap are nobody's."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 1 + 4 * 512)
-    run = skipping_sum(3, length=5)
-    run.hook = lambda delivery: [
-        replace(delivery, payload=b"\x02" + bytes(20)) if delivery.sender == "c1" else delivery
-    ]
-    run.run()
-    assert summed(run).survivors == ("c0", "c2")
-    assert [(drop.member, drop.code) for drop in run.server.drops] == [("c1", Code.VECTOR)]
-    assert run.server.drops[0].detail == "chunk 0 of the vector: the bitmap speaks of more than 1 blocks"
 
 
 @cases("noticed", [True, False])

@@ -31,8 +31,8 @@ from tacit.protocol.group_key.messages import (
     KeyedModel,
 )
 from tacit.protocol.group_key.tables import KEEPER_TABLE, RELAY_TABLE
-from tacit.protocol.session.messages import MESSAGES, EndRound, Hello, StartSecondStage
-from tacit.protocol.session.rounds import Limit, RoundDone
+from tacit.protocol.session.messages import MESSAGES, EndRound, Hello
+from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import (
@@ -97,14 +97,6 @@ class MeasuredFederation(MemoryFederation):
         super().__init__(configuration, clients, rounds=rounds)
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
-        return np.empty(0) if self.configuration.enforce == "clients" else self.measure(name, round, None)
-
-    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
-        allowed = np.unpackbits(np.frombuffer(limit.limits, np.uint8), count=sum(self.configuration.tensor_sizes))
-        return self.measure(name, limit.round, self.wanted[name, limit.round] & allowed.astype(bool))
-
-    def measure(self, name: str, round: int, weights: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
-        """weights: of the coordinates; None for the number of samples as the weight of all."""
         generator = np.random.default_rng([self.generation, round, *name.encode()])
         packing = self.configuration.packing()
         samples = int(generator.integers(1, 100, endpoint=True))
@@ -112,9 +104,10 @@ class MeasuredFederation(MemoryFederation):
             metric: int(generator.integers(0, 1 << METRIC_BITS)) for metric in METRICS if metric != "samples"
         }
         values = generator.uniform(-1, 1, packing.values_length).astype(np.float32) * np.float32(self.generation)
-        if weights is not None:
-            values *= weights
-        given = samples if weights is None else weights
+        given: Any = samples
+        if packing.form is WeightForm.COORDINATE:
+            given = generator.integers(0, 2, packing.values_length).astype(bool)
+            values *= given
         words = packing.encode(values, given, self.metrics[name, round], generator).words
         self.vectors[name, round] = words
         return words
@@ -122,9 +115,9 @@ class MeasuredFederation(MemoryFederation):
 
 KEYED: dict[str, Any] = {
     "encrypted": True, "form": WeightForm.COORDINATE, "max_weight": 1,
-    "min_contributors": 2, "enforce": "clients", "group_key": True, "rekey_every": 1, "initial_model": "clients",
+    "min_contributors": 2, "group_key": True, "rekey_every": 1, "initial_model": "clients",
 }  # fmt: skip
-"""A group key for each round, and rounds in two stages."""
+"""A group key for each round, and weights of coordinates."""
 
 
 def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> MeasuredFederation:
@@ -136,8 +129,7 @@ def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> Meas
     late: dict[str, list[Parcel]] = {name: [] for name in one.roster.clients[:3]}
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        counting = bool(changes) and not any(sent.packet.kind is StartSecondStage for sent in one.log)
-        first = one.server.round == 1 and not counting
+        first = one.server.round == 1
         if parcel.sender in late and first and (parcel.packet.kind is MaskedInput or late[parcel.sender]):
             late[parcel.sender].append(parcel)
             return []
@@ -172,7 +164,7 @@ def test_every_field_that_a_client_can_send_is_known() -> None:
         ("active", 10, {}), ("active", PARAMETERS, {}), ("semi-honest", 10, {}), ("semi-honest", PARAMETERS, {}),
         ("active", 10, KEYED),
     ],
-    ids=["active", "active, several chunks", "semi-honest", "semi-honest, several chunks", "keyed, in two stages"],
+    ids=["active", "active, several chunks", "semi-honest", "semi-honest, several chunks", "keyed"],
 )  # fmt: skip
 def test_nothing_but_the_masked_vector_depends_on_the_training(
     mode: str, parameters: int, changes: dict[str, Any]
@@ -189,8 +181,9 @@ def test_nothing_but_the_masked_vector_depends_on_the_training(
         packet = mine.packet
         seen.add(packet.kind)
         assert (mine.sender, mine.frames[:2]) == (yours.sender, yours.frames[:2])
-        # Counts do not depend on it, nor the model that is encrypted; what else is masked does.
-        if packet.payload is not None and (not changes or mine.frames != yours.frames):
+        if packet.kind is Chunk:
+            assert mine.frames == yours.frames, "the model that is encrypted does not depend on it"
+        elif packet.payload is not None:
             assert yours.packet.payload is not None
             difference = ring.unpack(yours.packet.payload) - ring.unpack(packet.payload)
             masked[mine.sender, packet.envelope.round].append(difference)

@@ -19,11 +19,11 @@ JOURNAL, MODEL = Path("/journal/own.jsonl"), Path("/run/model.safetensors")
 LAYOUT = Layout((LayoutEntry("w", (2,)),))
 
 
-def entry(round: int, stage: int = 1) -> JournalEntry:
-    return JournalEntry(session=b"s", round=round, stage=stage)
+def entry(round: int) -> JournalEntry:
+    return JournalEntry(session=b"s", round=round)
 
 
-ENTRIES = [entry(1), entry(1, 2), entry(2), entry(2, 2)]
+ENTRIES = [entry(1), entry(2), entry(3), entry(4)]
 
 
 def after_kills(act: Callable[[SimulatedDisk], Any]) -> Iterator[SimulatedDisk]:
