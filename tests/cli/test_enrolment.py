@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,22 +10,30 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.links.roster import read_roster
+from tests.cases import cases
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
 ROLES = {"server": "server", "client-1": "client", "client-2": "client", "client-3": "client"}
 
 
-@pytest.fixture
-def hosts(tmp_path: Path, tacit: Invoke) -> Path:
-    """A folder for each party with its keys, and one where the cards have been gathered."""
-    (tmp_path / "operator").mkdir()
+@pytest.fixture(scope="module")
+def enrolled(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke) -> Path:
+    """A folder for each party with its keys, and one where the cards have been gathered. Tests only read it."""
+    path = tmp_path_factory.mktemp("enrolled")
+    (path / "operator").mkdir()
     for name, role in ROLES.items():
-        (tmp_path / name).mkdir()
-        made = tacit("keys", "new", name, "--role", role, "--out", tmp_path / name)
+        (path / name).mkdir()
+        made = tacit("keys", "new", name, "--role", role, "--out", path / name)
         assert made.exit_code == 0, made.stderr
-        (tmp_path / "operator" / f"{name}.card").write_bytes((tmp_path / name / f"{name}.card").read_bytes())
-    return tmp_path
+        (path / "operator" / f"{name}.card").write_bytes((path / name / f"{name}.card").read_bytes())
+    return path
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, enrolled: Path) -> Path:
+    """A copy."""
+    return Path(shutil.copytree(enrolled, tmp_path / "hosts"))
 
 
 def cards(hosts: Path, *names: str) -> list[Path]:
@@ -174,7 +183,8 @@ WRONG: dict[str, tuple[Callable[[Path, Invoke], Result], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_input_is_one_line(hosts: Path, tacit: Invoke, wrong: str) -> None:
-    attempt, pattern = WRONG[wrong]
-    refused(attempt(hosts, tacit), pattern)
+@cases(("wrong", "attempt", "pattern"), [(wrong, *row) for wrong, row in WRONG.items()])
+def test_wrong_input_is_one_line(
+    enrolled: Path, tmp_path: Path, tacit: Invoke, wrong: str, attempt: Callable[[Path, Invoke], Result], pattern: str
+) -> None:
+    refused(attempt(Path(shutil.copytree(enrolled, tmp_path / wrong)), tacit), pattern)

@@ -8,6 +8,7 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.runs.directory import write_json
+from tests.cases import cases
 
 Invoke = Callable[..., Result]
 
@@ -41,8 +42,8 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize(
+@cases("command", COMMANDS)
+@cases(
     ("file", "reason"),
     [(".", "it is a folder; name a file"), ("nowhere/x.json", "there is no directory nowhere; make it first")],
 )

@@ -12,6 +12,7 @@ import typer
 from click.testing import Result
 
 from tacit.cli.main import app
+from tests.cases import cases
 
 Invoke = Callable[..., Result]
 
@@ -26,7 +27,7 @@ def every(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 COMMANDS = dict(every(typer.main.get_command(app)))
 
 
-@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+@cases("names", COMMANDS)
 def test_help_is_set_in_the_width_that_there_is_and_lacks_no_word(
     tacit: Invoke, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
@@ -43,10 +44,9 @@ def test_help_is_set_in_the_width_that_there_is_and_lacks_no_word(
         assert " ".join(source.split()) in " ".join(" ".join(said).split())
 
 
-@pytest.mark.parametrize(
+@cases(
     "command",
     [["simulate", "--clients", "x"], ["bench", "secagg", "--dimension", "0"], ["keys", "new", "a", "--role", "king"]],
-    ids=" ".join,
 )
 def test_a_wrong_value_of_an_option(tacit: Invoke, command: list[str]) -> None:
     result = tacit(*command)
