@@ -175,8 +175,7 @@ def idle(program: Program[Any]) -> Carried:
             return stop.value
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_block: Transformer, known: bool) -> None:
+def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_block: Transformer) -> None:
     """Every number of the scales at both ends of what is accepted, found by trying; sizes have tests of their own."""
     plain = msgspec.to_builtins(one_block.public, builtin_types=(bytes,))
 
@@ -205,7 +204,7 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_blo
                 for name, shape in layer_shapes(public.sizes).items()
             }
             carried = Carried(torch.ones_like(input_share(public, 1, None)))
-            for stage in stages(public, known=known):
+            for stage in stages(public, known=False):
                 carried = idle(stage.prepared(Party(DATA, take), 1, layers)(carried))
             assert carried.share.shape == (1, public.sizes.classes)
             tried += 1

@@ -57,12 +57,10 @@ def broken(*arguments: Any, **more: Any) -> Any:
 @pytest.mark.parametrize(
     ("party", "event", "fields"),
     [
-        (MODEL_OWNER, "session", {"peer": "alice"}),
         (MODEL_OWNER, "agreed", {"peer": "alice"}),
-        (DEALER, "session", {"owners": [MODEL_OWNER, "alice"]}),
         ("alice", "done", {}),
     ],
-    ids=["at the beginning", "before the weights", "while weights come", "in a pass"],
+    ids=["before the weights", "in a pass"],
 )
 async def test_a_data_owner_that_vanishes_leaves_the_others_alone(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, party: str, event: str, fields: dict[str, Any]

@@ -26,7 +26,8 @@ with pytest.MonkeyPatch.context() as patch:
     from conftest import Transformer
     from in_memory import Pair, Pass, shares
 
-MODELS = ["one_block", "stock_block", "far_block"]
+MODELS = ["one_block", "far_block"]
+"""With polynomials; with the functions themselves, and scores that reach far, which have every place."""
 TOLERANCE = 3e-3
 """Of logits, relative: a block, and both ends."""
 
@@ -124,28 +125,24 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("place", PLACES)
-def test_each_place_by_itself_has_a_pass_refused(model: Transformer, place: str, known: bool) -> None:
+def test_each_place_by_itself_has_a_pass_refused(model: Transformer) -> None:
     found = dict(places(model.fitted))
-    if place not in found:
-        assert place == "sums of half exponentials"
-        return
-    for high in (True, False) if found[place].low else (True,):
-        run = Pass(model.friendly, crossing(model, place, high), model.images[:3], known=known)
-        assert not run.finish()
-        assert run.opened() == 1 << (WORD_BITS - PLACE), (place, high)
+    assert list(found) == PLACES[: len(PLACES) - (model.public.blocks[0].far is None)]
+    for place, checked in found.items():
+        for high in (True, False) if checked.low else (True,):
+            run = Pass(model.friendly, crossing(model, place, high), model.images[:1], known=False)
+            assert not run.finish()
+            assert run.opened() == 1 << (WORD_BITS - PLACE), (place, high)
 
 
 def scaled_inputs(model: Transformer) -> Iterator[torch.Tensor]:
     """Images within the permitted pixels, from none to the largest possible."""
     largest = model.public.embedding.largest * 0.999
     image = model.images[0] / model.images[0].abs().max() * largest
-    for power in range(10):
+    for power in (0, 1, 3, 6):
         yield image * 2.0**-power
     side = torch.arange(model.public.sizes.side)
     yield ((-1.0) ** (side[:, None] + side) * largest)[None]
-    yield torch.full_like(image, largest)
     yield -torch.full_like(image, largest)
     yield image.sign() * largest
 
@@ -174,11 +171,11 @@ def true_logits(model: Transformer, image: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def test_a_checkerboard_gets_the_right_labels_or_none_in_twelve_sessions(model: Transformer) -> None:
+def test_a_checkerboard_gets_the_right_labels_or_none_in_every_session(model: Transformer) -> None:
     side = torch.arange(model.public.sizes.side)
     board = ((-1.0) ** (side[:, None] + side) * model.public.embedding.largest * 0.999)[None]
     verdicts = set()
-    for _ in range(12):
+    for _ in range(4):
         run = Pass(model.friendly, model.fitted, board[None], known=False)
         verdicts.add(run.finish())
         if run.in_range():
@@ -216,8 +213,8 @@ def aligned_images(model: Transformer) -> Iterator[torch.Tensor]:
     block: Any = exact.blocks[0]
     projection: Any = exact.patch_embed.proj
     inverse = torch.linalg.pinv(projection.weight.flatten(1))
-    rows = [folded(block.norm1, block.attn.qkv)[0][index] for index in (0, 8, 16, 24, 32, 47)]
-    rows += [folded(block.norm2, block.mlp.fc1)[0][index] for index in (0, 31)]
+    rows = [folded(block.norm1, block.attn.qkv)[0][index] for index in (0, 24, 47)]
+    rows += [folded(block.norm2, block.mlp.fc1)[0][index] for index in (0,)]
     for row in rows:
         for sign in (1, -1):
             patch = inverse @ (sign * row / row.norm())

@@ -28,6 +28,14 @@ DECLARED = {"embedding": embedding_rounds, "head": head_rounds}
 BLOCK_ERROR = 1e-3
 """What is promised for a block, of the norm of its output."""
 MODELS = ["one_block", "stock_block", "far_block", "student", "stock"]
+CASES = {
+    "one_block": [(False, True), (True, False)],
+    "stock_block": [(False, False)],
+    "far_block": [(False, True)],
+    "student": [(True, True)],
+    "stock": [(False, False)],
+}
+"""Of every model, whether the input is known, and whether images go in groups."""
 
 
 @pytest.fixture(params=MODELS)
@@ -36,13 +44,16 @@ def model(request: pytest.FixtureRequest) -> Transformer:
     return found
 
 
-@pytest.fixture(params=["together", "in groups"])
-def split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, model: Transformer) -> None:
-    """Two images together, and the third one alone; or all of them."""
+@pytest.fixture(params=[(name, *case) for name, cases in CASES.items() for case in cases], ids=str)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Transformer, bool]:
+    """A model, and whether the input is known. In groups are two images together, and the third one alone."""
+    name, known, in_groups = request.param
+    model: Transformer = request.getfixturevalue(name)
     sizes = model.public.sizes
-    if request.param == "in groups":
+    if in_groups:
         one = sizes.tokens * max(sizes.heads * sizes.tokens, sizes.hidden)
         monkeypatch.setattr("tacit.parties.inference.stages.GROUP_WORDS", 3 * one - 1)
+    return model, known
 
 
 def centred(x: torch.Tensor) -> torch.Tensor:
@@ -54,9 +65,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.usefixtures("split")
-def test_logits_are_those_of_the_model_in_the_clear(model: Transformer, known: bool, device: str) -> None:
+def test_logits_are_those_of_the_model_in_the_clear(case: tuple[Transformer, bool], device: str) -> None:
+    model, known = case
     run = Pass(model.friendly, model.fitted, model.images[:IMAGES], known=known, device=device)
     names = [stage.name for stage in run]
     assert names == ["embedding", *(f"block {index}" for index in range(model.public.sizes.blocks)), "head"]
@@ -70,9 +80,8 @@ def test_logits_are_those_of_the_model_in_the_clear(model: Transformer, known: b
     assert not run.shares[MODEL].any()
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.usefixtures("split")
-def test_material_and_rounds_are_what_is_said_beforehand(model: Transformer, known: bool) -> None:
+def test_material_and_rounds_are_what_is_said_beforehand(case: tuple[Transformer, bool]) -> None:
+    model, known = case
     run = Pass(model.friendly, model.fitted, model.images[:IMAGES], known=known)
     rounds = []
     numbers = {name: number for number, name in enumerate(run.layers[DATA])}
