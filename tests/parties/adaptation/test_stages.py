@@ -46,11 +46,22 @@ SIZES: Final = StepSizes(images=IMAGES, tokens=17, width=32, classes=4, adapters
 PROBE: Final = replace(SIZES, adapters=0)
 
 
-@pytest.fixture(scope="module", params=["friendly", "stock"])
-def model(request: pytest.FixtureRequest) -> Transformer:
-    """Of the size of a student, with polynomials, and with the functions themselves."""
-    approximation = STOCK if request.param == "stock" else None
-    return transformer(STUDENT, classes=10, images=digits(), std=0.15, offsets=4.0, approximation=approximation)
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    """Of the size of a student, with polynomials."""
+    return transformer(STUDENT, classes=10, images=digits(), std=0.15, offsets=4.0)
+
+
+@pytest.fixture(scope="module")
+def stock() -> Transformer:
+    """The same with the functions themselves."""
+    return transformer(STUDENT, classes=10, images=digits(), std=0.15, offsets=4.0, approximation=STOCK)
+
+
+@pytest.fixture(params=["model", "stock"])
+def either(request: pytest.FixtureRequest) -> Transformer:
+    found: Transformer = request.getfixturevalue(request.param)
+    return found
 
 
 def example_of(model: Transformer, sizes: StepSizes) -> Example:
@@ -112,8 +123,9 @@ def opened_outputs(model: Transformer, *both: LearningCarried) -> torch.Tensor:
 
 @pytest.mark.parametrize("sizes", [SIZES, PROBE])
 def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
-    model: Transformer, sizes: StepSizes
+    either: Transformer, sizes: StepSizes
 ) -> None:
+    model = either
     given, run = example_of(model, sizes), WholePass(model, model.images[:IMAGES])
     scales = fitted(model, given)
     *_, (before, other), ends = run.run(learning_stages(model.public, sizes, scales), learning(given, run))
@@ -161,8 +173,7 @@ def test_more_images_than_the_bounds_are_for_are_refused(model: Transformer) -> 
         step.requests(IMAGES + 1, {})
 
 
-@pytest.mark.parametrize("results", [LOGITS, Results(labels=2, bits=0)])
-@pytest.mark.parametrize("sizes", [SIZES, PROBE])
+@pytest.mark.parametrize(("sizes", "results"), [(SIZES, Results(labels=2, bits=0)), (PROBE, LOGITS)])
 def test_a_prediction_is_that_in_the_clear_and_costs_what_is_declared(
     model: Transformer, sizes: StepSizes, results: Results
 ) -> None:
