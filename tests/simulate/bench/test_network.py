@@ -10,6 +10,7 @@ from tacit.simulate.bench import network
 from tests.cli.outputs import check_output
 
 
+@pytest.mark.end_to_end
 def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "UPLOAD_PARAMETERS", 800_000)
     file = tmp_path / "figures.json"

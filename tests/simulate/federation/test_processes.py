@@ -80,36 +80,32 @@ async def test_real_preload_gives_every_child_torch_with_one_thread(processes: P
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("target", "end", "text"),
-    [
-        ("exit_with_three", Exit(3, None), "exit code 3"),
-        ("kill_itself", Exit(None, "SIGKILL"), "killed by SIGKILL"),
-    ],
-)
-async def test_a_crash_is_named_after_the_last_words(
-    processes: Processes, targets: Any, target: str, end: Exit, text: str
-) -> None:
-    await processes.start("one", getattr(targets, target))
-    assert await everything(processes) == {"one": [{"last": "words"}, end]}
-    assert str(end) == text
+async def test_a_crash_is_named_after_the_last_words(processes: Processes, targets: Any) -> None:
+    ends = {
+        "exit_with_three": (Exit(3, None), "exit code 3"),
+        "kill_itself": (Exit(None, "SIGKILL"), "killed by SIGKILL"),
+    }
+    for name in ends:
+        await processes.start(name, getattr(targets, name))
+    assert await everything(processes) == {name: [{"last": "words"}, end] for name, (end, _) in ends.items()}
+    assert all(str(end) == text for end, text in ends.values())
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("target", "line", "traceback"),
-    [
-        ("raise_an_error", "RuntimeError: the disk is full", "in raise_an_error"),
-        ("return_something_strange", "TypeError: Encoding objects of type object is unsupported", "in work"),
-    ],
-)
 async def test_an_error_is_one_line_and_its_traceback_is_in_the_log(
-    processes: Processes, targets: Any, tmp_path: Path, target: str, line: str, traceback: str
+    processes: Processes, targets: Any, tmp_path: Path
 ) -> None:
-    await processes.start("one", getattr(targets, target))
-    log = tmp_path / "run" / "one.log"
-    assert await everything(processes) == {"one": [{"failed": line, "log": str(log)}, Exit(1, None)]}
-    assert traceback in log.read_text()
+    errors = {
+        "raise_an_error": ("RuntimeError: the disk is full", "in raise_an_error"),
+        "return_something_strange": ("TypeError: Encoding objects of type object is unsupported", "in work"),
+    }
+    for name in errors:
+        await processes.start(name, getattr(targets, name))
+    said = await everything(processes)
+    for name, (line, traceback) in errors.items():
+        log = tmp_path / "run" / f"{name}.log"
+        assert said[name] == [{"failed": line, "log": str(log)}, Exit(1, None)]
+        assert traceback in log.read_text()
 
 
 @pytest.mark.asyncio
@@ -181,10 +177,10 @@ async def test_stop_with_nothing_running(processes: Processes) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", ["", "../one", ".hidden", "a/b", "a b"])
-async def test_a_name_that_is_no_file_name_is_refused(processes: Processes, targets: Any, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot name a process"):
-        await processes.start(name, targets.echo, word="a")
+async def test_a_name_that_is_no_file_name_is_refused(processes: Processes, targets: Any) -> None:
+    for name in ("", "../one", ".hidden", "a/b", "a b"):
+        with pytest.raises(ValueError, match="cannot name a process"):
+            await processes.start(name, targets.echo, word="a")
 
 
 @pytest.mark.asyncio
@@ -265,14 +261,15 @@ def wait_until_gone(descriptors: list[int]) -> None:
 @pytest.mark.parametrize(
     ("ending", "end", "code"),
     [
-        ("return", None, 0),
-        ("raise", None, 1),
-        ("abandon", None, 0),
-        ("wait", signal_group, 130),
-        ("wait", subprocess.Popen.terminate, -signal.SIGTERM),
-        ("wait", subprocess.Popen.kill, -signal.SIGKILL),
+        pytest.param("return", None, 0, marks=pytest.mark.end_to_end, id="return"),
+        pytest.param("raise", None, 1, marks=pytest.mark.end_to_end, id="exception"),
+        pytest.param("abandon", None, 0, marks=pytest.mark.end_to_end, id="abandoned"),
+        pytest.param("wait", signal_group, 130, id="ctrl-c"),
+        pytest.param(
+            "wait", subprocess.Popen.terminate, -signal.SIGTERM, marks=pytest.mark.end_to_end, id="terminated"
+        ),
+        pytest.param("wait", subprocess.Popen.kill, -signal.SIGKILL, id="killed"),
     ],
-    ids=["return", "exception", "abandoned", "ctrl-c", "terminated", "killed"],
 )
 def test_no_process_outlives_the_supervisor(
     tmp_path: Path, ending: str, end: Callable[[subprocess.Popen[str]], None] | None, code: int
@@ -306,8 +303,10 @@ def test_no_process_outlives_the_supervisor(
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("end", "code"),
-    [(signal_group, 130), (subprocess.Popen.kill, -signal.SIGKILL)],
-    ids=["ctrl-c", "killed"],
+    [
+        pytest.param(signal_group, 130, id="ctrl-c"),
+        pytest.param(subprocess.Popen.kill, -signal.SIGKILL, marks=pytest.mark.end_to_end, id="killed"),
+    ],
 )
 def test_a_supervisor_that_ends_while_the_fork_server_loads(
     tmp_path: Path, end: Callable[[subprocess.Popen[str]], None], code: int
@@ -329,7 +328,9 @@ def test_a_supervisor_that_ends_while_the_fork_server_loads(
     os.close(opener)
 
 
-@pytest.mark.parametrize("handed", [0, 1, 8], ids=["nothing", "a byte", "a part"])
+@pytest.mark.parametrize(
+    "handed", [8, pytest.param(0, marks=pytest.mark.end_to_end), pytest.param(1, marks=pytest.mark.end_to_end)]
+)
 def test_a_supervisor_that_dies_while_it_hands_over_leaves_no_complaint(tmp_path: Path, handed: int) -> None:
     with supervisor(tmp_path, "string", f"die {handed}", "wait_for_ever") as process:
         assert process.communicate(timeout=PATIENCE) == ("", "")

@@ -64,6 +64,7 @@ def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.end_to_end
 def test_all_parties_keep_to_the_cores(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
     cores = frozenset({max(os.sched_getaffinity(0))})
     elsewhere: dict[str, int] = {}
@@ -90,7 +91,14 @@ def killing(victim: str) -> Show:
     return show
 
 
-@pytest.mark.parametrize("victim", [MODEL_OWNER, DEALER, "data-owner-2"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        MODEL_OWNER,
+        pytest.param(DEALER, marks=pytest.mark.end_to_end),
+        pytest.param("data-owner-2", marks=pytest.mark.end_to_end),
+    ],
+)
 def test_who_is_killed_is_named_and_nobody_stays(
     model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor, victim: str
 ) -> None:
@@ -108,6 +116,7 @@ def test_who_is_killed_is_named_and_nobody_stays(
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.end_to_end
 def test_who_could_not_go_on_says_why(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
     weights = {name: weight for name, weight in model[0].weights.items() if name != "0.fc2"}
     with pytest.raises(
