@@ -153,8 +153,11 @@ MUTANTS: dict[str, tuple[Side, Patch, dict[str, str]]] = {
 }  # fmt: skip
 
 
-@cases("mutant", MUTANTS)
-def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+ALWAYS = ("data owner: counts twice", "model owner: any count")
+"""In every run of the tests. All others are exhaustive, because each plays real sessions."""
+
+
+def check_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     side, broken, seen = MUTANTS[mutant]
     folder = tmp_path / mutant
     folder.mkdir()
@@ -162,6 +165,17 @@ def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         patch.setattr(*broken)
         verdicts = AdaptationBench(folder).play(side, *seen)
     assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
+
+
+@cases("mutant", ALWAYS)
+def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    check_caught(tmp_path, monkeypatch, mutant)
+
+
+@pytest.mark.exhaustive
+@cases("mutant", [mutant for mutant in MUTANTS if mutant not in ALWAYS])
+def test_every_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    check_caught(tmp_path, monkeypatch, mutant)
 
 
 def test_a_data_owner_that_comes_to_the_sums_alone_is_waited_for_with_a_deadline(

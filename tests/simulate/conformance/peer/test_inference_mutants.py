@@ -195,8 +195,11 @@ MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
 }  # fmt: skip
 
 
-@cases("mutant", MUTANTS)
-def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+ALWAYS = ("model owner: any amount", "data owner: any terms", "dealer: other keys")
+"""In every run of the tests. All others are exhaustive, because each plays real sessions."""
+
+
+def check_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     side, input, broken, seen = MUTANTS[mutant]
     folder = tmp_path / mutant
     folder.mkdir()
@@ -207,6 +210,18 @@ def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
 
 
+@cases("mutant", ALWAYS)
+def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    check_caught(tmp_path, monkeypatch, mutant)
+
+
+@pytest.mark.exhaustive
+@cases("mutant", [mutant for mutant in MUTANTS if mutant not in ALWAYS])
+def test_every_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    check_caught(tmp_path, monkeypatch, mutant)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("side", ["model-owner", "data-owner"])
 def test_a_session_in_which_nobody_knows_the_input_of_a_block(tmp_path: Path, side: Side) -> None:
     verdicts = InferenceBench(tmp_path, input="shared").play(side, "opening-early")

@@ -156,8 +156,7 @@ CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
 }
 
 
-@cases("mutant", CLIENTS)
-def test_a_broken_client_is_caught(bench: MakeBench, mutant: str) -> None:
+def check_client(bench: MakeBench, mutant: str) -> None:
     machine, policy, seen = CLIENTS[mutant]
     live = bench(4)
     with live.live_client(policy, make_machine=machine):
@@ -166,6 +165,17 @@ def test_a_broken_client_is_caught(bench: MakeBench, mutant: str) -> None:
     assert verdicts["honest"].holds
 
 
+def test_a_client_that_believes_signatures_is_caught(bench: MakeBench) -> None:
+    check_client(bench, "believes signatures")
+
+
+@pytest.mark.exhaustive
+@cases("mutant", [mutant for mutant in CLIENTS if mutant != "believes signatures"])
+def test_every_broken_client_is_caught(bench: MakeBench, mutant: str) -> None:
+    check_client(bench, mutant)
+
+
+@pytest.mark.exhaustive
 def test_masks_that_do_not_fall_away_are_caught(bench: MakeBench) -> None:
     live = bench(4)
     with live.live_client(make_machine=HalfMasked):
@@ -198,8 +208,7 @@ SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
 }
 
 
-@cases("mutant", SERVERS)
-def test_a_broken_server_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+def check_server(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     module, name, replacement, seen = SERVERS[mutant]
     with monkeypatch.context() as patch:
         patch.setattr(module, name, replacement)
@@ -210,6 +219,17 @@ def test_a_broken_server_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyP
     assert verdicts["honest"].holds
 
 
+def test_a_server_that_takes_any_share_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_server(bench, monkeypatch, "takes any share")
+
+
+@pytest.mark.exhaustive
+@cases("mutant", [mutant for mutant in SERVERS if mutant != "takes any share"])
+def test_every_broken_server_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    check_server(bench, monkeypatch, mutant)
+
+
+@pytest.mark.exhaustive
 def test_a_server_that_moves_its_model_elsewhere_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     live = bench(4)
     with live.live_server(step=2.0):
