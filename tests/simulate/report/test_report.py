@@ -242,8 +242,8 @@ def test_of_many_incidents_the_first_are_told(script: Any) -> None:
     assert "3 more incidents are in summary.json and in the tables below." in text
 
 
-def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(eventful: Any, script: Any) -> None:
-    head = Page(make_report(eventful.run).partition("<dl")[0] + "</header></body></html>").text
+def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(markup: str, script: Any) -> None:
+    head = Page(markup.partition("<dl")[0] + "</header></body></html>").text
     assert "client-2 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is in the sum." in head
     assert "client-3 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is not in the" in head
     told = [head.index(text) for text in ("client-3 was lost in round 1", "Round 2 was aborted", "Session 1 stopped")]
@@ -265,17 +265,17 @@ def test_who_was_lost_alike_is_told_together(script: Any) -> None:
     assert "Their updates are not in the sum." in text
 
 
-def test_rounds_where_something_happened_are_open_and_ordinary_ones_are_not(eventful: Any, script: Any) -> None:
-    def opened(run: Any) -> list[tuple[bool, str]]:
-        found = re.findall(r"<details( open)?>\s*<summary>(Round \d+)", make_report(run.run))
+def test_rounds_where_something_happened_are_open_and_ordinary_ones_are_not(markup: str, script: Any) -> None:
+    def opened(html: str) -> list[tuple[bool, str]]:
+        found = re.findall(r"<details( open)?>\s*<summary>(Round \d+)", html)
         return [(bool(is_open), name) for is_open, name in found]
 
-    assert opened(eventful) == [(True, "Round 1"), (True, "Round 2"), (True, "Round 3"), (False, "Round 3")]
+    assert opened(markup) == [(True, "Round 1"), (True, "Round 2"), (True, "Round 3"), (False, "Round 3")]
     run = script()
     run.session()
     run.round(1)
     run.round(2)
-    assert opened(run) == [(True, "Round 2"), (False, "Round 1")]
+    assert opened(make_report(run.run)) == [(True, "Round 2"), (False, "Round 1")]
 
 
 def test_waiting_is_told_apart_from_computing(script: Any) -> None:
