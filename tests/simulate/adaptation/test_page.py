@@ -6,8 +6,8 @@ import re
 from html import unescape
 from pathlib import Path
 
-import playwright.sync_api
 import pytest
+from playwright.sync_api import Browser
 
 from tacit.parties.runs.directory import RunDirectoryError, write_output
 from tacit.parties.runs.reference import experiment_toml
@@ -39,9 +39,18 @@ def well(path: Path) -> Script:
     return script
 
 
-def test_a_run_that_went_well(tmp_path: Path) -> None:
-    html = page(well(tmp_path / "run"))
-    text = text_of(html)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Script, str]:
+    """A run that went well, as it is kept, and its page."""
+    script = well(tmp_path_factory.mktemp("finished") / "run")
+    script.folder.run.keep_experiment(experiment_toml(script.experiment))
+    summary = script.summary()
+    write_output("adaptation", summary, script.folder.run.summary)
+    return script, make_report(script.folder, script.experiment, summary)
+
+
+def test_a_run_that_went_well(finished: tuple[Script, str]) -> None:
+    text = text_of(finished[1])
     assert "All 2 rounds were learned, no batch was refused, and nobody was lost." in text
     assert f"Final balanced accuracy {JUDGED[2].balanced_accuracy:.3f}" in text
     assert PROTECTS["none"][1:] in text
@@ -55,8 +64,8 @@ def test_a_run_that_went_well(tmp_path: Path) -> None:
     assert "it, 5 kB to the data owner and 700 bytes to the model owner." in text
 
 
-def test_it_needs_nothing_else(tmp_path: Path) -> None:
-    html = page(well(tmp_path / "run"))
+def test_it_needs_nothing_else(finished: tuple[Script, str]) -> None:
+    html = finished[1]
     assert "default-src 'none'" in html
     assert "<script" not in html
     links = re.findall(r'(?:href|src)="([^"]*)"', html)
@@ -67,22 +76,11 @@ def test_it_needs_nothing_else(tmp_path: Path) -> None:
     assert {link[1:] for link in links} <= set(identifiers)
 
 
-def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:
-    script = well(tmp_path / "run")
-    summary = script.summary()
-    path = write_report(script.folder, script.experiment, summary)
-    assert path == tmp_path / "run" / "report.html"
-    assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
-
-
-def test_of_a_finished_run_it_is_made_again_as_it_was(tmp_path: Path) -> None:
-    script = well(tmp_path / "run")
-    script.folder.run.keep_experiment(experiment_toml(script.experiment))
-    summary = script.summary()
-    write_output("adaptation", summary, script.folder.run.summary)
+def test_of_a_finished_run_it_is_made_again_as_it_was(finished: tuple[Script, str], tmp_path: Path) -> None:
+    script, html = finished
     path = report_of(script.folder, out=tmp_path / "again.html")
     assert path == tmp_path / "again.html"
-    assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
+    assert path.read_text(encoding="utf-8") == html
 
 
 def test_of_a_run_that_goes_on_it_shows_what_is_known_so_far(tmp_path: Path) -> None:
@@ -154,21 +152,20 @@ def test_what_parties_wrote_is_escaped(tmp_path: Path) -> None:
     assert "&lt;img" in html
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_telephone_by_day_and_night(tmp_path: Path, chromium: str, scheme: str) -> None:
+def test_it_fits_a_telephone_by_day_and_night(tmp_path: Path, browser: Browser) -> None:
     script = well(tmp_path / "run")
     path = write_report(script.folder, script.experiment, script.summary())
-    with playwright.sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
-        said: list[str] = []
+    assert path == tmp_path / "run" / "report.html"
+    said: list[str] = []
+    shown = browser.new_page()
+    shown.set_default_timeout(120_000)
+    shown.on("console", lambda message: said.append(message.text))
+    shown.goto(path.as_uri())
+    for scheme in ("light", "dark"):
+        shown.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         for width in (390, 1280):
-            shown = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
-            shown.on("console", lambda message: said.append(message.text))
-            shown.goto(path.as_uri())
+            shown.set_viewport_size({"width": width, "height": 900})
             assert shown.evaluate("document.documentElement.scrollWidth") <= width
-            hidden = (
-                "[...document.querySelectorAll('.cards')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
-            )
-            assert shown.evaluate(hidden) == 0
-            assert said == []
-        browser.close()
+            assert shown.evaluate(HIDDEN) == 0
+    assert said == []
+    shown.close()
