@@ -22,6 +22,7 @@ from tacit.protocol.inference.tables import InferenceState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan
 from tacit.simulate.world.inference import MODEL_OWNER, PATIENCE, data_owner_names
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 IGNORED = "ignored"
@@ -92,7 +93,7 @@ CELLS = [(role, state) for role, (_, expected) in TABLES.items() for state in ex
 ALONE = OpeningPolicy(rounds=2, owners=1, smallest_cohort=1, colluders=0)
 
 
-@pytest.mark.parametrize("role", TABLES)
+@cases("role", TABLES)
 def test_the_table_says_what_is_written_here(role: str) -> None:
     table, expected = TABLES[role]
 
@@ -163,7 +164,7 @@ def sums_of(run: MemoryAdaptation) -> dict[str, Any]:
     return {name: repr(value) for name, value in vars(run.sums).items()}
 
 
-@pytest.mark.parametrize(("role", "state"), CELLS)
+@cases(("role", "state"), CELLS)
 def test_every_message_in_every_state(role: str, state: str) -> None:
     expected, sender = TABLES[role][1][state], sender_to(role)
     over = state in ("CLOSED", "ABORTED")
@@ -189,7 +190,7 @@ def test_every_message_in_every_state(role: str, state: str) -> None:
         assert (machine.state.name, machine.deadline, machine.data) == ("ABORTED", None, None)
 
 
-@pytest.mark.parametrize(("role", "state"), CELLS)
+@cases(("role", "state"), CELLS)
 def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     expected = TABLES[role][1][state]
     run, machine = brought_to(role, state)
@@ -219,7 +220,7 @@ def test_every_internal_event_in_every_state(role: str, state: str) -> None:
         assert machine.state.name == state
 
 
-@pytest.mark.parametrize("state", ["IDLE", "MASKING", "BEGINNING_ROUND", "SUMMING", "PREPARING"])
+@cases("state", ["IDLE", "MASKING", "BEGINNING_ROUND", "SUMMING", "PREPARING"])
 def test_the_model_owner_has_no_deadline_while_others_or_itself_are_waited_for(state: str) -> None:
     _, machine = brought_to(MODEL_OWNER, state)
     assert machine.deadline is None

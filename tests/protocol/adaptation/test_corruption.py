@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgpack
-import pytest
 
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKept, SumTold
@@ -17,6 +16,7 @@ from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
 from tacit.simulate.world.network import Parcel
+from tests.cases import cases
 
 FIRST, SECOND = NAMES = data_owner_names(2)
 KINDS = sorted(set(ADAPTATION_MESSAGES) - set(INFERENCE_MESSAGES))
@@ -104,7 +104,7 @@ def test_every_kind_is_in_the_transcript() -> None:
     assert KINDS == ["ask-sum", "begin-round", "keep-round", "own-sum", "round-begun", "sum-lost"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_every_field_of_every_message(kind: str) -> None:
     index = next(index for index, parcel in enumerate(TRANSCRIPT) if parcel.kind == kind)
     for part, name, corrupted in corruptions(TRANSCRIPT[index]):

@@ -36,6 +36,7 @@ from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, data_owner_names, small_terms
 from tacit.simulate.world.network import Parcel, altered, written
+from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 THREE = data_owner_names(3)
@@ -57,7 +58,7 @@ def refused(run: MemoryAdaptation, code: Code, words: str, culprit: str) -> None
         assert words in ended.detail, ended
 
 
-@pytest.mark.parametrize(
+@cases(
     ("plan", "code", "words"),
     [
         ([PASS], Code.UNEXPECTED, "it asks for a batch before it has begun a round"),
@@ -96,13 +97,13 @@ def test_what_a_model_owner_refuses_of_rounds(plan: list[Any], code: Code, words
     refused(world(*plan).run(), code, words, DATA_OWNER)
 
 
-@pytest.mark.parametrize("call", [("begin_round", (1, 0, 0)), ("ask_sum", (1, ()))])
+@cases("call", [("begin_round", (1, 0, 0)), ("ask_sum", (1, ()))])
 def test_a_session_of_predictions_has_no_rounds(call: Any) -> None:
     run = world(call, terms=PREDICTION, purposes={DATA_OWNER: "prediction"}).run()
     refused(run, Code.UNEXPECTED, "it asks for a round of learning in a session of predictions", DATA_OWNER)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("terms", "purpose", "smallest", "code", "words"),
     [
         ({"purpose": "prediction"}, "learning", 2, Code.POLICY, "it offers prediction; here learning is wanted"),
@@ -118,7 +119,7 @@ def test_terms_that_a_data_owner_refuses(
     refused(world(terms=learning_terms(**terms), **given).run(), code, words, MODEL_OWNER)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("least", "count", "words"),
     [
         (5, 0, "data owners count by their images with it; the policy here is that they count alike"),
@@ -130,7 +131,7 @@ def test_both_policies_have_to_count_images(least: int, count: int, words: str) 
     refused(run.run(), Code.POLICY, words, MODEL_OWNER)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("least", "said", "words"),
     [
         (0, 7, "it says that it has 7 images, where data owners count alike, and say 0"),
@@ -150,7 +151,7 @@ def test_images_that_are_stated_where_they_do_not_count_or_the_other_way_round(
     refused(run.run(), Code.SESSION, words, DATA_OWNER)
 
 
-@pytest.mark.parametrize(("images", "batch"), [(3, 2), (3, 1), (1, 1)])
+@cases(("images", "batch"), [(3, 2), (3, 1), (1, 1)])
 def test_batches_of_another_size_are_refused(images: int, batch: int) -> None:
     run = world(terms=learning_terms(batch=2))
     run.wishes[DATA_OWNER] = Wish(images=2, batch=2, channels=1, side=4)
@@ -170,7 +171,7 @@ def test_batches_are_charged_to_the_quota() -> None:
     refused(run.run(), Code.POLICY, "the quota: 1 images a day", DATA_OWNER)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("plan", "kind", "message", "payload", "code", "words"),
     [
         (("begin_round", (1, 0, 2)), "round-begun", RoundBegun(done=3), None, Code.SESSION,
@@ -217,7 +218,7 @@ def test_a_message_to_the_dealer_is_refused_by_the_model_owner() -> None:
     refused(run, Code.MALFORMED, "material-over", DATA_OWNER)
 
 
-@pytest.mark.parametrize(("version", "spoken"), [(INFERENCE_VERSION, "private inference"), (VERSION, "a federation")])
+@cases(("version", "spoken"), [(INFERENCE_VERSION, "private inference"), (VERSION, "a federation")])
 def test_a_data_owner_of_another_protocol_is_told_so_by_name(version: int, spoken: str) -> None:
     run = world()
     run.start()
@@ -249,7 +250,7 @@ def test_owners_beyond_the_policy_are_refused() -> None:
     assert "lets 2 data owners learn, and as many do" in codes[late[0]].detail  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("call", "words"),
     [
         (lambda machine: machine.provide(2, None, 0.0, "late"), "the sum of round 2 where that of 1 was asked for"),
@@ -271,7 +272,7 @@ def test_what_a_shell_must_not_say_of_sums(call: Callable[[Any], object], words:
     assert machine.state is InferenceState.SUMMING
 
 
-@pytest.mark.parametrize("done", [-1, 3])
+@cases("done", [-1, 3])
 def test_a_round_goes_on_behind_batches_that_both_have(done: int) -> None:
     run = world(("begin_round", (1, 0, 2)))
     run.idle.add(MODEL_OWNER)

@@ -11,6 +11,7 @@ import pytest
 
 from tacit.protocol.adaptation.sums import MOST_LOST, OpeningPolicy, RoundSums
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tests.cases import cases
 
 OWNERS = ("a", "b", "c")
 ALL = OWNERS
@@ -125,7 +126,7 @@ def key(sums: RoundSums, book: Book) -> Any:
     return decided, tuple(tuple(sorted(store.items())) for store in stores), book.key()
 
 
-@pytest.mark.parametrize("colluders", [0, 1])
+@cases("colluders", [0, 1])
 def test_every_order_of_learning_and_saying(colluders: int) -> None:
     begin = RoundSums(policy(colluders=colluders)), Book()
     seen, waiting, told = {key(*begin)}, [begin], set[Any]()
@@ -153,7 +154,7 @@ def learned(number: int = 1, owners: tuple[str, ...] = ALL, **changes: int) -> R
     return sums
 
 
-@pytest.mark.parametrize("order", [*permutations(ALL)])
+@cases("order", [*permutations(ALL)])
 def test_a_round_is_final_when_the_last_survivor_has_said_the_same(order: tuple[str, ...]) -> None:
     sums = learned()
     for place, owner in enumerate(order):
@@ -292,7 +293,7 @@ def test_a_liar_that_loses_round_after_round_fills_no_memory() -> None:
     assert (sums.verdict(1), sums.lost) == ("", {})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "reason"),
     [
         ([("a", ("a",))], "1 data owners survived, of whom 0 may collude; the model owner opens sums of 2 others"),
@@ -330,7 +331,7 @@ def test_no_more_sums_than_the_policy_has() -> None:
     assert started_again.none_for("b", 1, ALL) is started_again.none_for("b", 1, ()) is None
 
 
-@pytest.mark.parametrize(("number", "based", "words"), [(1, 1, "round 1 is over"), (2, 0, "those of round 1 are the")])
+@cases(("number", "based", "words"), [(1, 1, "round 1 is over"), (2, 0, "those of round 1 are the")])
 def test_a_round_that_is_over_and_parameters_that_are_old_are_refused(number: int, based: int, words: str) -> None:
     sums = RoundSums(policy(), opened=1, current=1, survivors=ALL)
     with pytest.raises(RemoteProtocolError, match=words) as refused:
@@ -352,7 +353,7 @@ def test_owners_beyond_the_policy_neither_learn_nor_are_told() -> None:
         few.check_begin("c", 1, 0)
 
 
-@pytest.mark.parametrize("names", [("b", "a"), ("a", "a"), ("b", "c"), ("a", "c", "b")])
+@cases("names", [("b", "a"), ("a", "a"), ("b", "c"), ("a", "c", "b")])
 def test_lists_that_are_none_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(RemoteProtocolError, match="in no order, or without itself") as refused:
         learned().check_ask("a", names)

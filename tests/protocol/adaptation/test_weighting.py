@@ -1,13 +1,12 @@
 """Weights of data owners: by the images that they state, and within a factor of two."""
 
-import pytest
-
 from tacit.protocol.adaptation.weighting import LARGEST, LEAST, sum_of_weights, weight_of
+from tests.cases import cases
 
 COUNTS = range(1, 200)
 
 
-@pytest.mark.parametrize("least", [1, 2, 7, 16, 50])
+@cases("least", [1, 2, 7, 16, 50])
 def test_weights_are_those_of_the_images_and_never_more_than_twice_others(least: int) -> None:
     weights = [weight_of(count, least) for count in COUNTS]
     assert weights == sorted(weights)
