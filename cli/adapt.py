@@ -27,8 +27,8 @@ def adapt(
     reveal: Annotated[
         Literal["none", "sampled", "all"] | None,
         typer.Option(
-            help="Data owners are told nothing of what blocks leave (none), or, as in the paper, outputs of sampled "
-            "blocks or of all, which gives the model away."
+            help="Data owners receive nothing of what blocks leave (none). INSECURE, for comparison with the paper: "
+            "they receive outputs of sampled blocks or of all, which gives the model away."
         ),
     ] = None,
     adapter: Annotated[

@@ -79,11 +79,6 @@ def _show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
         )
     elif event == "learning":
         say(f"shares of {fields['words']} words: adaptation.words of the dealer")
-    elif event == "reveals":
-        if fields["reveal"] == "none":
-            say(fields["detail"])
-        else:
-            output.warn(f'adaptation.reveal = "{fields["reveal"]}": {fields["detail"]}')
     elif event == "noise":
         budget = f", epsilon {fields['largest_epsilon']:g} at most" if fields["largest_epsilon"] else ", no budget"
         say(f"noise of {fields['deviation']:g} on every common parameter{budget}")

@@ -57,6 +57,7 @@ LAYERS = (
     "simulate.conformance.peer",
     "simulate.federation",
     "simulate.audit",
+    "simulate.insecure",
     "simulate.adaptation",
     "simulate.adaptation_audit",
     "simulate.experiments",

@@ -78,22 +78,6 @@ Colluders = Annotated[
 class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a model owner says of how data owners learn beside its model. ValueError if keys contradict."""
 
-    reveal: Annotated[
-        Reveal,
-        Meta(
-            description='What data owners are told of the outputs of blocks: "none", nothing, they learn on shares; '
-            '"sampled" or "all", outputs of sampled blocks or of all, in secret orders, as in the paper, which gives '
-            "the model away."
-        ),
-    ] = "none"
-    selection: Annotated[
-        Selection,
-        Meta(
-            description="Which images a batch has where outputs are told: those that the data owner chose for it "
-            '("data-owner"), or the next ones of all that it goes through, which are put into one secret order at the '
-            'beginning of a session ("enrolment"); these have to be held in memory.'
-        ),
-    ] = "data-owner"
     batch: Annotated[int, Meta(description="Images of a batch.", ge=1, le=1024)] = 16
     batches: Batches = 1
     learning_rate: Annotated[float, Meta(description="Of the first rounds.", gt=0.0, le=10.0)] = 0.1
@@ -149,15 +133,6 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
             raise ValueError(f"adaptation.decay_rounds = {list(self.decay_rounds)}: rounds in rising order, each once")
-        if self.noise and self.reveal != "none":
-            raise ValueError(
-                f'adaptation.noise = {self.noise:g}: with reveal = "{self.reveal}" data owners are told outputs of '
-                "blocks, which have none; set one of them to none"
-            )
-        if self.selection == "enrolment" and self.reveal == "none":
-            raise ValueError(
-                'adaptation.selection = "enrolment" is for outputs that are told; with reveal = "none" leave it out'
-            )
         if self.largest_epsilon and not self.noise:
             raise ValueError(
                 f"adaptation.largest_epsilon = {self.largest_epsilon:g} is a budget of noise; set adaptation.noise too"
@@ -167,6 +142,22 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
 
+    reveal: Annotated[
+        Reveal,
+        Meta(
+            description='What data owners receive of the outputs of blocks: "none", nothing, they learn on shares; '
+            'INSECURE: "sampled" or "all", outputs of sampled blocks or of all, in secret orders, as in the paper, '
+            "which gives the model away."
+        ),
+    ] = "none"
+    selection: Annotated[
+        Selection,
+        Meta(
+            description="Which images a batch has where outputs are told: those that the data owner chose for it "
+            '("data-owner"), or the next ones of all that it goes through, which are put into one secret order at the '
+            'beginning of a session ("enrolment"); these have to be held in memory.'
+        ),
+    ] = "data-owner"
     backbone: Annotated[
         str,
         Meta(
@@ -189,6 +180,15 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.noise and self.reveal != "none":
+            raise ValueError(
+                f'adaptation.noise = {self.noise:g}: with reveal = "{self.reveal}" data owners are told outputs of '
+                "blocks, which have none; set one of them to none"
+            )
+        if self.selection == "enrolment" and self.reveal == "none":
+            raise ValueError(
+                'adaptation.selection = "enrolment" is for outputs that are told; with reveal = "none" leave it out'
+            )
         if len(set(self.known_classes)) != len(self.known_classes):
             raise ValueError(f"adaptation.known_classes = {list(self.known_classes)}: each class once")
         if not self.backbone and not self.known_classes:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import torch
@@ -25,10 +25,10 @@ from tacit.models.adapters.federated import FullBatches, Order
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.interruption import Interrupted, Proceed
 from tacit.parties.adaptation.federation import mean_of, refreshed, shares_of_known
+from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SharesSum, contribution, read_rounds_task, read_sum
 from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
-from tacit.parties.adaptation.ways import Batch, LearningWay, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
 from tacit.parties.inference.model import PublicModel
@@ -41,7 +41,6 @@ from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.results import RoundAnswered, SumTold
-from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.adaptation.weighting import sum_of_weights, weight_of
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output, Trigger
@@ -70,10 +69,6 @@ class LearnerSettings:
     batches: int
     """Of a round."""
     rounds: int
-    reveal: Reveal = "none"
-    """What it expects to be told of outputs of blocks."""
-    selection: Selection = "data-owner"
-    """Whether it chooses the images of a batch, or enrols all that it goes through."""
     smallest_cohort: int
     """The fewest data owners whose sum it takes part in, without those who may collude."""
     weights: Weights = "equal"
@@ -103,7 +98,7 @@ class _Session:
     machine: LearningDataOwner
     agreed: Agreed
     learning: PublicLearning
-    way: LearningWay
+    passes: LearningPasses
     preparation: Preparation
     worker: Worker
 
@@ -116,6 +111,8 @@ class PrivateLearner:
     called with what every round has told; on_batch: with what every batch has cost. ValueError for images that are no
     batch.
     """
+
+    MACHINE: ClassVar[type[LearningDataOwner]] = LearningDataOwner
 
     def __init__(
         self,
@@ -212,19 +209,7 @@ class PrivateLearner:
             channels=self._images.shape[1],
             side=self._images.shape[-1],
         )
-        machine = LearningDataOwner(
-            own.keys.name,
-            own.roster,
-            wish=wish,
-            policy=own.policy,
-            patience=FOR_OWNER * own.patience,
-            purpose="learning",
-            reveal=settings.reveal,
-            selection=settings.selection,
-            smallest_cohort=settings.smallest_cohort,
-            count=self._count,
-            entropy=own.surroundings.entropy,
-        )
+        machine = self._machine(wish)
         conversation = await self._exit.enter_async_context(conversing(own, machine))
         self._conversation = conversation
         conversation.hear(machine.start(conversation.now()))
@@ -240,11 +225,11 @@ class PrivateLearner:
         worker = Worker()
         self._exit.callback(worker.close)
         sizes = learning.public.sizes
-        way = self._way(agreed, learning)
+        passes = self._passes(agreed, learning)
         preparation = Preparation(
             conversation,
             sizes,
-            way.course,
+            passes.course,
             rank=DATA,
             ahead=own.ahead,
             device=own.device,
@@ -252,12 +237,27 @@ class PrivateLearner:
         self._exit.push_async_callback(preparation.close)
         octets = await masked_layers(conversation, preparation, sizes, own.device)
         self._diary.write("session", peer=agreed.peer, images=agreed.images, weights_bytes=octets)
-        self._session = _Session(conversation, machine, agreed, learning, way, preparation, worker)
+        self._session = _Session(conversation, machine, agreed, learning, passes, preparation, worker)
         return self._session
 
-    def _way(self, agreed: Agreed, learning: PublicLearning) -> LearningWay:
+    def _machine(self, wish: Wish) -> LearningDataOwner:
+        """Return the machine of a new session."""
+        own = self._settings.owner
+        return self.MACHINE(
+            own.keys.name,
+            own.roster,
+            wish=wish,
+            policy=own.policy,
+            patience=FOR_OWNER * own.patience,
+            purpose="learning",
+            smallest_cohort=self._settings.smallest_cohort,
+            count=self._count,
+            entropy=own.surroundings.entropy,
+        )
+
+    def _passes(self, agreed: Agreed, learning: PublicLearning) -> LearningPasses:
         """How it goes through the batches of a session."""
-        return way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=DATA, images=agreed.images)
+        return LearningPasses(learning)
 
     def _check(self, learning: PublicLearning, agreed: Agreed) -> None:
         """Raise ValueError for terms that are not those of the experiment, or of the session before."""
@@ -324,19 +324,16 @@ class PrivateLearner:
         work = FullBatches(self._settings.batch, self._settings.batches)
         return list(work.batches(len(self._images), generator))
 
-    def _brought(self, session: _Session, order: Order) -> Order:
-        """Indices of the images that it brings to the next pass: those of the batch, or all of all rounds, or none."""
-        count = session.way.brought(session.machine.number + 1, len(order))
-        if count in (0, len(order)):
-            return order[:count]
-        return np.concatenate([each for number in range(self._settings.rounds) for each in self._batches(number + 1)])
+    def _brought(self, number: int, order: Order) -> Order:
+        """Indices of the images that it brings to the pass of this number, whose batch has these."""
+        return order
 
     def _share(self, public: PublicModel, chosen: torch.Tensor) -> torch.Tensor:
-        return input_share(public, len(chosen), self._images[chosen] if len(chosen) else None)
+        return input_share(public, len(chosen), self._images[chosen])
 
     async def _batch(self, session: _Session, round: int, order: Order) -> None:
         conversation, preparation = session.conversation, session.preparation
-        chosen, began = torch.from_numpy(self._brought(session, order)), time.perf_counter()
+        chosen, began = torch.from_numpy(self._brought(session.machine.number + 1, order)), time.perf_counter()
         share = await session.worker(self._share, session.learning.public, chosen)
         await preparation.ready()
         conversation.hear(session.machine.ask(conversation.now()))
@@ -344,11 +341,11 @@ class PrivateLearner:
         ready = time.perf_counter()
         number, learnt = session.machine.number, self._standing.learnt
         batch = Batch(number=number, share=share, labels=self._labels[chosen], rate=session.learning.rate(round))
-        begun = session.way.begun(batch, learnt)
+        begun = session.passes.begun(batch, learnt)
         found, costs = await hold_pass(conversation, preparation, session.worker, begun)
         material = preparation.over(number)
         if found is not None:
-            learnt = await session.worker(session.way.ended, batch, learnt, found)
+            learnt = await session.worker(session.passes.ended, batch, learnt, found)
         self._standing.add(learnt)
         spent = PassCosts(len(order), ready - began, time.perf_counter() - ready, tuple(costs), found is None)
         self._diary.write(

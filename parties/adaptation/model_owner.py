@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from tacit.parties.adaptation.federation import nothing, refreshed
+from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.noise import NoisePolicy, SumNoise
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.standing import Standing, zeros
-from tacit.parties.adaptation.ways import Batch, LearningWay, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings, mask_layers
 from tacit.parties.inference.operations import MODEL
@@ -28,12 +28,10 @@ from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import input_share
 from tacit.parties.session.diary import Diary
-from tacit.protocol.adaptation.data_owner import adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.adaptation.weighting import LARGEST_SUM, sum_of_weights, weight_of
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
@@ -45,10 +43,6 @@ class TeachingSettings(ModelOwnerSettings):
     """Everything a model owner needs beside its model, where others learn beside it."""
 
     learning: PublicLearning
-    reveal: Reveal = "none"
-    """What data owners are told of outputs of blocks; anything but nothing gives the model away."""
-    selection: Selection = "data-owner"
-    """Which images a batch has where outputs are told."""
     opening: OpeningPolicy
     openings: Path | None = None
     """The file that says which sums were told; None: in memory, until it ends."""
@@ -66,6 +60,7 @@ class TeachingParty(ModelOwnerParty):
     """Serves until it is cancelled. ValueError as of ModelOwnerParty, of Openings and of SumNoise."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+    MACHINE: ClassVar[type[LearningModelOwner]] = LearningModelOwner
 
     def __init__(self, settings: TeachingSettings, model: PrivateModel, diary: Diary) -> None:
         self._teaching = settings
@@ -89,8 +84,6 @@ class TeachingParty(ModelOwnerParty):
             self.model,
             own.learning,
             purpose="learning",
-            reveal=own.reveal,
-            selection=own.selection,
             results=own.results,
             most_images=own.most_images,
             rounds=own.opening.rounds,
@@ -98,9 +91,9 @@ class TeachingParty(ModelOwnerParty):
             least_count=own.least_count,
         )
 
-    def _machine(self, peer: str) -> InferenceModelOwner:
+    def _machine(self, peer: str) -> LearningModelOwner:
         own = self._teaching
-        return LearningModelOwner(
+        return self.MACHINE(
             peer,
             own.roster,
             terms=self._terms(),
@@ -111,17 +104,21 @@ class TeachingParty(ModelOwnerParty):
             sums=self._openings.sums,
         )
 
+    def _passes(self, agreed: Agreed) -> LearningPasses:
+        """How it goes through the batches of a session."""
+        return LearningPasses(self._teaching.learning)
+
     async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         assert isinstance(machine, LearningModelOwner)
         agreed = await conversation.expect(Agreed)
         own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
         self.diary.write("agreed", peer=peer, images=agreed.images, session=agreed.session.hex()[:16])
         standing, worker = self._standings[peer], Worker()
-        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=MODEL, images=agreed.images)
+        passes = self._passes(agreed)
         preparation = Preparation(
             conversation,
             learning.public.sizes,
-            way.course,
+            passes.course,
             rank=MODEL,
             ahead=own.ahead,
             device=own.device,
@@ -148,7 +145,7 @@ class TeachingParty(ModelOwnerParty):
                     standing.resume(standing.latest(asked.done))
                     conversation.hear(machine.begin_round(standing.done, now()))
                 else:
-                    await self._batch(conversation, machine, preparation, worker, standing, way)
+                    await self._batch(conversation, machine, preparation, worker, standing, passes)
         finally:
             await preparation.close()
             worker.close()
@@ -160,19 +157,18 @@ class TeachingParty(ModelOwnerParty):
         preparation: Preparation,
         worker: Worker,
         standing: Standing,
-        way: LearningWay,
+        passes: LearningPasses,
     ) -> None:
         # While this one comes to its end here, the data owner may already ask for the next.
         learning, number = self._teaching.learning, machine.number
         await preparation.ready()
         conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
         await conversation.expect(PassBegun)
-        brought = way.brought(number, machine.agreed.images_of(number))
-        share, learnt = input_share(learning.public, brought, None), standing.learnt
+        share, learnt = input_share(learning.public, machine.agreed.images_of(number), None), standing.learnt
         batch = Batch(number=number, share=share, labels=None, rate=learning.rate(standing.number))
-        found, _ = await hold_pass(conversation, preparation, worker, way.begun(batch, learnt))
+        found, _ = await hold_pass(conversation, preparation, worker, passes.begun(batch, learnt))
         material = preparation.over(number)
-        standing.add(learnt if found is None else way.ended(batch, learnt, found))
+        standing.add(learnt if found is None else passes.ended(batch, learnt, found))
         self.diary.write(
             "batch",
             peer=machine.peer,

@@ -19,7 +19,6 @@ from tacit.models.adapters.configuration import AdapterConfiguration, ParallelCo
 from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters, each, initial
 from tacit.parties.adaptation.bounds import StepScales
-from tacit.parties.adaptation.enrolment import check_enrolled
 from tacit.parties.adaptation.fixed_point import ACTIVATION
 from tacit.parties.adaptation.step import StepSizes, whole_rate
 from tacit.parties.inference.model import PRINTABLE, PublicModel
@@ -27,7 +26,6 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.results import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
-from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.inference.schedule import STREAM, Results
 
 LARGEST_PARAMETERS: Final = 1 << 24
@@ -140,8 +138,6 @@ def learning_terms(
     learning: PublicLearning,
     *,
     purpose: Purpose,
-    reveal: Reveal = "none",
-    selection: Selection = "data-owner",
     results: Results,
     most_images: int,
     rounds: int,
@@ -162,8 +158,6 @@ def learning_terms(
             "most_batch": learning.batch,
             "arithmetic": msgspec.msgpack.encode(learning),
             "purpose": purpose,
-            "reveal": reveal,
-            "selection": selection,
             "learning": learning.learning,
             "rounds": rounds,
             "smallest_cohort": smallest_cohort,
@@ -199,6 +193,4 @@ def _check(terms: AdaptationTerms, learning: PublicLearning) -> None:
         raise ValueError(
             f"terms for {terms.rounds} rounds come with a schedule of {learning.schedule.rounds}; open as many"
         )
-    if terms.selection == "enrolment":
-        check_enrolled(terms.sizes, terms.most_images)
     check_labels(learning.classes, terms.results.labels)

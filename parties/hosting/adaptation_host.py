@@ -39,7 +39,6 @@ from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.sections import FederationSection
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.parties.session.diary import Diary, Tell
@@ -164,14 +163,11 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
         if learns:
             words = sum_words(learning.public.sizes, learning.learning)
             diary.write("learning", words=words, rounds=own.rounds, classes=learning.classes)
-            diary.write("reveals", reveal=own.reveal, detail=PROTECTS[own.reveal])
             if own.noise:
                 diary.write("noise", deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)
             teaching = TeachingSettings(
                 **common,
                 most_images=own.batch * own.batches * own.rounds,
-                reveal=own.reveal,
-                selection=own.selection,
                 least_count=own.least_count,
                 noise=noise_policy(own),
                 opening=OpeningPolicy(

@@ -17,8 +17,6 @@ from tacit.models.adapters.configuration import (
     Batches,
     Colluders,
     ParallelConfiguration,
-    Reveal,
-    Selection,
     SmallestCohort,
     TeachingConfiguration,
     Weights,
@@ -136,16 +134,6 @@ class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         ),
     ] = "learning"
     sums: Annotated[str, Meta(description="Address at which the dealer serves the sums, tcp://HOST:PORT.")] = ""
-    reveal: Annotated[
-        Reveal,
-        Meta(
-            description="What this data owner is to be told of the outputs of blocks; the same as the model owner has, "
-            "which says what that gives away."
-        ),
-    ] = "none"
-    selection: Annotated[
-        Selection, Meta(description="Which images a batch has where outputs are told; the same as the model owner has.")
-    ] = "data-owner"
     weights: Annotated[
         Weights,
         Meta(

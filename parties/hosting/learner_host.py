@@ -196,8 +196,6 @@ class _Learning:
             policy=settings.policy,
             patience=FOR_OWNER * file.answer,
             purpose="learning",
-            reveal=own.reveal,
-            selection=own.selection,
             smallest_cohort=own.smallest_cohort,
             count=len(self.source.train.images) if own.weights == "counts" else 0,
             entropy=os.urandom,
@@ -231,8 +229,6 @@ class _Learning:
             batch=file.batch,
             batches=own.batches,
             rounds=own.rounds,
-            reveal=own.reveal,
-            selection=own.selection,
             weights=own.weights,
             smallest_cohort=own.smallest_cohort,
         )

@@ -1,4 +1,4 @@
-"""What data owners of an adaptation are told of the outputs of blocks, and what that protects, in words.
+"""What a simulated adaptation reveals to data owners of the outputs of blocks, and what that protects, in words.
 
 They are the same on the screen, in summary.json, in the report and in the documentation.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 GIVES_AWAY: Final = (
-    "data owners are told outputs of blocks, in secret orders: they find the orders and copy the blocks, so that the "
-    "model is not protected from them"
+    "INSECURE, in simulation only: data owners receive outputs of blocks, in secret orders; they find the orders and "
+    "copy the blocks, so that the model is not protected from them"
 )
 
 PROTECTS: Final = {
-    "none": "data owners learn on shares and are told no output of a block: the model is protected from those that "
+    "none": "data owners learn on shares and receive no output of a block: the model is protected from those that "
     "follow the protocol, for as many rounds as the model owner opens",
     "sampled": GIVES_AWAY,
     "all": GIVES_AWAY,

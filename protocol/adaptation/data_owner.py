@@ -29,7 +29,6 @@ from tacit.protocol.adaptation.messages import (
 from tacit.protocol.adaptation.results import RoundAnswered, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE
-from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.messages import Kinds
@@ -57,10 +56,9 @@ class LearningDataOwner(
     tables=(LEARNING_DATA_OWNER_TABLE,),
     outputs=InferenceSession.outputs | RoundAnswered | SumTold,
 ):
-    """purpose: what it comes for; reveal and selection: what it expects to be told of outputs of blocks, and of which
-    images; smallest_cohort: the fewest survivors whose sum it wants opened, without those who may collude; count: how
-    many images it says it has, 0 where its policy is that all count alike; entropy: of the zeros by which shares are
-    refreshed."""
+    """purpose: what it comes for; smallest_cohort: the fewest survivors whose sum it wants opened, without those who
+    may collude; count: how many images it says it has, 0 where its policy is that all count alike; entropy: of the
+    zeros by which shares are refreshed."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
     terms_type: ClassVar[type[Terms]] = AdaptationTerms
@@ -74,8 +72,6 @@ class LearningDataOwner(
         policy: InferencePolicy,
         patience: float,
         purpose: Purpose,
-        reveal: Reveal = "none",
-        selection: Selection = "data-owner",
         smallest_cohort: int,
         count: int = 0,
         entropy: Entropy,
@@ -83,7 +79,6 @@ class LearningDataOwner(
         super().__init__(name, roster, wish=wish, policy=policy, patience=patience)
         self.table = LEARNING_DATA_OWNER_TABLE
         self._purpose = purpose
-        self._reveal, self._selection = reveal, selection
         self._smallest_cohort = smallest_cohort
         self._count = count
         self._entropy = entropy
@@ -141,8 +136,7 @@ class LearningDataOwner(
         return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.detail),))
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
-        terms = adaptation_terms(self.agreed.terms)
-        return adaptation_rounds(terms, images, session=self.session, number=self.number, enrolled=self.agreed.images)
+        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
 
     def _check(self, terms: Terms) -> None:
         super()._check(terms)
@@ -150,16 +144,6 @@ class LearningDataOwner(
         if found.purpose != self._purpose:
             raise RemoteProtocolError(
                 Code.POLICY, f"it offers {found.purpose}; here {self._purpose} is wanted: agree on a purpose"
-            )
-        if found.reveal != self._reveal and self._purpose == "learning":
-            raise RemoteProtocolError(
-                Code.POLICY,
-                f"it reveals {found.reveal} of the outputs of blocks; here {self._reveal} is expected: both need the "
-                "same `reveal`",
-            )
-        if found.selection != self._selection and self._purpose == "learning":
-            raise RemoteProtocolError(
-                Code.POLICY, f"its batches are by {found.selection}; here they are by {self._selection}"
             )
         if self._wish.batch != found.learning.batch and self._purpose == "learning":
             raise RemoteProtocolError(

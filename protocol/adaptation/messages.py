@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.core.errors import DETAIL_LIMIT
 from tacit.protocol.core.messages import LARGEST_COHORT, Abort, Hash, Index, Kinds, Message, by_type
 from tacit.protocol.inference.messages import (
@@ -57,14 +56,9 @@ class LearningSizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the model owner offers to compute beside its model, and everything public about it. Its `results` are what
-    is told of a prediction, and `arithmetic` has the scales of both. ValueError for adapters at some blocks only, and
-    for images that are enrolled where nothing is told of them."""
+    is told of a prediction, and `arithmetic` has the scales of both. ValueError for adapters at some blocks only."""
 
     purpose: Purpose
-    reveal: Reveal = "none"
-    """Which outputs of blocks the data owner is told when it learns: anything but none gives the model away."""
-    selection: Selection = "data-owner"
-    """Which images a batch has where outputs are told."""
     learning: LearningSizes
     rounds: Annotated[int, Meta(ge=1, le=1 << 20)]
     """The most rounds whose sums the model owner opens."""
@@ -78,8 +72,6 @@ class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(
                 f"{self.learning.adapters} adapters beside {self.sizes.blocks} blocks: each block has one, or none has"
             )
-        if self.selection == "enrolment" and self.reveal == "none":
-            raise ValueError("images are enrolled where no output is told: that would hide nothing from anybody")
 
 
 class BeginRound(Message, frozen=True, kw_only=True):

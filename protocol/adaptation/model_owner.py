@@ -160,5 +160,4 @@ class LearningModelOwner(
             raise RemoteProtocolError(Code.UNEXPECTED, "it asks for a round of learning in a session of predictions")
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
-        terms = adaptation_terms(self.agreed.terms)
-        return adaptation_rounds(terms, images, session=self.session, number=self.number, enrolled=self.agreed.images)
+        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)

@@ -4,17 +4,14 @@ order, with its bytes.
 Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
 Bytes are those of the words of shares, without headers. A pass is the embedding and the blocks of private inference in
 `shared` mode, a step of learning or a prediction, whether all of it was in range, and the results of a prediction.
-Where outputs of blocks are told, their rows are put into an order of the model owner before, and a block whose input
-was told takes it as known; the step is the data owner's own then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes
-from tacit.protocol.adaptation.told import told_blocks
 from tacit.protocol.inference.schedule import (
     COARSE,
     PLACE,
@@ -37,8 +34,6 @@ SLOPED: Final = 56
 """Of a derivative that was multiplied by a slope."""
 USED: Final = 21
 """Of a parameter where it is used."""
-ROW: Final = 32
-"""Of the number of a row, where an order of rows is told."""
 ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up", "scale")
 HEAD_TENSORS: Final = ("weight", "bias")
 """Tensors of an adapter, and of the head, each with a check of its own."""
@@ -67,17 +62,9 @@ def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
     return parameter_count(sizes, learning) + len(COUNTED)
 
 
-def adaptation_rounds(
-    terms: AdaptationTerms, images: int, *, session: bytes, number: int, enrolled: int = 0
-) -> tuple[Round, ...]:
-    """Of the pass of this number in a session, of learning or of a prediction. enrolled: images of all passes, which
-    the first one puts into one order, if the terms say so."""
+def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
+    """Of a pass of so many images, of learning or of a prediction."""
     sizes, learning = terms.sizes, terms.learning
-    if terms.purpose == "learning" and terms.reveal != "none":
-        enrols = number == 1 and terms.selection == "enrolment"
-        first = enrolment_rounds(sizes, enrolled) if enrols else ()
-        told = told_blocks(terms.reveal, sizes.blocks, session=session, number=number)
-        return (*first, *told_rounds(sizes, images, told))
     backbone = (
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * sizes.blocks,
@@ -110,30 +97,6 @@ def adaptation_rounds(
         ),
         *range_rounds(),
     )
-
-
-def told_rounds(sizes: Sizes, images: int, told: Sequence[bool]) -> tuple[Round, ...]:
-    """Of a pass that tells outputs of blocks. told: of which; that of the last one always. ValueError.
-
-    Each output is put into another order together with the labels, one word an image. Beside it is told, from the
-    second one on, how its order follows from that of the one before; beside the last, the labels.
-    """
-    if len(told) != sizes.blocks or not told[-1]:
-        raise ValueError(f"{sum(told)} of {len(told)} outputs are told; of {sizes.blocks} blocks the last always is")
-    stream, word = byte_width(STREAM) * images * sizes.tokens * sizes.width, byte_width(STREAM) * images
-    order, found = byte_width(ROW) * images, [*embedding_rounds(sizes, images, known=False)]
-    for block, tells in enumerate(told):
-        found += block_rounds(sizes, images, known=block > 0 and told[block - 1], told=False)
-        if tells:
-            beside = (order if any(told[:block]) else 0) + (word if block + 1 == sizes.blocks else 0)
-            found += (Round("shuffle", order, stream + word), Round("result", stream + beside, 0))
-    return (*found, *range_rounds())
-
-
-def enrolment_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
-    """Of putting all images that a data owner enrolled, patches and label, into one order of the model owner."""
-    words = images * ((sizes.tokens - 1) * sizes.pixels + 1)
-    return (Round("shuffle", byte_width(ROW) * images, byte_width(STREAM) * words),)
 
 
 def step_rounds(

@@ -69,7 +69,6 @@ class Label(bytes, Enum):
     MATERIAL = b"tacit/1 material"
     CARD = b"tacit/1 card of a member"
     CLASSES = b"tacit/1 names of classes"
-    TOLD_BLOCKS = b"tacit/1 told blocks"
     SIGN_ROSTER = b"tacit/1 sign version of a roster"
     SIGN_NODE = b"tacit/1 sign node of another framework"
 

@@ -1,7 +1,8 @@
 """What each party of an adaptation could see, and who together sees more, in words.
 
-The sentences follow the protocol: parties/adaptation/stages.py and told_stages.py say what a pass opens, and to whom,
-protocol/adaptation/sums.py which sums are told, and docs/decisions/016-double-blind.md what it comes to.
+The sentences follow the protocol: parties/adaptation/stages.py and simulate/insecure/revealed_outputs.py say what a
+pass opens, and to whom, protocol/adaptation/sums.py which sums are told, and docs/decisions/016-double-blind.md what it
+comes to.
 """
 
 from __future__ import annotations

@@ -9,18 +9,18 @@ import msgspec
 import torch
 
 from tacit.parties.adaptation import adapters_file
-from tacit.parties.adaptation.data_owner import DataOwnerParty, PrivateLearner, RoundLearned
+from tacit.parties.adaptation.data_owner import DataOwnerParty, RoundLearned
 from tacit.parties.adaptation.dealer import deal_and_sum
-from tacit.parties.adaptation.model_owner import TeachingParty
 from tacit.parties.hosting.server import describe
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Seat, tell
-from tacit.simulate.adaptation.recording import RecordedLearner
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.federation.child import Control
+from tacit.simulate.insecure.revealed_outputs import forget
+from tacit.simulate.insecure.revealing_parties import learner, teacher
 
 
 async def run_dealer(control: Control, *, seat: Seat, addresses: dict[str, str]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, 
     with EventLog(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
         try:
             settings = seat.model_owner(dealing, seat.recording() or Surroundings())
-            await TeachingParty(settings, model, Diary(log, told)).run()
+            await teacher(seat.revealing, settings, model, Diary(log, told)).run()
         except asyncio.CancelledError:
             log.write("ended", code=None, detail="nobody learns any more")
             raise
@@ -88,10 +88,17 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
             dealer_address=dealing,
             surroundings=recording or Surroundings(),
         )
-        kind = PrivateLearner if recording is None else RecordedLearner
-        learner = kind(settings, own.images, own.labels, diary, on_told=keep)
+        learns = learner(
+            seat.revealing,
+            settings,
+            own.images,
+            own.labels,
+            diary,
+            keep=forget if recording is None else recording.keep_revealed,
+            on_told=keep,
+        )
         try:
-            ended = await DataOwnerParty(seat.client(summing), learner, diary).run()
+            ended = await DataOwnerParty(seat.client(summing), learns, diary).run()
         finally:
-            await asyncio.shield(learner.close())
+            await asyncio.shield(learns.close())
     return {"code": ended.code.name if ended.code else None, "detail": ended.detail}

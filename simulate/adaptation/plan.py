@@ -43,6 +43,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.configuration import Policy
 from tacit.simulate.adaptation.recording import OwnerRecording
 from tacit.simulate.federation.child import Control
+from tacit.simulate.insecure.revealing_parties import Revealing
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"
@@ -130,6 +131,11 @@ class Seat:
         return OwnerRecording(recorded.folder, name) if recorded and name in recorded.parties else None
 
     @property
+    def revealing(self) -> Revealing:
+        """What outputs of blocks the owners reveal."""
+        return Revealing(self.experiment.adaptation.reveal, self.experiment.adaptation.selection)
+
+    @property
     def _common(self) -> dict[str, Any]:
         return {"keys": self.keys, "roster": self.roster, "patience": self.experiment.deadlines.phase}
 
@@ -161,8 +167,6 @@ class Seat:
             most_batch=own.batch,
             device=torch.device(self.device),
             learning=self.learning,
-            reveal=own.reveal,
-            selection=own.selection,
             opening=OpeningPolicy(
                 rounds=own.most_rounds or experiment.federation.rounds,
                 owners=experiment.federation.clients,
@@ -190,8 +194,6 @@ class Seat:
             batch=own.batch,
             batches=own.batches,
             rounds=self.experiment.federation.rounds,
-            reveal=own.reveal,
-            selection=own.selection,
             smallest_cohort=own.smallest_cohort,
             weights=own.weights,
             # So that it draws what it would draw in the clear (models/adapters/federated.py).

@@ -20,7 +20,6 @@ from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.device import resolve_device
 from tacit.parties.adaptation import adapters_file
-from tacit.parties.adaptation.enrolment import check_enrolled
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
@@ -39,6 +38,7 @@ from tacit.simulate.adaptation.setting import AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import summarise
 from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.federation.processes import Message
+from tacit.simulate.insecure.revealed_outputs import check_enrolled
 from tacit.simulate.report.adaptation_outputs import AdaptationFigures
 
 Show = Callable[[str, str, dict[str, Any]], None]

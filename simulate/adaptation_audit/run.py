@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from tacit.models.adapters.configuration import Reveal
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import claim
-from tacit.protocol.adaptation.told import Reveal
 from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, Recorded, owner_names
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from tacit.models.adapters.configuration import ParallelConfiguration
+from tacit.models.adapters.configuration import ParallelConfiguration, Reveal
 from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, FullBatches, Schedule
 from tacit.models.adapters.gradients import descent, stepped
@@ -35,19 +35,19 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.vision_transformer import build
+from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.rehearsed import fitted_learning
-from tacit.parties.adaptation.ways import StepsInTheClear, StepsOnShares
 from tacit.parties.inference.data_owner import PassCosts
 from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes
-from tacit.protocol.adaptation.told import Reveal, told_blocks
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.learning_session import LearningSession, SessionCosts, learn
+from tacit.simulate.insecure.revealed_outputs import RevealedPasses
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
 
 _CLASSES: Final = 10
@@ -230,9 +230,9 @@ def _by_operation(costs: Sequence[RoundCost]) -> dict[str, Any]:
 
 def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
     """Of the dealer's corrections in one pass, by the owner that receives them."""
-    told = told_blocks(reveal, learning.public.sizes.blocks, session=b"", number=1)
-    way = StepsOnShares(learning) if reveal == "none" else StepsInTheClear(learning, DATA, lambda number: told)
-    to_model_owner, to_data_owner = material_bytes(way.course(1), learning.batch, learning.public.sizes)
+    all_blocks = (True,) * learning.public.sizes.blocks
+    passes = LearningPasses(learning) if reveal == "none" else RevealedPasses(learning, DATA, lambda number: all_blocks)
+    to_model_owner, to_data_owner = material_bytes(passes.course(1), learning.batch, learning.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 
 

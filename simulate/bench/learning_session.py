@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import torch
 
-from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner
-from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.models.adapters.configuration import Reveal
+from tacit.parties.adaptation.data_owner import LearnerSettings
+from tacit.parties.adaptation.model_owner import TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
@@ -29,13 +30,13 @@ from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.peak import highest_bytes
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
 from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER
 
 _LISTEN: Final = "tcp://127.0.0.1:*"
@@ -166,11 +167,10 @@ async def _model_owner(
         most_batch=learning.batch,
         ahead=ahead,
         learning=learning,
-        reveal=reveal,
         opening=OpeningPolicy(rounds=1, owners=1, smallest_cohort=_SMALLEST_COHORT, colluders=0),
         **seat.settings,
     )
-    await TeachingParty(settings, model, seat.diary(control)).run()
+    await teacher(Revealing(reveal), settings, model, seat.diary(control)).run()
 
 
 async def _data_owner(
@@ -193,7 +193,6 @@ async def _data_owner(
         batch=learning.batch,
         batches=learning.batches,
         rounds=1,
-        reveal=reveal,
         smallest_cohort=_SMALLEST_COHORT,
         seed=(learning.seed, 0),
     )
@@ -203,9 +202,9 @@ async def _data_owner(
         found.append(astuple(costs))
         control.send({"done": len(found)})
 
-    learner = PrivateLearner(settings, own.images, own.labels, seat.diary(control), on_batch=keep)
+    owner_of_images = learner(Revealing(reveal), settings, own.images, own.labels, seat.diary(control), on_batch=keep)
     try:
-        await learner.learn(1, None, ())
+        await owner_of_images.learn(1, None, ())
     finally:
-        await learner.close()
+        await owner_of_images.close()
     return found

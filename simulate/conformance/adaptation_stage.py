@@ -16,7 +16,6 @@ from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
-from tacit.protocol.adaptation.told import Reveal, Selection
 from tacit.protocol.adaptation.weighting import weight_of
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.machine import Output
@@ -53,8 +52,6 @@ class LearnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     channels: int
     side: int
     purpose: Purpose
-    reveal: Reveal = "none"
-    selection: Selection = "data-owner"
     smallest_cohort: int
     count: int = 0
     entropy: Octets
@@ -88,11 +85,11 @@ def read_adaptation_terms(*, encoding: Octets) -> Fields:
     return fields_of(decode_structure(encoding, AdaptationTerms, limit=TERMS_LIMIT))
 
 
-def adaptation_schedule(*, terms: Fields, images: int, session: Octets, number: int, enrolled: int) -> dict[str, Any]:
-    """The pass of this number in a session, of so many images, and so many in all passes: of every round the operation,
-    and the bytes that the model owner and the data owner open. And the words of a sum."""
+def adaptation_schedule(*, terms: Fields, images: int) -> dict[str, Any]:
+    """A pass of so many images: of every round the operation, and the bytes that the model owner and the data owner
+    open. And the words of a sum."""
     read: AdaptationTerms = structure_of(terms, AdaptationTerms)
-    rounds = adaptation_rounds(read, images, session=session, number=number, enrolled=enrolled)
+    rounds = adaptation_rounds(read, images)
     return {
         "rounds": [list(each) for each in rounds],
         "words": sum_words(read.sizes, read.learning),
@@ -163,8 +160,6 @@ class AdaptationStage(Stage):
                 policy=InferencePolicy(inputs=("known", "shared")),
                 patience=owner.patience,
                 purpose=owner.purpose,
-                reveal=owner.reveal,
-                selection=owner.selection,
                 smallest_cohort=owner.smallest_cohort,
                 count=owner.count,
                 entropy=entropy_of(owner.entropy),

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from timm.models.vision_transformer import Block
 
+from tacit.models.adapters.configuration import Reveal
 from tacit.models.adapters.federated import Order
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.protocol.adaptation.told import Reveal, told_blocks
 from tacit.simulate.adaptation_audit.copies import ToldPass, ToldRows, copied_blocks
 from tacit.simulate.experiments.tastan_reveal import CopyFigures
+from tacit.simulate.insecure.revealed_outputs import revealed_blocks
 
 _SESSION_BYTES: Final = 32
 
@@ -30,7 +31,7 @@ def told_passes(outputs: torch.Tensor, batches: Sequence[Order], reveal: Reveal,
     session, blocks = generator.bytes(_SESSION_BYTES), len(outputs)
     found: list[ToldPass] = []
     for number, batch in enumerate(batches, start=1):
-        told = told_blocks(reveal, blocks, session=session, number=number)
+        told = revealed_blocks(reveal, blocks, session=session, number=number)
         orders = {block: torch.from_numpy(generator.permutation(batch)) for block in range(blocks) if told[block]}
         found.append({block: ToldRows(rows=outputs[block, at], images=at) for block, at in orders.items()})
     return found

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import torch
 
+from tacit.models.adapters.configuration import Reveal
 from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, FullBatches, Order, federated
 from tacit.models.adapters.parallel import FinalNorm
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.protocol.adaptation.told import Reveal
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.run import adapt, make_folder

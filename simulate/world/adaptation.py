@@ -45,7 +45,7 @@ def learning_terms(**changes: Any) -> AdaptationTerms:
     sizes = {"adapters": 1, "rank": 1, "classes": 2, "batch": 1, "cut": 8, "gradient": 30}
     learning = LearningSizes(**{name: changes.pop(name, size) for name, size in sizes.items()})
     own: dict[str, Any] = {"purpose": "learning", "rounds": 2, "smallest_cohort": 2, "least_count": 0}
-    own |= {name: changes.pop(name) for name in (*own, "reveal", "selection") if name in changes}
+    own |= {name: changes.pop(name) for name in own if name in changes}
     terms = small_terms(**({"input": "shared"} | changes))
     return AdaptationTerms(**{name: getattr(terms, name) for name in Terms.__struct_fields__}, learning=learning, **own)
 

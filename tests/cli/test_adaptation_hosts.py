@@ -11,7 +11,6 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.hosting import preflight
-from tacit.parties.runs.reveals import GIVES_AWAY
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, labelled
 from tests.cli.hosts import Process
 from tests.cli.outputs import check_output
@@ -151,24 +150,6 @@ def options(name: str) -> tuple[str, ...]:
     return ("--json", "learned.json") if name in DATA_OWNERS else ()
 
 
-def test_outputs_of_blocks_are_told_where_both_say_so(house: AdaptationHouse) -> None:
-    """The model owner is told what it gives away, on its screen and in its log."""
-    house.model_owner(reveal="all")
-    for name in DATA_OWNERS:
-        house.data_owner(name, reveal="all")
-    running = house.start_all()
-    for name in (*DATA_OWNERS, "dealer"):
-        assert running[name].end() == 0, running[name].everything
-    assert running["owner"].complained[-1] == f'tacit: adaptation.reveal = "all": {GIVES_AWAY}'
-    (said,) = house.events("owner", "reveals")
-    assert (said["reveal"], said["detail"]) == ("all", GIVES_AWAY)
-    assert GIVES_AWAY in (house.path / "owner" / "state" / "logs" / "owner.log").read_text()
-    assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
-    assert [event["round"] for event in house.events("bob", "learned")] == [1, 2]
-    # Told in the clear, no value can be out of range, and so all batches have taught.
-    assert [in_range(house, number) for number in (1, 2)] == [3, 3]
-
-
 @pytest.mark.exhaustive
 def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHouse) -> None:
     """All but the model owner have lost what they knew, and begin anew."""
@@ -242,11 +223,6 @@ TOLD: dict[str, tuple[Callable[[AdaptationHouse], object], str, int]] = {
     "a larger cohort": (
         lambda house: house.data_owner("alice", smallest_cohort=4),
         "owner: it opens sums of 3 data owners; the policy here wants 4 or more",
-        1,
-    ),
-    "outputs of blocks": (
-        lambda house: house.data_owner("alice", reveal="all"),
-        "owner: it reveals none of the outputs of blocks; here all is expected: both need the same `reveal`",
         1,
     ),
     "other classes": (swapped, "have the classes 1, 0; what is learned are 0, 1, in this order", 2),

@@ -78,7 +78,7 @@ class AdaptationWorld(InferenceWorld):
     """plan: what the data owner does; sessions: that the model owner may begin."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
-    ROUNDS: ClassVar[tuple[Round, ...]] = adaptation_rounds(TERMS, 1, session=bytes(32), number=1)
+    ROUNDS: ClassVar[tuple[Round, ...]] = adaptation_rounds(TERMS, 1)
     PATIENT = (InferenceState.AWAIT_HELLO, InferenceState.READY, InferenceState.IDLE)
 
     def __init__(self, plan: tuple[Call, ...] = PLAN, *, sessions: int = 1) -> None:

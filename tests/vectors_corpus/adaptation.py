@@ -80,8 +80,7 @@ def adaptation_message_bad_family() -> Script:
 def learning_terms(**changes: Any) -> dict[str, Any]:
     """Terms with other sizes, and other fields of what is learned."""
     learning = {name: changes.pop(name, value) for name, value in LEARNING.items()}
-    own = {"purpose": "learning", "reveal": "none", "learning": learning, "rounds": 2, "smallest_cohort": 2}
-    own |= {"least_count": 0, "selection": "data-owner"}
+    own = {"purpose": "learning", "learning": learning, "rounds": 2, "smallest_cohort": 2, "least_count": 0}
     own |= {name: changes.pop(name) for name in own if name in changes}
     return terms_with(**({"input": "shared"} | changes)) | own
 
@@ -95,8 +94,8 @@ def encoded_learning_terms(**changes: Any) -> bytes:
 def adaptation_terms() -> Script:
     script = message("Terms of both purposes, and their encoding and digest.")
     for changes in (
-        {"reveal": "sampled", "selection": "enrolment"},
-        {"purpose": "prediction", "reveal": "all", "adapters": 0},
+        {},
+        {"purpose": "prediction", "adapters": 0},
         {"rounds": 1 << 20, "cut": 38, "gradient": 64, "least_count": 2**31},
     ):
         written = script.do("write terms", terms=learning_terms(**changes))
@@ -122,8 +121,7 @@ def adaptation_terms_bad_value() -> Script:
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
     for fields in (
         {"purpose": "other"},
-        {"reveal": "most"},
-        {"selection": "enrolment"},
+        {"reveal": "none"},
         {"rounds": 0},
         {"smallest_cohort": 1},
         {"least_count": -1},
@@ -131,33 +129,27 @@ def adaptation_terms_bad_value() -> Script:
         {"more": 0},
     ):
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
-    for missing in (("reveal",), ("purpose", "reveal", "learning", "rounds", "smallest_cohort")):
+    for missing in (("purpose",), ("purpose", "learning", "rounds", "smallest_cohort")):
         rest = {name: value for name, value in honest.items() if name not in missing}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(rest))
     return script
 
 
 def adaptation_schedule() -> Script:
-    about = "Rounds of passes of learning and of prediction, and words of a sum, for several sizes and samples."
+    about = "Rounds of passes of learning and of prediction, and words of a sum, for several sizes."
     script = Script(PROTOCOL, "primitive", about)
     one = dict.fromkeys(SIZES, 1) | {"far": False, "adapters": 1, "rank": 1, "classes": 2}
-    predicts: dict[str, Any] = {"purpose": "prediction", "reveal": "all"}
-    sampled: dict[str, Any] = {"reveal": "sampled", "blocks": 4, "adapters": 4}
-    enrolled = {"reveal": "all", "selection": "enrolment"}
-    cases: tuple[tuple[dict[str, Any], int, int], ...] = (
-        (one | enrolled, 2, 1),
-        ({}, 5, 1),
-        ({"adapters": 0, "cut": 38, "gradient": 1}, 1, 1),
-        (one, 2, 1),
-        ({"reveal": "all"}, 3, 1),
-        *((sampled, 2, number) for number in (9, 12)),
-        (one | {"reveal": "sampled"}, 1, 1),
-        (predicts, 3, 1),
-        (predicts | {"adapters": 0, "classes": 200, "results": {"labels": 2, "bits": 0}}, 1, 2),
+    predicts: dict[str, Any] = {"purpose": "prediction"}
+    cases: tuple[tuple[dict[str, Any], int], ...] = (
+        ({}, 5),
+        ({"adapters": 0, "cut": 38, "gradient": 1}, 1),
+        (one, 2),
+        ({"blocks": 4, "adapters": 4}, 3),
+        (predicts, 3),
+        (predicts | {"adapters": 0, "classes": 200, "results": {"labels": 2, "bits": 0}}, 1),
     )
-    for changes, images, number in cases:
-        terms = learning_terms(**changes)
-        script.do("schedule", terms=terms, images=images, session=drawn("session"), number=number, enrolled=6)
+    for changes, images in cases:
+        script.do("schedule", terms=learning_terms(**changes), images=images)
     return script
 
 

@@ -15,7 +15,6 @@ from tacit.protocol.adaptation.messages import (
     SumLost,
 )
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
-from tacit.protocol.adaptation.told import told_blocks
 from tacit.protocol.core.codec import Envelope, decode_structure, encode
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Message
@@ -104,13 +103,13 @@ def session_of(play: Play, name: str) -> bytes:
     return told[-1].packet.envelope.session
 
 
-def compute(play: Play, name: str, *, terms: AdaptationTerms = TERMS, number: int = 1, refused: bool = False) -> None:
-    """A pass of one image. terms: of the session; number: of the pass; refused: it is out of range."""
+def compute(play: Play, name: str, *, terms: AdaptationTerms = TERMS, refused: bool = False) -> None:
+    """A pass of one image. terms: of the session; refused: it is out of range."""
     play.act(name, "ask", party=name)
     play.deliver()
     play.act(MODEL_OWNER, "begin pass", party=MODEL_OWNER, weights=WEIGHTS, data_owner=name)
     play.deliver()
-    rounds = adaptation_rounds(terms, 1, session=session_of(play, name), number=number, enrolled=3)
+    rounds = adaptation_rounds(terms, 1)
     for step, (operation, *sent) in enumerate(rounds):
         for owner, size in zip((MODEL_OWNER, name), sent, strict=True):
             if size:
@@ -149,6 +148,7 @@ def adaptation_round() -> Script:
     for name in BOTH:
         begin(play, name, 1)
     compute(play, DATA_OWNER)
+    compute(play, SECOND, refused=True)
     for name in BOTH:
         keep(play, name, 1)
     for name in BOTH:
@@ -167,34 +167,6 @@ def adaptation_round() -> Script:
         play.act(name, "close", party=name)
         play.deliver()
     return ending(play, "ended")
-
-
-def _told(about: str, **changes: Any) -> tuple[Play, AdaptationTerms]:
-    """A data owner that expects what these terms reveal, in a round."""
-    wanted: Changes = {name: changes[name] for name in ("reveal", "selection") if name in changes}
-    play = begun(about, DATA_OWNER, terms=changes, owner=wanted)
-    begin(play, DATA_OWNER, 1)
-    return play, small_terms(**changes)
-
-
-def adaptation_sampled() -> Script:
-    about = (
-        "Outputs of blocks are told of a sample: of three, the first, from which the second is computed, and the last."
-    )
-    play, terms = _told(about, reveal="sampled", blocks=3)
-    if told_blocks("sampled", 3, session=session_of(play, DATA_OWNER), number=1) != (True, False, True):
-        raise ValueError("another sample than the file is about")
-    compute(play, DATA_OWNER, terms=terms)
-    keep(play, DATA_OWNER, 1)
-    return play
-
-
-def adaptation_all_told() -> Script:
-    about = "Three images are enrolled; the output of the only block is told of a batch of them that is out of range."
-    play, terms = _told(about, reveal="all", selection="enrolment")
-    compute(play, DATA_OWNER, terms=terms, refused=True)
-    keep(play, DATA_OWNER, 1)
-    return play
 
 
 def adaptation_lost_round() -> Script:
@@ -403,14 +375,14 @@ def ask_sum_bad_lists() -> Script:
 
 
 def adaptation_prediction() -> Script:
-    changes = {"purpose": "prediction", "reveal": "all"}
+    changes = {"purpose": "prediction"}
 
     def predict(play: Play, name: str) -> None:
         compute(play, name, terms=small_terms(**changes))
         begin(play, name, 1)
 
     return _refused(
-        "A prediction, whatever is revealed where the model is learned; and such a session has no rounds, and no sums.",
+        "A prediction; and such a session has no rounds, and no sums.",
         [
             (predict, "UNEXPECTED"),
             (lambda play, name: ask(play, name, 1), "UNEXPECTED"),
@@ -435,19 +407,18 @@ def agree_terms_bad_learning() -> Script:
 
 
 def adaptation_terms_bad_policy() -> Script:
-    play = Play(PROTOCOL, "session", "Terms that data owners refuse: purpose, reveal, batch, cohort, and weights.")
+    play = Play(PROTOCOL, "session", "Terms that data owners refuse: purpose, batch, cohort, and weights.")
     wishes: tuple[Changes, ...] = (
-        {"purpose": "prediction"}, {"reveal": "none"}, {"reveal": "all"}, {"batch": 2}, {"smallest_cohort": 3},
-        {"count": 9},
+        {"purpose": "prediction"}, {"batch": 2}, {"smallest_cohort": 3}, {"count": 9},
     )  # fmt: skip
     names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(wishes)))
     owners = [
         {"name": name, "images": 3, "batch": 1, "channels": 1, "side": 1, "purpose": "learning", "smallest_cohort": 2,
-         "reveal": "sampled", "entropy": drawn(f"{name} entropy"), "patience": PATIENCE, **wish}
+         "entropy": drawn(f"{name} entropy"), "patience": PATIENCE, **wish}
         for name, wish in zip(names, wishes, strict=True)
     ]  # fmt: skip
     teacher = {
-        "terms": encoded_learning_terms(**SMALL | {"most_batch": 2, "reveal": "sampled"}),
+        "terms": encoded_learning_terms(**SMALL | {"most_batch": 2}),
         "entropy": drawn("model-owner entropy", 256),
         "patience": PATIENCE, "rounds": 2, "owners": 9, "smallest_cohort": 2, "colluders": 0,
     }  # fmt: skip
@@ -524,7 +495,7 @@ def adaptation_bad_silence() -> Script:
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        adaptation_round, adaptation_sampled, adaptation_all_told, adaptation_prediction, adaptation_lost_round,
+        adaptation_round, adaptation_prediction, adaptation_lost_round,
         adaptation_late_words, adaptation_resumed_round,
         begin_round_bad_number, begin_round_bad_policy, begin_round_bad_count, keep_round_bad_number,
         start_pass_bad_round,

@@ -17,7 +17,7 @@ SMALL_ORDER: Final = (
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 )
 
-LATER: Final = (Label.TOLD_BLOCKS, Label.SIGN_NODE)
+LATER: Final = (Label.SIGN_NODE,)
 """Labels of protocols that came when this file was frozen: vectors of their own show them."""
 
 ALICE: Final = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"

@@ -82,7 +82,7 @@ class Learner(Owner):
         return read_adaptation_terms(encoded)
 
     def rounds(self, images: int) -> list[tuple[str, int, int]]:
-        return adaptation_rounds(self.terms, images, self.session, self.number, sum(self.passes))
+        return adaptation_rounds(self.terms, images)
 
 
 class LearningDataOwner(Learner, DataOwner):
@@ -94,8 +94,6 @@ class LearningDataOwner(Learner, DataOwner):
 
     def check_terms(self, terms: dict[str, Any]) -> None:
         require(terms["purpose"] == self.wish["purpose"], "POLICY")
-        require(terms["purpose"] != "learning" or terms["reveal"] == self.wish["reveal"], "POLICY")
-        require(terms["purpose"] != "learning" or terms["selection"] == self.wish["selection"], "POLICY")
         require(terms["purpose"] != "learning" or terms["learning"]["batch"] == self.wish["batch"], "POLICY")
         counted = terms["least_count"] > 0
         require(terms["purpose"] != "learning" or counted == (self.wish["count"] > 0), "POLICY")

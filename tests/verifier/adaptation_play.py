@@ -50,8 +50,8 @@ def do_draw_zeros(secret: str, words: int) -> bytes:
     return b"".join(word.to_bytes(8, "little") for word in Stream(given(secret), 0).draw([words], 64))
 
 
-def do_schedule(terms: dict[str, Any], images: int, session: str, number: int, enrolled: int) -> dict[str, Any]:
-    return {"rounds": adaptation_rounds(terms, images, given(session), number, enrolled), "words": sum_words(terms)}
+def do_schedule(terms: dict[str, Any], images: int) -> dict[str, Any]:
+    return {"rounds": adaptation_rounds(terms, images), "words": sum_words(terms)}
 
 
 def weigh(count: int, least_count: int) -> int:
@@ -104,11 +104,7 @@ class AdaptationPerformance:
         self.roster = Roster(members_of(roster))
         self.model_owner = model_owner
         for row in data_owners:
-            wish = (
-                {"reveal": "none", "selection": "data-owner", "count": 0}
-                | row
-                | {"weights": None, "inputs": ["known", "shared"]}
-            )
+            wish = {"count": 0} | row | {"weights": None, "inputs": ["known", "shared"]}
             exchange = (row["name"], self.roster.server, row["patience"], self.transmit, self.tell)
             self.data_owners[row["name"]] = LearningDataOwner(
                 entropy(given(row["entropy"])), self.roster.hash, wish, *exchange

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from constants import ADAPTATION_VERSION, DETAIL_LIMIT, LARGEST_COHORT, TOLD_BLOCKS, require
+from constants import ADAPTATION_VERSION, DETAIL_LIMIT, LARGEST_COHORT, require
 from encoding import Array, Integer, Map, Text, choice
 from inference_terms import INFERENCE_BODIES, TERMS, read_terms, rounds_of, tokens_of
 from messages import HASH, NAME, NUMBER, Family
-from primitives import digest
 
 ROUND = Integer(1, 2**31)
 SHARED_TYPES = (
@@ -33,8 +32,6 @@ LEARNING = Map(
 ADAPTATION_TERMS = Map(
     **TERMS.fields,
     purpose=choice("learning", "prediction"),
-    reveal=choice("none", "sampled", "all"),
-    selection=choice("data-owner", "enrolment"),
     learning=LEARNING,
     rounds=Integer(1, 2**20),
     smallest_cohort=Integer(2, LARGEST_COHORT),
@@ -45,7 +42,6 @@ ADAPTATION_TERMS = Map(
 def read_adaptation_terms(encoded: bytes) -> dict[str, Any]:
     found = read_terms(encoded, ADAPTATION_TERMS)
     require(found["learning"]["adapters"] in (0, found["sizes"]["blocks"]), "MALFORMED")
-    require(found["selection"] == "data-owner" or found["reveal"] != "none", "MALFORMED")
     return found
 
 
@@ -67,51 +63,9 @@ def weight_of(count: int, least: int) -> int:
     return min(max(16 * count // least, 16), 32)
 
 
-def told_of(terms: dict[str, Any], session: bytes, number: int) -> list[bool]:
-    """Which outputs are told in a pass, of the first block first."""
-    blocks = terms["sizes"]["blocks"]
-    if terms["reveal"] != "sampled":
-        return [terms["reveal"] == "all"] * blocks
-    coins = int.from_bytes(digest(TOLD_BLOCKS, session, number.to_bytes(8, "little")), "little")
-    told = [True]
-    for block in range(blocks - 1, 0, -1):
-        told.insert(0, not told[0] and coins >> (block - 1) & 1 == 1)
-    return told
-
-
-def told_rounds(sizes: dict[str, int], images: int, told: list[bool]) -> list[tuple[str, int, int]]:
-    """A pass that tells outputs: *Told outputs*."""
-    n, ntd = images, images * tokens_of(sizes) * sizes["width"]
-    (embedding, *rest), before = rounds_of(sizes, "shared", images), False
-    block = rest[: [name for name, _, _ in rest].index("fc2") + 1]
-    found = [embedding]
-    for index, tells in enumerate(told):
-        found += [each for each in block if not (before and each[0] == "layer norm 1")]
-        if tells:
-            relative = 4 * n if any(told[:index]) else 0
-            labels = 5 * n if index + 1 == len(told) else 0
-            found += [("shuffle", 4 * n, 5 * (ntd + n)), ("result", 5 * ntd + relative + labels, 0)]
-        before = tells
-    return [*found, ("count", 4, 4), ("range", 8, 8)]
-
-
-def enrolment_rounds(terms: dict[str, Any], number: int, enrolled: int) -> list[tuple[str, int, int]]:
-    """What the first pass begins with: *Enrolment*."""
-    if number > 1 or terms["selection"] == "data-owner":
-        return []
-    sizes = terms["sizes"]
-    words = (tokens_of(sizes) - 1) * sizes["channels"] * sizes["patch"] ** 2 + 1
-    return [("shuffle", 4 * enrolled, 5 * enrolled * words)]
-
-
-def adaptation_rounds(
-    terms: dict[str, Any], images: int, session: bytes, number: int, enrolled: int
-) -> list[tuple[str, int, int]]:
-    """Of the pass of this number in a session: *Rounds of a pass*, and *Told outputs*."""
+def adaptation_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int, int]]:
+    """*Rounds of a pass*."""
     learns = terms["purpose"] == "learning"
-    if learns and terms["reveal"] != "none":
-        told = told_rounds(terms["sizes"], images, told_of(terms, session, number))
-        return enrolment_rounds(terms, number, enrolled) + told
     sizes, learning = terms["sizes"], terms["learning"]
     n, t, d = images, tokens_of(sizes), sizes["width"]
     a, r, c, p = learning["adapters"], learning["rank"], learning["classes"], parameters_of(terms)

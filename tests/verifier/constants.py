@@ -35,7 +35,6 @@ SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
 SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
 SIGN_ROSTER = b"tacit/1 sign version of a roster"
 INFERENCE_TERMS = b"tacit/1 terms of inference"
-TOLD_BLOCKS = b"tacit/1 told blocks"
 WEIGHTS = b"tacit/1 commitment to weights"
 MATERIAL = b"tacit/1 material"
 

@@ -386,13 +386,8 @@ MISREAD = [
         "inference_waves",
     ),
     ("inference_material", "word - 2**bits if word >> (bits - 1) else word", "word", "inference_material"),
-    ("adaptation_terms", 'number.to_bytes(8, "little")', 'number.to_bytes(8, "big")', "adaptation_schedule"),
-    ("adaptation_terms", "not told[0] and ", "", "adaptation_schedule"),
-    ("adaptation_terms", "4 * n if any(told[:index]) else 0", "4 * n", "adaptation_sampled"),
-    ("adaptation_terms", "5 * n if index + 1 == len(told) else 0", "0", "adaptation_all_told"),
     ("adaptation_terms", 'sizes | {"classes": c}', "sizes", "adaptation_prediction"),
     ("adaptation_terms", 'in (0, found["sizes"]["blocks"])', "in range(257)", "adaptation_terms_bad_value"),
-    ("adaptation_owner", '["reveal"] == self.wish["reveal"]', '["reveal"]', "adaptation_terms_bad_policy"),
     ("plain_sum", "max(self.terms.fewest_survivors, 1)", "2 + len(self.terms.cohort)", "session_plain"),
 ]
 """Module, its text, a misreading of the specification in its place, and the vectors that show it."""

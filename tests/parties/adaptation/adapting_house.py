@@ -4,24 +4,29 @@ that can be cut. As in tests/parties/inference/in_one_loop.py, tests wait for wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
-from tacit.models.adapters.parallel import AdapterParameters
+from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
 from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
+from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.stages import material_bytes
+from tacit.parties.links import endpoint
 from tacit.parties.session.client import ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
@@ -33,8 +38,12 @@ from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.sum.configuration import Policy, Proposal
 
 with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from conftest import Transformer
     from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, OWNERS, PATIENCE, ROSTER, House, house
+    from test_public import PARALLEL, made
+    from whole import block_outputs
 
 SUMS = "sums"
 """The dealer's second address."""
@@ -58,6 +67,9 @@ class AdaptingHouse:
     learning: PublicLearning
     told: dict[str, list[RoundLearned]] = field(default_factory=lambda: {name: [] for name in OWNERS})
     learners: dict[str, PrivateLearner] = field(default_factory=dict)
+    teacher: Callable[..., TeachingParty] = TeachingParty
+    learner: Callable[..., PrivateLearner] = PrivateLearner
+    """What model owner and data owners are."""
 
     async def dealer(self, **changed: Any) -> None:
         learning = self.learning
@@ -102,7 +114,7 @@ class AdaptingHouse:
             opening=POLICY,
             patience=PATIENCE,
         )
-        party = TeachingParty(replace(settings, **changed), self.model, self.house.diary(MODEL_OWNER))
+        party = self.teacher(replace(settings, **changed), self.model, self.house.diary(MODEL_OWNER))
         self.house.tasks[MODEL_OWNER] = asyncio.ensure_future(party.run())
         self.house.addresses[MODEL_OWNER] = (await self.house.waits(MODEL_OWNER, "listening"))["address"]
         return party
@@ -128,7 +140,7 @@ class AdaptingHouse:
             smallest_cohort=2,
             seed=(1, OWNERS.index(name)),
         )
-        learner = PrivateLearner(
+        learner = self.learner(
             replace(settings, **changed), own.images, own.labels, diary, on_told=self.told[name].append
         )
         client = ClientSettings(
@@ -171,3 +183,87 @@ async def adapting(directory: Path, model: PrivateModel, learning: PublicLearnin
     """An empty house, and nothing left of it at the end."""
     async with house(directory) as found:
         yield AdaptingHouse(found, model, learning)
+
+
+STEP_ERROR = 2.0**-7
+"""Of a step, relative to how far all parameters move (test_stages.py)."""
+BLOCK_ERROR = 1e-3
+"""Of what a block leaves, relative to it, and so of derivatives, which are products of two such values."""
+
+
+@pytest.fixture(autouse=True)
+def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is meant for a party that is gone is given up sooner than in earnest."""
+    monkeypatch.setattr(endpoint, "_LINGER_MS", 300)
+
+
+def short(learning: PublicLearning) -> PublicLearning:
+    """Two rounds of two batches."""
+    return msgspec.structs.replace(learning, schedule=Schedule(rounds=2, learning_rate=0.05, decay_rounds=()))
+
+
+@pytest.fixture(scope="module")
+def learning(one_block: Transformer) -> PublicLearning:
+    return short(made(one_block, PARALLEL))
+
+
+@pytest.fixture(scope="module")
+def owned(one_block: Transformer) -> dict[str, Owned]:
+    """Images that the bounds of the model are for, a few each."""
+    images = one_block.images
+    parts = {name: images[6 * place : 6 * place + 6] for place, name in enumerate(OWNERS)}
+    return {name: Owned(part, torch.arange(len(part)) % 3) for name, part in parts.items()}
+
+
+def in_the_clear(
+    model: Transformer,
+    learning: PublicLearning,
+    owned: Sequence[Owned],
+    weights: Sequence[int] = (),
+) -> list[AdapterParameters]:
+    """The common parameters after every round."""
+    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    clients = [Features(outputs=block_outputs(model, own.images), labels=own.labels) for own in owned]
+    work = FullBatches(learning.batch, learning.batches)
+    return list(federated(learning.initial(), norm, clients, learning.schedule, work, seed=1, weights=weights))
+
+
+def distance(one: AdapterParameters, other: AdapterParameters) -> float:
+    parts = zip(one.tensors.values(), other.tensors.values(), strict=True)
+    return sum((left - right).square().sum().item() for left, right in parts) ** 0.5
+
+
+async def begun(found: AdaptingHouse, owned: dict[str, Owned], mode: str = "active", **changed: Any) -> None:
+    """Everybody at work."""
+    await found.dealer(mode=mode)
+    await found.model_owner(**changed)
+    for name, own in owned.items():
+        found.learns(name, own)
+
+
+async def check_material(
+    found: AdaptingHouse, learning: PublicLearning, name: str, passes: LearningPasses | None = None
+) -> None:
+    """Both owners and the dealer say of every batch, and of the session, what its requests come to."""
+    passes = passes or LearningPasses(learning)
+    batches = learning.schedule.rounds * learning.batches
+    sizes = dict(zip((MODEL_OWNER, name), material_bytes(passes.course(1), 4, learning.public.sizes), strict=True))
+    assert min(sizes.values()) > 0
+    for _ in range(batches):
+        await found.house.waits(name, "batch", material=sizes[name])
+        await found.house.waits(MODEL_OWNER, "batch", peer=name, material=sizes[MODEL_OWNER])
+    dealt = {owner: batches * size for owner, size in sizes.items()}
+    await found.house.waits(DEALER, "session-over", owners=[MODEL_OWNER, name], material=dealt)
+
+
+def check_learned(found: AdaptingHouse, model: Transformer, learning: PublicLearning, owned: dict[str, Owned]) -> None:
+    """What was learned in every round is what is learned in the clear."""
+    clear = in_the_clear(model, learning, list(owned.values()))
+    for told, expected in zip(found.told["alice"], clear, strict=True):
+        assert told.owners == 3
+        assert told.counted.images == 3 * learning.batch * learning.batches
+        moved = distance(expected, learning.initial())
+        # Every step is off by its own error, and by what follows from where it begins, which is no more.
+        bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * moved
+        assert distance(told.parameters, expected) <= bound

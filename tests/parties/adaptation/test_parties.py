@@ -5,180 +5,68 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 
-from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
-from tacit.parties.adaptation import ways
 from tacit.parties.adaptation.noise import NoisePolicy
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
-from tacit.parties.adaptation.told_stages import ToldBatch
-from tacit.parties.adaptation.ways import StepsInTheClear, StepsOnShares
 from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended
-from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
-from tacit.parties.inference.stages import material_bytes
-from tacit.parties.links import endpoint
-from tacit.protocol.adaptation.told import Reveal
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from adapting_house import DEALER, MODEL_OWNER, OWNERS, POLICY, ROSTER, SUMS, AdaptingHouse, Owned, adapting
+    from adapting_house import (  # noqa: F401
+        BLOCK_ERROR,
+        DEALER,
+        MODEL_OWNER,
+        OWNERS,
+        POLICY,
+        ROSTER,
+        STEP_ERROR,
+        SUMS,
+        AdaptingHouse,
+        Owned,
+        _no_long_farewells,
+        adapting,
+        begun,
+        check_learned,
+        check_material,
+        distance,
+        in_the_clear,
+        learning,
+        owned,
+        short,
+    )
     from conftest import MARGIN, Transformer, one_block, private  # noqa: F401
-    from test_public import PARALLEL, PROBE, made
-    from whole import block_outputs
+    from test_public import PROBE, made
 
 pytestmark = pytest.mark.asyncio
-STEP_ERROR = 2.0**-7
-"""Of a step, relative to how far all parameters move (test_stages.py)."""
-BLOCK_ERROR = 1e-3
-"""Of what a block leaves, relative to it, and so of derivatives, which are products of two such values."""
 
 
-@pytest.fixture(autouse=True)
-def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is meant for a party that is gone is given up sooner than in earnest."""
-    monkeypatch.setattr(endpoint, "_LINGER_MS", 300)
-
-
-def short(learning: PublicLearning) -> PublicLearning:
-    """Two rounds of two batches."""
-    return msgspec.structs.replace(learning, schedule=Schedule(rounds=2, learning_rate=0.05, decay_rounds=()))
-
-
-@pytest.fixture(scope="module")
-def learning(one_block: Transformer) -> PublicLearning:
-    return short(made(one_block, PARALLEL))
-
-
-@pytest.fixture(scope="module")
-def owned(one_block: Transformer) -> dict[str, Owned]:
-    """Images that the bounds of the model are for, a few each."""
-    images = one_block.images
-    parts = {name: images[6 * place : 6 * place + 6] for place, name in enumerate(OWNERS)}
-    return {name: Owned(part, torch.arange(len(part)) % 3) for name, part in parts.items()}
-
-
-def in_the_clear(
-    model: Transformer,
-    learning: PublicLearning,
-    owned: Sequence[Owned],
-    weights: Sequence[int] = (),
-) -> list[AdapterParameters]:
-    """The common parameters after every round."""
-    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
-    clients = [Features(outputs=block_outputs(model, own.images), labels=own.labels) for own in owned]
-    work = FullBatches(learning.batch, learning.batches)
-    return list(federated(learning.initial(), norm, clients, learning.schedule, work, seed=1, weights=weights))
-
-
-def distance(one: AdapterParameters, other: AdapterParameters) -> float:
-    parts = zip(one.tensors.values(), other.tensors.values(), strict=True)
-    return sum((left - right).square().sum().item() for left, right in parts) ** 0.5
-
-
-async def begun(
-    found: AdaptingHouse, owned: dict[str, Owned], reveal: Reveal = "none", mode: str = "active", **changed: Any
-) -> None:
-    """Everybody at work."""
-    await found.dealer(mode=mode)
-    await found.model_owner(reveal=reveal, **changed)
-    for name, own in owned.items():
-        found.learns(name, own, reveal=reveal)
-
-
-async def check_material(found: AdaptingHouse, learning: PublicLearning, name: str, reveal: Reveal) -> None:
-    """Both owners and the dealer say of every batch, and of the session, what its requests come to."""
-    # Of one block, so that in every pass the same is told.
-    way = StepsOnShares(learning) if reveal == "none" else StepsInTheClear(learning, DATA, lambda number: (True,))
-    batches = learning.schedule.rounds * learning.batches
-    sizes = dict(zip((MODEL_OWNER, name), material_bytes(way.course(1), 4, learning.public.sizes), strict=True))
-    assert min(sizes.values()) > 0
-    for _ in range(batches):
-        await found.house.waits(name, "batch", material=sizes[name])
-        await found.house.waits(MODEL_OWNER, "batch", peer=name, material=sizes[MODEL_OWNER])
-    dealt = {owner: batches * size for owner, size in sizes.items()}
-    await found.house.waits(DEALER, "session-over", owners=[MODEL_OWNER, name], material=dealt)
-
-
-@pytest.mark.parametrize("reveal", ["none", pytest.param("sampled", marks=pytest.mark.end_to_end), "all"])
 async def test_what_is_learned_is_what_is_learned_in_the_clear(
     tmp_path: Path,
-    reveal: Reveal,
     one_block: Transformer,
     private: PrivateModel,
     learning: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
     async with adapting(tmp_path, private, learning) as found:
-        await begun(found, owned, reveal)
+        await begun(found, owned)
         await found.over(*OWNERS, DEALER)
         assert [told.round for told in found.told["alice"]] == [1, 2]
-        clear = in_the_clear(one_block, learning, list(owned.values()))
-        for told, expected in zip(found.told["alice"], clear, strict=True):
-            assert told.owners == 3
-            assert told.counted.images == 3 * learning.batch * learning.batches
-            moved = distance(expected, learning.initial())
-            # Every step is off by its own error, and by what follows from where it begins, which is no more.
-            bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * moved
-            assert distance(told.parameters, expected) <= bound
+        check_learned(found, one_block, learning, owned)
         for name in OWNERS:
             assert distance(found.common(name), found.common("alice")) == 0
             assert found.learners[name].based == 2
-            await check_material(found, learning, name, reveal)
-
-
-async def test_what_is_enrolled_is_learned_in_the_order_of_the_model_owner(
-    tmp_path: Path,
-    one_block: Transformer,
-    private: PrivateModel,
-    learning: PublicLearning,
-    owned: dict[str, Owned],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[ToldBatch] = []
-    step = ways.told_step
-
-    def noting(parameters: AdapterParameters, norm: FinalNorm, batch: ToldBatch, *, rate: float) -> Any:
-        seen.append(batch)
-        return step(parameters, norm, batch, rate=rate)
-
-    monkeypatch.setattr(ways, "told_step", noting)
-    # Of different labels for each data owner, so that it shows whose batches these are.
-    own = {name: Owned(each.images, torch.full((6,), place)) for place, (name, each) in enumerate(owned.items())}
-    rows = learning.schedule.rounds * learning.batches * learning.batch
-    async with adapting(tmp_path, private, learning) as found:
-        await found.dealer()
-        await found.model_owner(reveal="all", selection="enrolment", most_images=rows)
-        for name, each in own.items():
-            found.learns(name, each, reveal="all", selection="enrolment")
-        await found.over(*OWNERS, DEALER)
-        assert [told.counted.images for told in found.told["alice"]] == [3 * learning.batch * learning.batches] * 2
-    for place, each in enumerate(own.values()):
-        told = torch.cat([batch.outputs[0] for batch in seen if batch.labels[0] == place])
-        assert all(bool((batch.labels == batch.labels[0]).all()) for batch in seen)
-        (expected,) = block_outputs(one_block, each.images)
-        distances = torch.cdist(told.flatten(1), expected.flatten(1))
-        nearest, image = distances.min(1)
-        assert bool((nearest <= 2 * BLOCK_ERROR * expected.flatten(1).norm(dim=1)[image]).all())
-        # Two rounds of batches go through all images as often as they would in the order of the data owner.
-        works = [FullBatches(learning.batch, learning.batches)] * learning.schedule.rounds
-        drawn = [work.batches(6, np.random.default_rng([1, number + 1, place])) for number, work in enumerate(works)]
-        chosen = np.concatenate([order for orders in drawn for order in orders])
-        assert sorted(image.tolist()) == sorted(chosen.tolist())
-        assert len(chosen) == rows
+            await check_material(found, learning, name)
 
 
 async def test_data_owners_count_by_their_images_where_both_policies_say_so(
@@ -394,8 +282,6 @@ async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_polic
         ({"batch": 3}, "it learns by batches of 4 images; here they have 3"),
         ({"smallest_cohort": 3}, "it opens sums of 2 data owners; the policy here wants 3"),
         ({"weights": "counts"}, "data owners count alike with it; the policy here is that they count by their images"),
-        ({"selection": "enrolment"}, "its batches are by data-owner; here they are by enrolment"),
-        ({"reveal": "all"}, "it reveals none of the outputs of blocks; here all is expected"),
     ],
 )
 async def test_terms_that_are_not_those_of_the_experiment_are_refused_by_name(

@@ -15,7 +15,6 @@ from tacit.models.adapters.configuration import AdapterConfiguration, LinearProb
 from tacit.models.adapters.federated import Features, FullBatches, Schedule
 from tacit.models.adapters.parallel import initial
 from tacit.models.adapters.rehearsal import rehearsal
-from tacit.parties.adaptation import enrolment
 from tacit.parties.adaptation.public import PublicLearning, learning_of, learning_terms
 from tacit.parties.adaptation.rehearsed import fitted_learning
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat, shaped
@@ -200,18 +199,6 @@ def test_terms_that_do_not_fit_are_not_offered(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         terms_of(private, learning, **changes)
-
-
-def test_more_images_than_can_be_enrolled_are_not_offered(
-    private: PrivateModel, learning: PublicLearning, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: dict[str, Any] = {"reveal": "all", "selection": "enrolment"}
-    assert terms_of(private, learning, **told).selection == "enrolment"
-    # 4 patches of 16 pixels, and a label.
-    monkeypatch.setattr(enrolment, "LARGEST_WORDS", 2 * 65 * 99)
-    with pytest.raises(ValueError, match="100 images cannot be enrolled together, 1 to 99 of this model's can"):
-        terms_of(private, learning, **told)
-    terms_of(private, learning, **told, most_images=99)
 
 
 def test_terms_for_another_model_are_not_offered(private: PrivateModel, learning: PublicLearning) -> None:

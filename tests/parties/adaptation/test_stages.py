@@ -144,9 +144,7 @@ def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
     loss = sum(end.loss for end in ends).item() / (2.0 ** (2 * PARAMETER) * sizes.classes * IMAGES)
     assert abs(loss - clear.loss) <= STEP_ERROR * clear.loss
     assert sum(int(end.correct) for end in ends) % (1 << PLACE) == clear.correct
-    assert run.rounds == adaptation_rounds(
-        terms_of(model, sizes, scales, "learning"), IMAGES, session=bytes(32), number=1
-    )
+    assert run.rounds == adaptation_rounds(terms_of(model, sizes, scales, "learning"), IMAGES)
     assert not any(end.outputs for end in ends)
 
 
@@ -198,9 +196,7 @@ def test_a_prediction_is_that_in_the_clear_and_costs_what_is_declared(
     else:
         found = told_logits(ends[DATA].share, results)
         assert ((found - clear).abs() <= bound + 2.0**-results.bits).all()
-    assert run.rounds == adaptation_rounds(
-        terms_of(model, sizes, scales, "prediction", results), IMAGES, session=bytes(32), number=1
-    )
+    assert run.rounds == adaptation_rounds(terms_of(model, sizes, scales, "prediction", results), IMAGES)
 
 
 @pytest.mark.parametrize("results", [LOGITS, Results(labels=1, bits=0)])

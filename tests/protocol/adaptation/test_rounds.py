@@ -55,7 +55,7 @@ def test_what_a_round_says() -> None:
 
 def test_a_batch_goes_through_the_rounds_of_learning_and_tells_nothing_else() -> None:
     run = whole_round(1).run()
-    rounds = adaptation_rounds(run.learning, 1, session=bytes(32), number=1)
+    rounds = adaptation_rounds(run.learning, 1)
     for party, place in ((MODEL_OWNER, 0), (FIRST, 1)):
         said = [parcel for parcel in run.log if isinstance(parcel.message, Opening) and parcel.sender == party]
         assert [parcel.message.step for parcel in said] == [

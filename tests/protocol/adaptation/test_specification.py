@@ -1,5 +1,5 @@
-"""The page docs/spec/adaptation.md fixes the rounds of a pass, of learning and of prediction, what tells outputs, and
-the length of a sum; the code has the same."""
+"""The page docs/spec/adaptation.md fixes the rounds of a pass, of learning and of prediction, and the length of a sum;
+the code has the same."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count, told_rounds
+from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count
 from tacit.protocol.inference.schedule import STREAM, Round, block_rounds, embedding_rounds, range_rounds, result_rounds
 from tacit.simulate.world.adaptation import learning_terms
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "adaptation.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([a-z ]+) \| ([^|]+) \| (once|every adapter) \|$", PAGE, re.MULTILINE)
-TOLD = re.findall(r"^\| (shuffle|result) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
 (PARAMETERS,) = re.findall(r"^    P = (.+)$", PAGE, re.MULTILINE)
 
 
@@ -72,51 +71,16 @@ def test_rounds_and_parameters_of_the_page(
         step += of_step
         forward = ("lift", "parameters", "adapter", "norm", "head")
         predicted += [row for row in of_prediction if row.operation in forward]
-    predicts = replace(terms, purpose="prediction", reveal="all")
-    assert list(adaptation_rounds(predicts, images, session=bytes(32), number=1)) == [
+    predicts = replace(terms, purpose="prediction")
+    assert list(adaptation_rounds(predicts, images)) == [
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * blocks,
         *predicted,
         *result_rounds(classes, images, terms.results),
     ]
-    assert list(adaptation_rounds(terms, images, session=bytes(32), number=1)) == [
+    assert list(adaptation_rounds(terms, images)) == [
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * blocks,
         *step,
         *range_rounds(),
     ]
-
-
-@settings(max_examples=30, deadline=None)
-@given(enrolled=st.integers(1, 9), grid=st.integers(1, 3), channels=st.integers(1, 3), patch=st.integers(1, 3))
-def test_enrolment_of_the_page(enrolled: int, grid: int, channels: int, patch: int) -> None:
-    (formulas,) = re.findall(r"the model owner sends\s(.+?) bytes and the data owner\s(.+?), for", PAGE, re.DOTALL)
-    terms = learning_terms(
-        side=grid * patch, patch=patch, channels=channels, adapters=0, reveal="all", selection="enrolment", batch=1
-    )
-    letters = {"E": enrolled, "T": terms.sizes.tokens, "p": channels * patch**2}
-    model_owner, data_owner = (value(" ".join(formula.split()), letters) for formula in formulas)
-    first, second = (
-        adaptation_rounds(terms, 1, session=bytes(32), number=number, enrolled=enrolled) for number in (1, 2)
-    )
-    assert first == (Round("shuffle", model_owner, data_owner), *second)
-
-
-@settings(max_examples=30, deadline=None)
-@given(told=st.lists(st.booleans(), max_size=3), images=st.integers(1, 4), width=st.integers(1, 5))
-def test_told_outputs_of_the_page(told: list[bool], images: int, width: int) -> None:
-    told = [*told, True]
-    sizes = learning_terms(side=2, patch=1, width=width, heads=1, blocks=len(told), adapters=0).sizes
-    letters = {"N": images, "T": sizes.tokens, "D": width}
-    shuffle, *results = [
-        Round(name, value(model_owner, letters), value(data_owner, letters))
-        for name, model_owner, data_owner, _ in TOLD
-    ]
-    assert len(results) == 4
-    found = list(embedding_rounds(sizes, images, known=False))
-    for block, tells in enumerate(told):
-        rounds = block_rounds(sizes, images, known=False)
-        found += [each for each in rounds if each.operation != "layer norm 1" or not (block and told[block - 1])]
-        if tells:
-            found += [shuffle, results[2 * (block + 1 == len(told)) + any(told[:block])]]
-    assert (*found, *range_rounds()) == told_rounds(sizes, images, told)

@@ -11,14 +11,15 @@ from typer.testing import CliRunner
 
 from docs.generate import adaptation_costs
 from tacit.cli.main import app
+from tacit.models.adapters.configuration import Reveal
 from tacit.parties.adaptation.public import learning_terms
 from tacit.protocol.adaptation.schedule import adaptation_rounds
-from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.inference.schedule import LOGITS, Round
 from tacit.simulate.bench import adaptation
 from tacit.simulate.bench.adaptation import AdaptationBenchmark
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.federation.processes import ProcessError
+from tacit.simulate.insecure.revealed_outputs import revealed_rounds
 from tests.cli.outputs import check_output
 
 SMALL = AdaptationBenchmark(blocks=2, batch=2, repeats=1)
@@ -28,17 +29,18 @@ OWNERS = ("model-owner", "data-owner")
 def declared(reveal: Reveal) -> tuple[Round, ...]:
     """The rounds of a batch of SMALL, as both machines expect them."""
     task = adaptation._task(SMALL)
+    if reveal == "all":
+        return revealed_rounds(task.learning.public.sizes, SMALL.batch, (True,) * SMALL.blocks)
     terms = learning_terms(
         task.model,
         task.learning,
         purpose="learning",
-        reveal=reveal,
         results=LOGITS,
         most_images=4,
         rounds=1,
         smallest_cohort=3,
     )
-    return adaptation_rounds(terms, SMALL.batch, session=bytes(32), number=1)
+    return adaptation_rounds(terms, SMALL.batch)
 
 
 @pytest.mark.end_to_end

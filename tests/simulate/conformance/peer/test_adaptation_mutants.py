@@ -107,8 +107,8 @@ def any_survivors(self: RoundSums, owner: str, number: int, survivors: tuple[str
     """However few."""
 
 
-TEACHER = (tacit.parties.adaptation.model_owner, "LearningModelOwner")
-LEARNER = (tacit.parties.adaptation.data_owner, "LearningDataOwner")
+TEACHER = (tacit.parties.adaptation.model_owner.TeachingParty, "MACHINE")
+LEARNER = (tacit.parties.adaptation.data_owner.PrivateLearner, "MACHINE")
 MUTANTS: dict[str, tuple[Side, Patch, dict[str, str]]] = {
     "model owner: any batch": (
         "adapting-data-owner", (*TEACHER, AnyBatch), {"broken-batch": f"{NO_SUM}, {COMPLETES}"},

@@ -1,0 +1,130 @@
+"""INSECURE: owners of a simulated adaptation that reveals outputs of blocks (revealed_outputs.py).
+
+Both take what is revealed from the experiment, since the terms on the wire do not say it. Messages are those of an
+adaptation; rounds of a pass are others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.models.adapters.configuration import Reveal, Selection
+from tacit.models.adapters.federated import Order
+from tacit.parties.adaptation.data_owner import PrivateLearner
+from tacit.parties.adaptation.learning_passes import LearningPasses
+from tacit.parties.adaptation.model_owner import TeachingParty
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.protocol.adaptation.data_owner import LearningDataOwner
+from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.results import Agreed
+from tacit.protocol.inference.schedule import Round
+from tacit.simulate.insecure.revealed_outputs import (
+    EnrolledPasses,
+    Keep,
+    RevealedPasses,
+    forget,
+    revealed_blocks,
+    revealed_rounds,
+)
+
+
+@dataclass(frozen=True)
+class Revealing:
+    """What both owners of a simulation reveal."""
+
+    reveal: Reveal
+    selection: Selection = "data-owner"
+
+    def rounds(self, agreed: Agreed, number: int, images: int) -> tuple[Round, ...]:
+        """Those of the pass of this number, of so many images."""
+        sizes, enrols = agreed.terms.sizes, number == 1 and self.selection == "enrolment"
+        revealed = revealed_blocks(self.reveal, sizes.blocks, session=agreed.session, number=number)
+        return revealed_rounds(sizes, images, revealed, enrolled=agreed.images if enrols else 0)
+
+    def passes(self, agreed: Agreed, learning: PublicLearning, rank: int, *, keep: Keep = forget) -> RevealedPasses:
+        """Those of an owner in a session."""
+
+        def revealed(number: int) -> tuple[bool, ...]:
+            return revealed_blocks(self.reveal, agreed.terms.sizes.blocks, session=agreed.session, number=number)
+
+        if self.selection == "enrolment":
+            return EnrolledPasses(learning, rank, revealed, keep, images=agreed.images)
+        return RevealedPasses(learning, rank, revealed, keep)
+
+
+class RevealingDataOwner(LearningDataOwner):
+    """The machine of the data owner."""
+
+    revealing: Revealing
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        return self.revealing.rounds(self.agreed, self.number, images)
+
+
+class RevealingModelOwner(LearningModelOwner):
+    """The machine of the model owner."""
+
+    revealing: Revealing
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        return self.revealing.rounds(self.agreed, self.number, images)
+
+
+class RevealingLearner(PrivateLearner):
+    """A data owner that outputs are revealed to. keep: as of RevealedPasses; else as of PrivateLearner."""
+
+    MACHINE: ClassVar[type[LearningDataOwner]] = RevealingDataOwner
+
+    def __init__(self, revealing: Revealing, *given: Any, keep: Keep = forget, **named: Any) -> None:
+        self._revealing, self._keep = revealing, keep
+        super().__init__(*given, **named)
+
+    def _machine(self, wish: Wish) -> LearningDataOwner:
+        machine = super()._machine(wish)
+        assert isinstance(machine, RevealingDataOwner)
+        machine.revealing = self._revealing
+        return machine
+
+    def _passes(self, agreed: Agreed, learning: PublicLearning) -> LearningPasses:
+        return self._revealing.passes(agreed, learning, DATA, keep=self._keep)
+
+    def _brought(self, number: int, order: Order) -> Order:
+        if self._revealing.selection == "data-owner" or number > 1:
+            return order
+        return np.concatenate([each for round in range(self._settings.rounds) for each in self._batches(round + 1)])
+
+
+class RevealingTeacher(TeachingParty):
+    """A model owner that reveals outputs; else as of TeachingParty."""
+
+    MACHINE: ClassVar[type[LearningModelOwner]] = RevealingModelOwner
+
+    def __init__(self, revealing: Revealing, *given: Any) -> None:
+        self._revealing = revealing
+        super().__init__(*given)
+
+    def _machine(self, peer: str) -> LearningModelOwner:
+        machine = super()._machine(peer)
+        assert isinstance(machine, RevealingModelOwner)
+        machine.revealing = self._revealing
+        return machine
+
+    def _passes(self, agreed: Agreed) -> LearningPasses:
+        return self._revealing.passes(agreed, self._teaching.learning, MODEL)
+
+
+def learner(revealing: Revealing, *given: Any, keep: Keep = forget, **named: Any) -> PrivateLearner:
+    """A data owner of a simulation: as of RevealingLearner, or where nothing is revealed of PrivateLearner."""
+    if revealing.reveal == "none":
+        return PrivateLearner(*given, **named)
+    return RevealingLearner(revealing, *given, keep=keep, **named)
+
+
+def teacher(revealing: Revealing, *given: Any) -> TeachingParty:
+    """The model owner likewise."""
+    return TeachingParty(*given) if revealing.reveal == "none" else RevealingTeacher(revealing, *given)

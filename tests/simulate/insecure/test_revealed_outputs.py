@@ -1,0 +1,177 @@
+"""Passes that reveal outputs of blocks: what the model computes, in a secret order, at the cost that is declared."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.models.configuration import ModelConfiguration
+from tacit.parties.correlated.material import check
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.stages import PassStage, input_share
+from tacit.parties.inference.weights import integer_model
+from tacit.protocol.inference.schedule import PLACE, STREAM, Sizes
+from tacit.simulate.insecure.revealed_outputs import (
+    Revealed,
+    RevealedBatch,
+    SecretOrder,
+    check_enrolled,
+    revealed_batch,
+    revealed_blocks,
+    revealed_rounds,
+    revealed_stages,
+)
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parents[2] / "parties" / "inference")
+    from conftest import NOISE, Transformer, transformer
+    from in_memory import Pair, shares
+
+BLOCKS = 4
+BLOCK_ERROR = 1e-3
+"""What is promised for a block, of the norm of its output."""
+ALL = (True,) * BLOCKS
+SAMPLES = [(False, True, False, True), (True, False, False, True), (False, False, False, True)]
+
+
+@cache
+def model() -> Transformer:
+    sizes = ModelConfiguration(image_size=8, patch_size=4, width=16, depth=BLOCKS, heads=2)
+    return transformer(sizes, classes=3, images=NOISE, std=0.4)
+
+
+class Both:
+    """Both owners, with the weights of the model."""
+
+    def __init__(self) -> None:
+        found = model()
+        self.pair = Pair()
+        weights = integer_model(found.friendly, found.public, found.fitted.balances)
+        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
+        self._layers = [{name: pair[rank] for name, pair in both.items()} for rank in (MODEL, DATA)]
+        self._numbers = {name: number for number, name in enumerate(both)}
+
+    def begun(self, pixels: torch.Tensor) -> list[Any]:
+        """What they carry at the beginning, with the numbers of images in the place of labels."""
+        labels, public = torch.arange(len(pixels)), model().public
+        return [
+            Revealed(input_share(public, len(pixels), None), labels=torch.zeros_like(labels)),
+            Revealed(input_share(public, len(pixels), pixels), labels=labels),
+        ]
+
+    def play(self, stages: Sequence[PassStage], carried: list[Any]) -> list[Any]:
+        """What they carry at the end; each asks for what it says, beforehand, that it will."""
+        for stage in stages:
+            before, images = len(self.pair.requests), len(carried[DATA].labels)
+            runs = [
+                stage.prepared(party, images, own) for party, own in zip(self.pair.parties, self._layers, strict=True)
+            ]
+            assert tuple(self.pair.requests[before:]) == stage.requests(images, self._numbers)
+            carried = self.pair.run(*(run(part) for run, part in zip(runs, carried, strict=True)))
+        return carried
+
+
+class TellingPass:
+    """Of both owners, played to its end."""
+
+    def __init__(self, images: int, told: tuple[bool, ...]) -> None:
+        both, public, self.pixels = Both(), model().public, model().images[:images]
+        self.carried = both.play(revealed_stages(public, told), both.begun(self.pixels))
+        self.pair, self.batch = both.pair, revealed_batch(self.carried[DATA], public, told)
+
+    @property
+    def outside(self) -> int:
+        return int(sum(each.outside for each in self.carried)) % (1 << PLACE)
+
+
+def centred(x: torch.Tensor) -> torch.Tensor:
+    """As the residual stream on shares is."""
+    return x - x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("images", "told"), [(1, ALL), (2, ALL), (5, ALL), *((5, told) for told in SAMPLES)])
+def test_what_is_told_is_what_the_model_computes_and_costs_what_is_declared(
+    images: int, told: tuple[bool, ...]
+) -> None:
+    run, exact = TellingPass(images, told), model().exact()
+    assert run.outside == 0
+    assert tuple(run.pair.log) == revealed_rounds(model().public.sizes, images, told)
+    assert not run.carried[MODEL].share.any()
+    assert not run.carried[MODEL].outputs
+    assert run.batch.labels.sort().values.equal(torch.arange(images))
+    # Blocks behind an output that was told compute on what was told. Each may be off by BLOCK_ERROR, and passes on what
+    # those before it are off; the embedding is off by less than a block is.
+    x, allowed = centred(exact.embed(exact.patches(run.pixels.double())))[run.batch.labels], BLOCK_ERROR
+    for index, tells in enumerate(told):
+        x, allowed = centred(exact.blocks[index](x)), allowed + BLOCK_ERROR
+        found = run.batch.aligned[index]
+        if tells:
+            assert (found - x).norm() / x.norm() < allowed
+            x, allowed = found, 0.0
+        else:
+            assert not found.any()
+
+
+def test_every_order_is_taken_exactly() -> None:
+    rows = torch.arange(12).reshape(4, 3) + (1 << (STREAM - 1))
+    for order in itertools.permutations(range(4)):
+        pair, programs = Pair(), []
+        for party, share in zip(pair.parties, shares(rows), strict=True):
+            own = torch.tensor(order) if party.rank == MODEL else None
+            programs.append(SecretOrder(party, own, 4, 3).run(share))
+        assert (sum(pair.run(*programs)) % (1 << STREAM)).equal(rows[list(order)])
+
+
+def test_orders_are_those_by_which_one_output_follows_from_the_one_told_before() -> None:
+    """Of blocks 0, 1 and 3 of four images."""
+    outputs, orders = torch.randn(4, 4, 2, 3, dtype=torch.float64), [torch.randperm(4) for _ in range(3)]
+    absolute = [orders[0], orders[0][orders[1]], orders[0][orders[1]][orders[2]]]
+    given = torch.zeros_like(outputs)
+    for block, order in zip((0, 1, 3), absolute, strict=True):
+        given[block] = outputs[block, order]
+    batch = RevealedBatch(
+        blocks=(True, True, False, True), outputs=given, orders={1: orders[1], 3: orders[2]}, labels=absolute[-1]
+    )
+    expected = outputs[:, absolute[-1]]
+    expected[2] = 0
+    assert batch.aligned.equal(expected)
+
+
+def test_a_batch_in_groups_is_put_into_order_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.parties.inference.stages.GROUP_WORDS", 1)
+    run = TellingPass(3, ALL)
+    assert run.outside == 0
+    assert tuple(run.pair.log) == revealed_rounds(model().public.sizes, 3, ALL)
+    assert run.batch.labels.sort().values.equal(torch.arange(3))
+
+
+def test_what_was_told_is_in_no_text() -> None:
+    run = TellingPass(1, ALL)
+    for secret in (*run.carried, run.batch):
+        assert "tensor" not in repr(secret)
+
+
+def test_a_sample_is_drawn_for_every_pass_and_has_the_last_block_and_no_neighbours() -> None:
+    session = bytes(range(32))
+    samples = [revealed_blocks("sampled", 12, session=session, number=number) for number in range(1, 101)]
+    assert all(told[-1] and not any(one and other for one, other in itertools.pairwise(told)) for told in samples)
+    # 89 samples have neither neighbours nor a gap in front: two passes of twelve blocks seldom have the same.
+    assert len(set(samples)) > 30
+    assert revealed_blocks("sampled", 12, session=bytes(32), number=1) != samples[0]
+
+
+def test_more_than_fits_into_one_order_is_refused() -> None:
+    sizes = Sizes(side=32, channels=3, patch=8, width=768, heads=12, hidden=3072, blocks=12, classes=2)
+    most = 13_596
+    check_enrolled(sizes, most)
+    check(SecretOrder.request(most, 3073), 2)
+    with pytest.raises(ValueError, match=f"{most + 1} images of 3072 values cannot be put into one order"):
+        check_enrolled(sizes, most + 1)
+    with pytest.raises(ValueError, match="words are more than"):
+        check(SecretOrder.request(most + 1, 3073), 2)
