@@ -11,7 +11,6 @@ how both owners order it.
 | Waves   | r modulo 2^16             | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
 | Fixed   | R at the data owner       | R V, for the mask V of a weight                             | model owner  |
 | Lookup  | r modulo 2^32, root seeds | keys of trees (correlated/trees.py) for r                   | both         |
-| Shuffle | order at its owner, a     | the rows of a in that order                                 | its owner    |
 
 Narrow. With x + 2^(bits - 2) within 0 ... 2^(bits - 1) - 1, and c = x + 2^(bits - 2) + r modulo 2^bits opened, the sum
 has wrapped if the highest bit of r is set and that of c is not. So x = c - 2^(bits - 2) - r_h as whole numbers, where h
@@ -41,7 +40,6 @@ from tacit.parties.correlated.dealing import RequestError
 from tacit.parties.correlated.material import (
     Draw,
     Linear,
-    Permutation,
     Product,
     Request,
     Shape,
@@ -297,16 +295,7 @@ def _unsigned(words: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
     return words.numpy().view(np.uint64)
 
 
-class Shuffle(Permutation, frozen=True):
-    """Rows in a random order, for shares modulo 2^words."""
-
-    words: Bits = WORD_BITS
-
-    def dependent(self) -> list[Draw]:
-        return [Draw(self.shape, self.words)]
-
-
-AnyBlockRequest = Narrow | Matrix | Products | Scores | Waves | Fixed | Lookup | Weight | Shuffle
+AnyBlockRequest = Narrow | Matrix | Products | Scores | Waves | Fixed | Lookup | Weight
 
 _OWNERS: Final = 2
 

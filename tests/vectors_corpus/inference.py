@@ -254,7 +254,6 @@ PRODUCTS: Final[dict[str, Any]] = {
 SCORES: Final = {"type": "Scores", "shape": [2, 3, 2], "words": 32, "queries": 20, "keys": 12}
 WAVES: Final = {"type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43}
 LOOKUP: Final = {"type": "Lookup", "shape": [2], "domain": 29, "index": 3, "slope": 4, "levels": 5}
-SHUFFLE: Final = {"type": "Shuffle", "owner": 0, "shape": [5, 2, 2], "words": 40}
 REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     WEIGHT,
     FIXED,
@@ -272,13 +271,12 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     LOOKUP | {"shape": [1, 1], "domain": 32, "index": 0, "slope": 0, "levels": 16},
     LOOKUP | {"shape": [], "domain": 5, "index": 5, "slope": 0, "levels": 32},
 )
-"""One of every kind but the next two, and more where there is a choice."""
-SHUFFLES: Final = (SHUFFLE, SHUFFLE | {"owner": 1, "shape": [7], "words": 64}, SHUFFLE | {"shape": [1, 0]})
+"""One of every kind but Products, and more where there is a choice."""
 
 
 def inference_material() -> Script:
     script = primitive("What owners draw for requests of every kind, and what the dealer corrects.")
-    for requests in (REQUESTS, SHUFFLES, (PRODUCTS,)):
+    for requests in (REQUESTS, (PRODUCTS,)):
         encoding = script.do("write requests", requests=requests)
         for rank, key in enumerate(KEYS):
             script.do("draw material", key=key, number=0, requests=encoding, rank=rank)
@@ -377,10 +375,10 @@ def inference_material_bad_request() -> Script:
         LOOKUP | {"domain": 0}, LOOKUP | {"domain": 33}, LOOKUP | {"domain": 6}, LOOKUP | {"index": 15},
         LOOKUP | {"slope": 17}, LOOKUP | {"levels": 0}, LOOKUP | {"levels": 33}, LOOKUP | {"shape": [1 << 23]},
         *(PRODUCTS | changes for changes in _no_products()),
-        SHUFFLE | {"owner": 2}, SHUFFLE | {"shape": []}, SHUFFLE | {"words": 1}, SHUFFLE | {"words": 65},
-        SHUFFLE | {"shape": [1 << 14, 1 << 14]}, LOOKUP | {"more": 1},
+        LOOKUP | {"more": 1},
         dict(reversed(NARROW.items())), dict(reversed(LOOKUP.items())),
-        {"type": "Table", "shape": [1]}, {"type": "Square", "shape": [1]}, {},
+        {"type": "Table", "shape": [1]}, {"type": "Square", "shape": [1]},
+        {"type": "Shuffle", "owner": 0, "shape": [1], "words": 40}, {},
     ):  # fmt: skip
         script.refuse(INVALID, "read requests", encoding=msgpack.packb([changed]))
     linear = FIXED | {"weight": 1}

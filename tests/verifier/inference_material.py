@@ -62,7 +62,6 @@ REQUESTS = {
         slope=Integer(0, 16),
         levels=Integer(1, 32),
     ),
-    "Shuffle": tagged("Shuffle", owner=Integer(0, 1), shape=SHAPE, words=BITS),
 }
 
 
@@ -121,8 +120,6 @@ def fits(request: dict[str, Any]) -> bool:
             )
         case "Scores":
             return len(request["shape"]) >= 2
-        case "Shuffle":
-            return len(request["shape"]) >= 1
         case "Lookup":
             return bool(request["index"] + request["slope"] <= request["domain"])
         case _:
@@ -203,8 +200,6 @@ def free(request: dict[str, Any], rank: int) -> list[Draw]:
             return [(shape, 64), (shape, 64)]
         case "Waves":
             return [(shape, 16)]
-        case "Shuffle":
-            return [(shape[:1] if rank == request["owner"] else shape, 64)]
         case _:
             return [(shape, 32), *[([*shape, 2], 64)] * (2 if request["index"] else 1)]
 
@@ -235,8 +230,6 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
             return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 48)] * 2]
         case "Waves":
             return [(shape, words)] * (2 * request["harmonics"])
-        case "Shuffle":
-            return [(shape, words)]
         case _:
             levels, index = request["levels"], request["index"]
             threshold = [([*shape, levels, 2], 64), ([*shape, levels], 8), ([*shape, levels + 1], 32)]
@@ -247,7 +240,7 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
 def receivers(request: dict[str, Any]) -> list[int]:
     if request["type"] == "Lookup":
         return [MODEL_OWNER, DATA_OWNER]
-    return [request["owner"]] if request["type"] in ("Fixed", "Shuffle") else [DATA_OWNER]
+    return [request["owner"]] if request["type"] == "Fixed" else [DATA_OWNER]
 
 
 class Stream:
@@ -322,9 +315,6 @@ def solve(request: dict[str, Any], drawn: list[list[list[int]]], weight: list[in
             return scores(request, *(total([words[place] for words in drawn]) for place in (0, 1)))
         case "Waves":
             return waves(request, total([words[0] for words in drawn]))
-        case "Shuffle":
-            owner = request["owner"]
-            return [shuffled(drawn[1 - owner][0], drawn[owner][0])]
         case _:
             return lookup(request, total([words[0] for words in drawn]), drawn)
 
@@ -370,13 +360,6 @@ def waves(request: dict[str, Any], sums: list[int]) -> list[list[int]]:
         for number in range(1, request["harmonics"] + 1)
         for part in (0, 1)
     ]
-
-
-def shuffled(words: list[int], keys: list[int]) -> list[int]:
-    """Rows in the rising order of their keys as signed words."""
-    size = len(words) // len(keys) if keys else 0
-    order = sorted(range(len(keys)), key=lambda row: (keys[row] + WORD // 2) % WORD)
-    return [word for row in order for word in words[row * size : (row + 1) * size]]
 
 
 def lookup(request: dict[str, Any], sums: list[int], drawn: list[list[list[int]]]) -> list[list[int]]:

@@ -201,7 +201,7 @@ PRODUCTS = {"type": "Products", "operands": ((4, 5), (3, 5)), "products": (CONTR
 SCORES = {"type": "Scores", "shape": (2, 3, 4), "words": 32, "queries": 17, "keys": 18}
 WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40}
 LOOKUP = {"type": "Lookup", "shape": (2,), "domain": 20, "index": 6, "slope": 4, "levels": 16}
-SHUFFLE = {"type": "Shuffle", "owner": 0, "shape": (3, 2), "words": 40}
+WEIGHT = {"type": "Weight", "owner": 0, "shape": (3, 2)}
 NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a factor of more dimensions than its value": (NARROW, {"factor": (5, 2, 3)}, "shape"),
     "a factor that is larger than its value": (NARROW, {"factor": (2, 4)}, "shape"),
@@ -230,9 +230,7 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "more intervals than a table has": (LOOKUP, {"index": 15}, "index"),
     "intervals finer than their domain": (LOOKUP, {"domain": 9}, "6 \\+ 4 bits are more than 9"),
     "a comparison of more bits than there are": (LOOKUP, {"levels": 33}, "levels"),
-    "the order of a number": (SHUFFLE, {"shape": ()}, "shape"),
-    "an order of somebody else": (SHUFFLE, {"owner": 2}, "no rank 2 among 2 parties"),
-    "rows of which there are too many": (SHUFFLE, {"shape": (1 << 14, 1 << 14)}, "take a smaller batch"),
+    "a weight of somebody else": (WEIGHT, {"owner": 2}, "no rank 2 among 2 parties"),
     "an integer as a real": (LOOKUP, {"levels": 16.0}, "float"),
     "fields in another order": (dict(reversed(NARROW.items())), {}, "not in their canonical encoding"),
 }
@@ -245,7 +243,7 @@ def test_a_dealer_takes_only_what_the_specification_has(case: str) -> None:
         decoded_requests(msgspec.msgpack.encode([request | change]))
 
 
-@pytest.mark.parametrize("request_", [NARROW, MATRIX, SCORES, WAVES, LOOKUP, SHUFFLE])
+@pytest.mark.parametrize("request_", [NARROW, MATRIX, SCORES, WAVES, LOOKUP, WEIGHT])
 def test_a_dealer_takes_what_the_specification_has(request_: dict[str, Any]) -> None:
     assert len(decoded_requests(msgspec.msgpack.encode([request_]))) == 1
 
