@@ -219,7 +219,7 @@ print(json.dumps({found[one.candidate]: [one.verdict, "test" if one.by == test e
 
 def test_tests_that_meet_a_defect_notice_it_and_others_do_not() -> None:
     """One test, of what is refused when a machine's class is made."""
-    test = "tests/protocol/core/test_machine.py::test_handlers_of_what_is_not_heard_inside_are_looked_up_too"
+    test = "tests/protocol/core/test_machine.py::test_names_in_a_table_that_are_none_fail_when_the_class_is_made"
     given = json.dumps([MACHINE, test, list(VERDICTS)])
     done = subprocess.run([sys.executable, "-c", CAMPAIGN, given], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {str(number): verdict for number, verdict in enumerate(VERDICTS.values())}

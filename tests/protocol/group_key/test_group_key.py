@@ -52,7 +52,7 @@ def test_all_members_accept_the_one_key(size: int) -> None:
     run.settle()
     commits = [delivery.message for delivery in run.log if isinstance(delivery.message, KeyCommit)]
     agreement, names = run.agreement, [f"c{member}" for member in range(size)]
-    parts = (b"\2", agreement.session, bytes(4), agreement.roster, agreement.configuration, "\n".join(names).encode())
+    parts = (b"\5", agreement.session, bytes(4), agreement.roster, agreement.configuration, "\n".join(names).encode())
     context = sha256(framed(Label.KEY_AGREEMENT, *parts))
     records = b"".join(commit.channel_key + commit.commitment + commit.signature for commit in commits)
     salt = sha256(framed(Label.KEY_TRANSCRIPT, context, records))
