@@ -8,22 +8,22 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.protocol.core.keys import PartyKeys as PartyKeys
-    from tacit.protocol.core.keys import new_keys as new_keys
     from tacit.protocol.core.roster import Member as Member
+    from tacit.protocol.core.roster import PartyKeys as PartyKeys
     from tacit.protocol.core.roster import Roster as Roster
+    from tacit.protocol.core.roster import new_keys as new_keys
     from tacit.protocol.session.one_sum import SumClient as SumClient
     from tacit.protocol.session.one_sum import SumResult as SumResult
     from tacit.protocol.session.one_sum import SumServer as SumServer
     from tacit.protocol.session.one_sum import SumSettings as SumSettings
     from tacit.protocol.session.one_sum import make_roster as make_roster
-    from tacit.protocol.sum.results import ClientAborted as ClientAborted
-    from tacit.protocol.sum.results import Contributed as Contributed
-    from tacit.protocol.sum.results import ServerAborted as ServerAborted
+    from tacit.protocol.sum.exchange import ClientAborted as ClientAborted
+    from tacit.protocol.sum.exchange import Contributed as Contributed
+    from tacit.protocol.sum.exchange import ServerAborted as ServerAborted
 
-_KEYS = "tacit.protocol.core.keys"
+_KEYS = "tacit.protocol.core.roster"
 _ONE_SUM = "tacit.protocol.session.one_sum"
-_RESULTS = "tacit.protocol.sum.results"
+_RESULTS = "tacit.protocol.sum.exchange"
 _ROSTER = "tacit.protocol.core.roster"
 _HOMES = {
     "ClientAborted": _RESULTS,

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.secagg.quantise import Quantiser
-from tacit.secagg.ring import Ring, Words, sign_extend
+from tacit.secagg.ring import Quantiser, Ring, Words, sign_extend
 
 METRIC_BITS = 48
 _BLOCK = 1 << 15  # Values handled at once: a block's temporaries stay in the cache, and memory near one vector.

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from docs.generate import adaptation_costs, declared_costs
 from tacit.protocol.core.primitives import AgreementKey
-from tacit.protocol.sum.unmasking import MASKS_AT_ONCE
+from tacit.protocol.sum.sharing import MASKS_AT_ONCE
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.ring import Ring

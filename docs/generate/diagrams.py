@@ -16,7 +16,7 @@ from tacit.protocol.core.messages import Message
 from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, MEMBER_TABLE, RELAY_TABLE
 from tacit.protocol.inference.tables import DATA_OWNER_TABLE, DEALER_TABLE, MATERIAL_TABLE, MODEL_OWNER_TABLE
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TRAINING_SERVER_TABLE
-from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
+from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
 from tacit.protocol.sum.tables import CLIENT_TABLES, SERVER_TABLES
 
 MACHINES: Final[dict[str, Table[Any]]] = {

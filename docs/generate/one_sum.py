@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.protocol.core.machine import Entropy
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, derive, digest, open_sealed, seal
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum import messages as say
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.keystream import Mask, Usage, apply_masks

@@ -16,18 +16,14 @@ from docs.generate.specification import prose
 from tacit.protocol.core.codec import Envelope, encode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, derive, digest, framed
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.roster import Member, Roster, encode_members
 from tacit.protocol.session.messages import Finish, Hello
 from tacit.protocol.session.rounds import agree
-from tacit.protocol.sum.adverts import adverts_digest, sign_advert
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import Agreement, Graph, adverts_digest, pairwise_mask, sign_advert
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.neighbourhood import Graph
 from tacit.protocol.sum.sharing import commit_share, seal_shares
-from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.packing import Packing, WeightForm

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tacit.protocol.core.codec import VERSION, Envelope, encode_structure
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message, Phase
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES
-from tacit.protocol.group_key.agreement import KeyAgreement
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.group_key.agreement import COMMIT_BYTES, CONFIRMATION_BYTES, KeyAgreement
+from tacit.protocol.group_key.agreement import PACKET_BYTES as KEY_PACKET_BYTES
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     KeyAccepted,
@@ -25,10 +26,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyConfirmations,
     PeerKeyContributions,
 )
-from tacit.protocol.group_key.transcript import COMMIT_BYTES, CONFIRMATION_BYTES
-from tacit.protocol.group_key.transcript import PACKET_BYTES as KEY_PACKET_BYTES
-from tacit.protocol.sum.adverts import record_bytes
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import Agreement, record_bytes
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,

@@ -40,8 +40,8 @@ from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
-from tacit.protocol.adaptation.results import RoundAnswered, SumTold
-from tacit.protocol.adaptation.weighting import sum_of_weights, weight_of
+from tacit.protocol.adaptation.sums import sum_of_weights, weight_of
+from tacit.protocol.adaptation.tables import RoundAnswered, SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output, Trigger
 from tacit.protocol.inference.data_owner import Wish

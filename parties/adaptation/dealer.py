@@ -17,7 +17,7 @@ from tacit.parties.inference.conversation import ended
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.server import ServerParty, ServerSettings
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
 

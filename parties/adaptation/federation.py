@@ -20,7 +20,7 @@ from tacit.parties.adaptation.step import ParameterShares, StepSizes, shaped
 from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
-from tacit.protocol.adaptation.weighting import LARGEST_SUM
+from tacit.protocol.adaptation.sums import LARGEST_SUM
 
 
 def shares_of_known(parameters: AdapterParameters) -> ParameterShares:

@@ -30,9 +30,8 @@ from tacit.parties.inference.stages import input_share
 from tacit.parties.session.diary import Diary
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
-from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.weighting import LARGEST_SUM, sum_of_weights, weight_of
+from tacit.protocol.adaptation.sums import LARGEST_SUM, OpeningPolicy, sum_of_weights, weight_of
+from tacit.protocol.adaptation.tables import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun

@@ -30,7 +30,7 @@ from tacit.parties.flower.records import EXAMPLES, arrays_of, content_digest, is
 from tacit.parties.links.roster import read_roster
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.one_sum import SumResult, SumServer, SumSettings
-from tacit.protocol.sum.results import ServerAborted
+from tacit.protocol.sum.exchange import ServerAborted
 
 _LOG: Final = getLogger("flwr")
 _NOT_IN_IT: Final = 6

@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.models.file_system import replace_file
-from tacit.protocol.core.keys import PartyKeys
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.roster import PartyKeys, Roster
 from tacit.protocol.session.one_sum import SumClient, SumSettings
-from tacit.protocol.sum.results import ClientAborted, Contributed
+from tacit.protocol.sum.exchange import ClientAborted, Contributed
 
 _NOW = 0.0
 

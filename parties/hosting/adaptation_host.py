@@ -46,7 +46,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 
 
 class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,7 +31,7 @@ from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.shell import Surroundings
 from tacit.parties.session.stopwatch import Stopwatch
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration

@@ -31,7 +31,7 @@ from tacit.parties.links.roster import write_roster
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 
 CONNECT_SECONDS: Final = 10.0

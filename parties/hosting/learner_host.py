@@ -50,8 +50,7 @@ from tacit.parties.session.memory_file import MemoryFile
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.session.rounds import Train

@@ -83,7 +83,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.results import Agreed, InferenceEnded
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
-from tacit.protocol.session.groups import check_group, journalled_group
+from tacit.protocol.session.client_session import check_group, journalled_group
 from tacit.protocol.session.rounds import JournalEntry
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.configuration import Configuration

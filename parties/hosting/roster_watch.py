@@ -13,8 +13,7 @@ from pathlib import Path
 from tacit.parties.links.roster import RosterFileError, read_roster
 from tacit.parties.session.diary import Tell
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.membership import check_later
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.roster import Roster, check_later
 
 
 class RosterWatch:

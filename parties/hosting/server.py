@@ -40,7 +40,7 @@ from tacit.parties.session.server import ServerParty, ServerSettings, Statistics
 from tacit.parties.session.shell import Surroundings
 from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer

@@ -24,8 +24,7 @@ import torch
 from tacit.parties.links.endpoint import EndpointError, PeerStalledError
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Output
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Entropy, Output, Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.results import Agreed, Charged, InferenceEnded

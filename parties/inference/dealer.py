@@ -15,8 +15,7 @@ from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, 
 from tacit.parties.inference.owner import TICK_SECONDS, ServingParty, ServingSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
 from tacit.protocol.inference.service import Answers, DealerService

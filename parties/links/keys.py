@@ -14,10 +14,9 @@ import msgspec
 from zmq.utils import z85
 
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.keys import PartyKeys as PartyKeys
-from tacit.protocol.core.keys import new_keys
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, SigningKey, verify
-from tacit.protocol.core.roster import Member, Role
+from tacit.protocol.core.roster import Member, Role, new_keys
+from tacit.protocol.core.roster import PartyKeys as PartyKeys
 
 
 class KeyFileError(Exception):

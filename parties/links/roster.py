@@ -16,9 +16,8 @@ import msgspec
 from tacit.models.file_system import replace_file
 from tacit.parties.links.keys import PartyKeys, decode_key, decode_signature, encode_key, encode_signature
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.membership import check_rules
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import Member, Role, Roster, group_numbers
+from tacit.protocol.core.roster import Member, Role, Roster, check_rules, group_numbers
 
 
 class RosterFileError(Exception):

@@ -19,7 +19,7 @@ from tacit.parties.protections.none import NoProtection
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.sections import FederationSection
 from tacit.parties.runs.served import served_experiment
-from tacit.protocol.adaptation.weighting import LARGEST, LARGEST_SUM
+from tacit.protocol.adaptation.sums import LARGEST, LARGEST_SUM
 
 
 class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -26,8 +26,7 @@ from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import Belonging, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, ProtocolError
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt

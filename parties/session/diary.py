@@ -16,9 +16,8 @@ from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.message_times import Direction, MessageTimes
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.link import Traffic
-from tacit.protocol.core.membership import Difference
 from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.roster import Difference, Roster
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Receives every event with its fields, for a live view; must return at once."""

@@ -27,10 +27,8 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.diary import Diary, told_of
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.membership import difference
-from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.machine import Ended, Output, Transmit
+from tacit.protocol.core.roster import Roster, difference
 from tacit.protocol.session.rounds import NewModel, RoundDone
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import SessionState

@@ -17,9 +17,8 @@ import zmq.asyncio
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.workbench import Workbench
-from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.machine import Ended, Output, Report, Transmit
 from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer
 

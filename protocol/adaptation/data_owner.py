@@ -26,16 +26,15 @@ from tacit.protocol.adaptation.messages import (
     RoundBegun,
     SumLost,
 )
-from tacit.protocol.adaptation.results import RoundAnswered, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
-from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE
+from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE, RoundAnswered, SumTold
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import Arrivals
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import Round
 from tacit.protocol.inference.session import InferenceSession

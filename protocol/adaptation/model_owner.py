@@ -17,16 +17,15 @@ from tacit.protocol.adaptation.messages import (
     RoundBegun,
     SumLost,
 )
-from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.sums import RoundSums
-from tacit.protocol.adaptation.tables import LEARNING_MODEL_OWNER_TABLE
+from tacit.protocol.adaptation.tables import LEARNING_MODEL_OWNER_TABLE, RoundAsked, RoundKept, SumAsked
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import chunks
+from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import AgreeTerms, StartPass
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent

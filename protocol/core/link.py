@@ -24,8 +24,8 @@ from msgspec import structs
 
 from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import Abort, Kinds, Message, Phase, Resume
-from tacit.protocol.core.outputs import Transmit
 
 MOST_KEPT: Final = 64
 """Messages that are kept to be said again."""

@@ -1,4 +1,6 @@
-"""The core of every state machine: a table, a handler per row, and one order of doing things.
+"""What every machine of a session tells the shell around it: frames to send, and that it is finished.
+
+The core of every state machine: a table, a handler per row, and one order of doing things.
 
 A role is a subclass with a table that maps (state, cause) to a Row, to IGNORE, or to the machine Inside that it is for.
 A cause is the type of a received message; an internal one: DROP (a member is gone), COMPLETE (nobody is waited for any
@@ -33,7 +35,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tacit.protocol.core.codec import Envelope, Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Message, Phase
 
 Entropy = Callable[[int], bytes]
 """Given n, draws n fresh random bytes: the operating system's, except in vectors and in-memory tests."""
@@ -338,3 +340,21 @@ class Machine(Generic[StateT]):
         if (self.state, Trigger.COMPLETE) in self.table and self.complete():
             outputs += self.trigger(Trigger.COMPLETE, now)
         return outputs
+
+
+@dataclass(frozen=True)
+class Transmit(Output):
+    """Put these frames onto the link to that party."""
+
+    to: str
+    frames: list[Frame] = field(repr=False)
+    phase: Phase
+    """The phase that the message belongs to."""
+
+
+@dataclass(frozen=True)
+class Ended(Output):
+    """The machine is finished; code None if all rounds are done."""
+
+    code: Code | None
+    detail: str

@@ -1,4 +1,25 @@
-"""Who takes part: the names, roles and public keys that all parties agreed on out of band.
+"""Sets of members as bitmaps over the cohort.
+
+The cohort of a round is a tuple of roster names; inside the round a member is its position there. A set of members is
+sent as ceil(n/8) bytes, bit i (least significant first) for member i, unused bits zero. So a set has one encoding, no
+duplicates and no foreigners, and of two sets one of which is defined as the rest of the other only one is ever sent:
+nobody can be listed as alive and dropped in one message.
+
+What may change from one version of a roster to a later one.
+
+An operator signs every version (roster.py), so that nobody else adds members, removes them or gives them other keys. A
+party takes up a later version of the roster that it holds, of the same operator, that keeps these rules. They look at
+two versions, however many there were between, so that whoever was away can take up the last one:
+
+- The server stays, with its keys; whoever else stays has the role that it had.
+- Clients are in groups, or are in none, as before.
+- A group stays as it is, or it is retired: at least one of its members is gone, or waits. Who is left of it waits as
+  well, until its operator admits it in a group that there was not. So nobody moves from one group to another.
+
+Who a group consists of is its names; that a member of it has another key is a change of the group too, which its own
+clients ask their owners about (session/groups.py).
+
+Who takes part: the names, roles and public keys that all parties agreed on out of band.
 
 Every party holds the same roster, received by a channel that it trusts and never from the server. Its hash enters every
 signature and every mask seed, so that parties with different rosters cannot understand each other by accident or fraud.
@@ -9,18 +30,94 @@ single clients (docs/spec/security.md). The roster alone says who is in which; w
 
 A roster may have versions, which an operator signs: whoever holds one can be told the next by anybody, also by the
 server (membership.py). One without an operator stays as it is.
+
+The long-lived keys of a party. What others may know of them stands in the roster.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import Label, SigningKey, verify
+from tacit.protocol.core.machine import Entropy
+from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, verify
+
+
+def encode_members(members: Iterable[int], size: int) -> bytes:
+    """The bitmap, ceil(size/8) bytes, of member positions within 0..size-1 (IndexError outside)."""
+    bits = np.zeros(size, np.uint8)
+    chosen = np.fromiter(members, np.int64)
+    if chosen.size and chosen.min() < 0:
+        raise IndexError(f"member {chosen.min()} is negative")
+    bits[chosen] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+class Members:
+    """A set of members as it was sent: for sets that may be the whole cohort, which a client compares but never lists.
+
+    Refuses a bitmap of another length or with bits beyond `size`.
+    """
+
+    __slots__ = ("_bits", "_size", "bitmap")
+
+    def __init__(self, bitmap: bytes, size: int) -> None:
+        if len(bitmap) != (size + 7) // 8:
+            raise RemoteProtocolError(
+                Code.MEMBERS, f"a set of {size} members has {(size + 7) // 8} bytes, not {len(bitmap)}"
+            )
+        self.bitmap = bitmap
+        self._bits = int.from_bytes(bitmap, "little")
+        self._size = size
+        if self._bits >> size:
+            raise RemoteProtocolError(
+                Code.MEMBERS, f"a set of members has bits beyond the {size} members of the cohort"
+            )
+
+    def __contains__(self, member: object) -> bool:
+        return isinstance(member, int) and member >= 0 and bool(self._bits >> member & 1)
+
+    def __iter__(self) -> Iterator[int]:
+        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
+        return iter(np.flatnonzero(bits).tolist())
+
+    def __len__(self) -> int:
+        return self._bits.bit_count()
+
+    def __le__(self, other: Members) -> bool:
+        return not self._bits & ~other._bits
+
+    def cuts(self, group: Members) -> bool:
+        """Whether some of the group are in this set, and others are not."""
+        return self._bits & group._bits not in (0, group._bits)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Members) and (self.bitmap, self._size) == (other.bitmap, other._size)
+
+    def __hash__(self) -> int:
+        return hash((self.bitmap, self._size))
+
+
+def decode_members(bitmap: bytes, size: int) -> tuple[int, ...]:
+    """Positions in rising order. Refuses a bitmap of another length or with bits beyond `size`."""
+    return tuple(Members(bitmap, size))
+
+
+def split_records(records: bytes, size: int, members: Collection[int], code: Code = Code.SHARES) -> dict[int, bytes]:
+    """The record of each of these members; refuses any other number of bytes."""
+    if len(records) != size * len(members):
+        raise RemoteProtocolError(code, f"{len(members)} records have {size * len(members)} bytes, not {len(records)}")
+    return {member: records[place * size : (place + 1) * size] for place, member in enumerate(members)}
+
 
 Role = Literal["server", "client", "dealer"]
 
@@ -117,13 +214,13 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             ) from None
 
     @classmethod
-    def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey) -> "Roster":
+    def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey) -> Roster:
         """The roster of these members as its operator makes it. ValueError as of the class."""
         hashed = sha256(_encode(members, version, operator.public)).digest()
         return cls(members, version, operator.public, operator.sign(Label.SIGN_ROSTER, hashed))
 
     @classmethod
-    def decode(cls, encoded: bytes, signature: bytes, *, operator: bytes) -> "Roster":
+    def decode(cls, encoded: bytes, signature: bytes, *, operator: bytes) -> Roster:
         """The roster with this encoding, which came over the network. Refuses what this operator did not sign."""
         verify(operator, signature, Label.SIGN_ROSTER, sha256(encoded).digest())
         try:
@@ -253,3 +350,152 @@ def check_name(name: str) -> None:
     """Raise ValueError unless `name` can name a member."""
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         raise ValueError(f"member name {name!r}: use 1 to 64 characters out of a-z, 0-9 and the hyphen")
+
+
+RosterChange = Literal["add", "remove", "rotate"]
+ROSTER_CHANGES: Final[tuple[RosterChange, ...]] = ("add", "remove", "rotate")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What sets a later version of a roster apart, by the names of members."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    rotated: tuple[str, ...]
+    """Who stays and has other keys."""
+    regrouped: tuple[str, ...]
+    """Clients that stay, and wait now or are in a group that there was not."""
+
+    @property
+    def changes(self) -> tuple[RosterChange, ...]:
+        """What kinds of changes there are."""
+        happened = zip(ROSTER_CHANGES, (self.added, self.removed, self.rotated), strict=True)
+        return tuple(change for change, names in happened if names)
+
+
+def check_later(held: Roster, offered: Roster, own: str) -> Difference:
+    """What a party of this name takes up. Refuses (ROSTER) what is no later version for it, and (MEMBERS) what breaks
+    the rules."""
+    if not held.operator:
+        raise _refused(f"this party holds a roster without an operator, which has no versions: give {own} the new one")
+    if offered.operator != held.operator:
+        raise _refused("another operator has signed it")
+    if offered.version <= held.version:
+        same = offered.version == held.version
+        raise _refused(
+            f"it is {'another' if same else 'the older'} version {offered.version}; this party holds version "
+            f"{held.version}: {'its operator has made two' if same else 'give the server the newer one'}"
+        )
+    mine = {member.name: member for member in offered.members}.get(own)
+    if mine is None:
+        raise _refused(f"version {offered.version} is without {own!r}: its operator has removed it")
+    former = held.member(own)
+    if (mine.curve_public, mine.signing_public) != (former.curve_public, former.signing_public):
+        raise _refused(
+            f"version {offered.version} has other keys of {own!r} than this party: its operator rotated them"
+        )
+    check_rules(held, offered)
+    return difference(held, offered)
+
+
+def check_rules(held: Roster, offered: Roster) -> None:
+    """Refuse (MEMBERS) what no operator may change while a federation goes on."""
+    if offered.server != held.server:
+        raise _broken(f"the server {held.server.name!r} is another one, or has other keys")
+    roles = {member.name: member.role for member in held.members}
+    for member in offered.members:
+        if roles.get(member.name, member.role) != member.role:
+            raise _broken(f"{member.name!r} was a {roles[member.name]}, and is a {member.role}")
+    if held.clients and bool(held.groups) != bool(offered.groups):
+        raise _broken("clients were in groups, and are in none, or the reverse")
+    stay = set(map(frozenset, offered.groups))
+    in_groups = {name for group in offered.groups for name in group}
+    for group in held.groups:
+        if frozenset(group) not in stay and in_groups.issuperset(group):
+            raise _broken(f"the group of {', '.join(group)} is another one, and none of them has gone")
+
+
+def difference(held: Roster, offered: Roster) -> Difference:
+    """What sets a later version apart."""
+    before, after = ({member.name: member for member in roster.members} for roster in (held, offered))
+    stay = [name for name in after if name in before]
+    return Difference(
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        rotated=tuple(
+            name
+            for name in stay
+            if (before[name].curve_public, before[name].signing_public)
+            != (after[name].curve_public, after[name].signing_public)
+        ),
+        regrouped=tuple(
+            name
+            for name in stay
+            if (name in held.waiting, frozenset(held.group_of(name)))
+            != (name in offered.waiting, frozenset(offered.group_of(name)))
+        ),
+    )
+
+
+def _refused(detail: str) -> RemoteProtocolError:
+    return RemoteProtocolError(Code.ROSTER, f"a roster that cannot be taken up: {detail}")
+
+
+def _broken(detail: str) -> RemoteProtocolError:
+    return RemoteProtocolError(Code.MEMBERS, f"a roster that cannot be taken up: {detail}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyKeys:
+    """One party's key pairs, each key 32 raw bytes: X25519 for the link, as CURVE takes it, and Ed25519.
+
+    Raises ValueError when the name is not valid, a key has the wrong length or a public key does not match its secret.
+    """
+
+    name: str
+    curve_public: bytes
+    curve_secret: bytes = field(repr=False)
+    signing_public: bytes
+    signing_secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        for key in (self.curve_public, self.curve_secret, self.signing_public, self.signing_secret):
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"keys of {self.name!r}: every key must have {KEY_BYTES} bytes, not {len(key)}")
+        if _curve_public(self.curve_secret) != self.curve_public:
+            raise ValueError(f"keys of {self.name!r}: the curve public key does not belong to the curve secret key")
+        if _signing_public(self.signing_secret) != self.signing_public:
+            raise ValueError(f"keys of {self.name!r}: the signing public key does not belong to the signing secret key")
+
+    def member(self, role: Role, group: int = 0) -> Member:
+        """What the roster says about the owner of these keys."""
+        return Member(
+            name=self.name,
+            role=role,
+            curve_public=self.curve_public,
+            signing_public=self.signing_public,
+            group=group,
+        )
+
+
+def new_keys(name: str, *, entropy: Entropy) -> PartyKeys:
+    """Keys that nobody has. name: of small letters, digits and hyphens, else ValueError; entropy: os.urandom."""
+    check_name(name)
+    curve_secret, signing_secret = entropy(KEY_BYTES), entropy(KEY_BYTES)
+    return PartyKeys(
+        name=name,
+        curve_public=_curve_public(curve_secret),
+        curve_secret=curve_secret,
+        signing_public=_signing_public(signing_secret),
+        signing_secret=signing_secret,
+    )
+
+
+def _curve_public(secret: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def _signing_public(secret: bytes) -> bytes:
+    return SigningKey(secret).public

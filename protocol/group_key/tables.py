@@ -26,7 +26,7 @@ from tacit.protocol.group_key.messages import (
     ReencryptModel,
     StartKey,
 )
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.sum.exchange import ClientAborted
 
 ATTEMPT_TO_MEMBER: Final = (PeerKeyCommits, PeerKeyContributions, PeerKeyConfirmations)
 ATTEMPT_TO_RELAY: Final = (KeyCommit, KeyContribution, ConfirmKey, KeyAccepted, KeyComplaint)

@@ -19,7 +19,7 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Heard, Output, Step, Trigger
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import Arrivals
+from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import (
     TERMS_LIMIT,
     AgreeTerms,

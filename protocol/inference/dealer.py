@@ -14,14 +14,12 @@ from typing import Any, Final
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Send, Step, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Send, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import chunks
 from tacit.protocol.inference.exchange import check_number
-from tacit.protocol.inference.material import material_key
+from tacit.protocol.inference.material import chunks, material_key
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     Material,

@@ -1,4 +1,8 @@
-"""An owner towards the dealer: its key for one session, its orders, and the corrections that come.
+"""Byte strings of known length on their way in chunks: which chunk must come next, and what is complete.
+
+Only what is expected is kept, and it grows as it comes: whoever announces much and sends little takes no memory.
+
+An owner towards the dealer: its key for one session, its orders, and the corrections that come.
 
 Free words of the material are drawn from a keystream that the owner and the dealer share; its key is derived from a
 fresh contribution of each, so that neither a snapshot nor a reconnection can bring a used one back. Orders may be
@@ -7,16 +11,16 @@ placed ahead of need; what is ordered comes in the order of its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
-from tacit.protocol.core.codec import Packet
-from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.codec import Frame, Packet
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Transmit, Trigger
+from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.primitives import KEY_BYTES, Label, derive, framed
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import Arrivals
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
@@ -28,6 +32,71 @@ from tacit.protocol.inference.messages import (
 )
 from tacit.protocol.inference.results import Agreed, InferenceEnded, MaterialArrived, MaterialKey
 from tacit.protocol.inference.tables import MATERIAL_TABLE, MaterialState
+
+
+class Arrivals:
+    """What is due from one sender, in the order in which it must come: pairs of an index and a length in bytes.
+
+    name: what one of them is called, in refusals.
+    """
+
+    def __init__(self, name: str, due: Iterable[tuple[int, int]] = ()) -> None:
+        self._name = name
+        self._due = deque((index, size) for index, size in due if size)
+        self._arrived = bytearray()
+
+    def expect(self, due: Iterable[tuple[int, int]]) -> None:
+        """Add to what is due."""
+        self._due.extend((index, size) for index, size in due if size)
+
+    @property
+    def next(self) -> int | None:
+        """Index of what is due next; None when nothing is."""
+        return self._due[0][0] if self._due else None
+
+    def check(self, index: int, chunk: int, payload: Frame | None) -> None:
+        """Refuse anything but the next chunk in its full length."""
+        if not self._due:
+            raise RemoteProtocolError(Code.UNEXPECTED, f"{self._name} {index} came where nothing is due")
+        due, size = self._due[0]
+        expected_chunk = len(self._arrived) // CHUNK_BYTES
+        if (index, chunk) != (due, expected_chunk):
+            raise RemoteProtocolError(
+                Code.UNEXPECTED,
+                f"chunk {chunk} of {self._name} {index} came where chunk {expected_chunk} of {due} was due",
+            )
+        expected = min(CHUNK_BYTES, size - len(self._arrived))
+        actual = 0 if payload is None else len(payload)
+        if actual != expected:
+            raise RemoteProtocolError(
+                Code.VECTOR, f"chunk {chunk} of {self._name} {index} has {actual} bytes; {expected} are due"
+            )
+
+    def ends_with(self, payload: Frame | None) -> bool:
+        """Whether nothing is due any more after this chunk, which `check` admitted."""
+        return len(self._due) == 1 and len(self._arrived) + len(payload or b"") == self._due[0][1]
+
+    def take(self, payload: Frame | None) -> tuple[int, bytearray] | None:
+        """Keep the chunk that `check` admitted; the index and the whole if it is complete now."""
+        self._arrived += payload or b""
+        index, size = self._due[0]
+        if len(self._arrived) < size:
+            return None
+        whole, self._arrived = self._arrived, bytearray()
+        self._due.popleft()
+        return index, whole
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self._due.clear()
+        self._arrived = bytearray()
+
+
+def chunks(data: Frame) -> Iterator[tuple[int, Frame]]:
+    """A byte string in chunks, each with its number."""
+    view = memoryview(data).cast("B")
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield start // CHUNK_BYTES, view[start : start + CHUNK_BYTES]
 
 
 def material_key(*, session: bytes, terms: bytes, owner: str, owner_contribution: bytes, contribution: bytes) -> bytes:

@@ -16,7 +16,7 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import chunks
+from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import (
     AgreeTerms,
     CloseInference,

@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.machine import Heard, Output, Step, Table, Trigger
+from tacit.protocol.core.machine import Heard, Output, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.arrivals import Arrivals, chunks
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
+from tacit.protocol.inference.material import Arrivals, chunks
 from tacit.protocol.inference.messages import Opening, PassStarted, StartPass
 from tacit.protocol.inference.results import (
     Agreed,

@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from tacit.protocol.core.blob import IncomingBlob
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step, Trigger
-from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Report, Send, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Phase
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client_session import SessionClient
@@ -38,7 +37,7 @@ from tacit.protocol.session.rounds import (
 )
 from tacit.protocol.session.tables import CLIENT_CONTAINS, NO_ROUND, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.results import ClientAborted, Contributed
+from tacit.protocol.sum.exchange import ClientAborted, Contributed
 from tacit.protocol.sum.tables import PHASES
 
 

@@ -1,4 +1,13 @@
-"""A client in a session, whatever is done there: hello and welcome, a link that was lost, another roster, the end.
+"""The client's end of its link to the server: where a session begins, and which rounds a message may name.
+
+The group of a client over its sessions, as its journal has it.
+
+Whatever sums are opened, members of a group stand in them with one and the same factor, as long as each of them keeps
+to one group. So a client keeps to its own, the keys of whose members it writes down; another group, or none, it refuses
+until its owner accepts the roster that has it. Every such change lets one difference through: of a sum before it and
+one after it. While a client waits for a group it is in no sum, and has nothing to accept.
+
+A client in a session, whatever is done there: hello and welcome, a link that was lost, another roster, the end.
 
 A machine of rounds is made of this one (client.py). When a lost link is back, the client asks the server to go on;
 where the server cannot, it says hello again, and is in the next round. A link that stays lost, or a configuration below
@@ -10,19 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from tacit.protocol.core.codec import Frame, decode_structure
+from tacit.protocol.core.codec import Frame, Packet, decode, decode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.link import Traffic
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Step, Trigger
-from tacit.protocol.core.membership import check_later
-from tacit.protocol.core.messages import BODY_LIMIT, Abort, Resume
-from tacit.protocol.core.outputs import Ended
-from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Step, Transmit, Trigger
+from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Message, Resume
+from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.roster import Roster, check_later
 from tacit.protocol.group_key.holder import GroupKeyHolder
 from tacit.protocol.group_key.tables import TO_HOLDER
-from tacit.protocol.session.groups import check_group, journalled_group
-from tacit.protocol.session.messages import Finish, NewRoster, Welcome
+from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
     GroupEntry,
@@ -32,9 +38,138 @@ from tacit.protocol.session.rounds import (
     RosterChanged,
     RoundOver,
 )
-from tacit.protocol.session.server_link import ServerLink
-from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, WITHIN_ROUNDS, TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
+
+
+class ServerLink:
+    """The link of one client. round: the one that it takes, or last took, part in; 0 before the first."""
+
+    def __init__(self, own: str, server: str) -> None:
+        self.server = server
+        self.round = 0
+        self.traffic = Traffic()
+        self._link = Link(own, server, NO_SESSION, self.traffic, MESSAGES)
+        self._former = NO_SESSION
+        """The session of the conversation before, if there was one."""
+        self._greeted = False
+
+    @property
+    def session(self) -> bytes:
+        """Its name, 32 bytes; zeros before the server's first answer."""
+        return self._link.session
+
+    @property
+    def broken(self) -> bool:
+        """Whether messages of this conversation may be missing, because the transport was lost."""
+        return self._link.broken
+
+    @property
+    def asking(self) -> bool:
+        """Whether the server has been asked to go on, and has not answered."""
+        return self._link.asking
+
+    def lost(self) -> None:
+        """The transport was lost."""
+        self._link.broken = True
+
+    def hello(self, roster: bytes) -> Transmit:
+        """Begin a conversation, the first one or another, with the hash of the roster."""
+        if self.session != NO_SESSION:
+            self._former = self.session
+        number = self._link.number + 1 if self._greeted else 0
+        self._greeted = True
+        # The hello itself does not count in the conversation that it begins.
+        first, self._link = (
+            Link(self._link.own, self.server, NO_SESSION, self.traffic, MESSAGES, number=number) for _ in range(2)
+        )
+        return first.transmit(Hello(roster=roster), round=0)
+
+    def ask(self) -> Transmit:
+        """There is another connection: ask the server to go on with the conversation."""
+        return self._link.ask()
+
+    def rest(self) -> list[Transmit] | None:
+        """What the server lacks, when it goes on; None if that is not there any more."""
+        return self._link.rest()
+
+    def read(self, frames: Sequence[Frame], state: TrainingState) -> Packet | None:
+        """The next message of the server to a client in this state; None if it comes too late to matter."""
+        packet = decode(frames, MESSAGES)
+        kind, round = packet.kind, packet.envelope.round
+        link = self._link
+        if packet.envelope.link < link.number or link.late(packet):
+            return None
+        if state is TrainingState.AWAIT_WELCOME and self.session == NO_SESSION:
+            # The server's first answer names the session.
+            link = link.within(packet.envelope.session)
+        if kind is Resume:
+            link.answered(packet)
+        else:
+            link.accept(packet)
+        if link is not self._link:
+            self.round = self.round if link.session in (self._former, NO_SESSION) else 0
+            self._link = link
+        if kind is StartRound and round <= self.round:
+            raise RemoteProtocolError(Code.SESSION, f"round {round} is started a second time")
+        if kind is not StartRound and round > self.round:
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
+        outside = kind in OUTSIDE_ROUNDS or (kind is Chunk and not round and state in NO_ROUND)
+        if kind is not Abort and (round == 0) != outside:
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} as a message of round {round}")
+        over = state is TrainingState.AWAIT_ROUND and kind in (*WITHIN_ROUNDS, Abort)
+        late = 0 < round < self.round or (over and 0 < round == self.round)
+        return None if late else packet
+
+    def transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
+        """A message on its way to the server, of the present round if no other is named."""
+        return self._link.transmit(message, round=self.round if round is None else round, payload=payload)
+
+
+NO_GROUP = b""
+
+
+def group_hash(roster: Roster, client: str) -> bytes:
+    """What a client writes down of its group: a hash of its members' signing keys, empty where it has none."""
+    if not roster.member(client).group:
+        return NO_GROUP
+    return digest(Label.GROUP, *sorted(roster.member(name).signing_public for name in roster.group_of(client)))
+
+
+def journalled_group(journal: Iterable[JournalLine]) -> bytes | None:
+    """The group that a client with this journal keeps to; None where it may be any.
+
+    Who took part and wrote no group was in none.
+    """
+    group = None
+    for line in journal:
+        if isinstance(line, GroupEntry):
+            group = line.group
+        elif group is None:
+            group = NO_GROUP
+    return group
+
+
+def check_group(former: bytes | None, roster: Roster, client: str, *, accepted: str = "") -> tuple[GroupEntry, ...]:
+    """What is to be written before a session with this roster. Refuses another group than the former.
+
+    accepted: the fingerprint of a roster whose group the client's owner accepts, whichever it is.
+    """
+    if client in roster.waiting:
+        return ()
+    group = group_hash(roster, client)
+    if former is None:
+        return (GroupEntry(group=group),) if group else ()
+    if former == group:
+        return ()
+    if accepted == roster.fingerprint:
+        return (GroupEntry(group=group),)
+    raise RemoteProtocolError(
+        Code.POLICY,
+        f"this client was in {'another group' if former else 'no group'} before, by its journal, than in the roster: "
+        "sums before and after may differ by it alone; where its owner agrees, and the others of the group have the "
+        f'same fingerprint: tacit client --accept-groups "{roster.fingerprint}"',
+    )
 
 
 class SessionClient(Machine[TrainingState]):

@@ -22,18 +22,17 @@ import numpy.typing as npt
 
 from tacit.protocol.core.codec import VERSION, Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.keys import PartyKeys
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Entropy, Machine, Output, Send
 from tacit.protocol.core.messages import Abort, Kinds, by_type
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.roster import Member, PartyKeys, Roster
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import SUM_MESSAGES
-from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
 from tacit.secagg.packing import Packing, WeightForm
 

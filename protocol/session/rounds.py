@@ -11,15 +11,13 @@ import numpy.typing as npt
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.membership import Difference
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.roster import Difference, Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.plain_client import PlainSumClient
-from tacit.protocol.sum.plain_server import PlainSumServer
-from tacit.protocol.sum.results import Dropped
+from tacit.protocol.sum.exchange import Dropped
+from tacit.protocol.sum.plain import PlainSumClient, PlainSumServer
 from tacit.protocol.sum.server import AggregationServer
 
 

@@ -14,21 +14,19 @@ from typing import Any
 from tacit.protocol.core.blob import OutgoingBlob
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Report, Send, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Phase
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
 from tacit.protocol.session.messages import EndRound, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
-from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome
-from tacit.protocol.session.server_session import NOT_AT_FAULT, SessionServer
+from tacit.protocol.session.server_session import NOT_AT_FAULT, CurrentRound, Model, SessionServer, outcome
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
+from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
 
 
 class TrainingServer(

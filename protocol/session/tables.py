@@ -16,6 +16,7 @@ from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
 from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, Welcome
+from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     AnswerComplaints,
@@ -31,7 +32,6 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
-from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 
 SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, PeerComplaints, Survivors, UnmaskRequest)
 """What the server says within a secure sum."""

@@ -1,4 +1,16 @@
-"""What all members of one secure sum hold alike before its first message.
+"""What both ends of a secure sum compute alike: pairwise masks, and what the signatures cover.
+
+The public keys of a round: their records, their signatures, and the digest over all of them.
+
+Who holds whose shares, and who masks with whom, once it is known who advertised keys.
+
+Three graphs, one interface. Complete: everybody, a client holding a share of its own secrets too. Ring (semi-honest,
+regular): a Harary graph on an order of the members that follows from the transcript, so that nobody picks it. Chosen
+(active, regular; Bell et al. 2020, malicious variant): each client names its holders in its signed advert, before it
+has seen anybody's keys, because a server that could pick them would surround a victim with its own clients; masks then
+run along every choice, in both directions.
+
+What all members of one secure sum hold alike before its first message.
 
 An Agreement is made by every party for itself, from its own roster, the configuration it accepted, and the model it
 received. Its `context` is a hash over all of that; it is part of every signature and the salt of every derived key. A
@@ -7,17 +19,33 @@ server that tells two clients different things thereby gets masks that do not ca
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import struct
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.members import Members, encode_members, split_records
+from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.messages import CHUNK_BYTES
-from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest, verify
-from tacit.secagg.graph import GraphParameters
+from tacit.protocol.core.primitives import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    AgreementKey,
+    Label,
+    SigningKey,
+    check_public_key,
+    derive,
+    digest,
+    verify,
+)
+from tacit.protocol.core.roster import Members, encode_members, split_records
+from tacit.protocol.sum.messages import AdvertiseKeys
+from tacit.secagg.graph import GraphParameters, ring_order
+from tacit.secagg.keystream import Mask, Usage
 from tacit.secagg.ring import Ring
 
 WORDS_ALIGNED: Final = 16
@@ -164,3 +192,221 @@ class Agreement:
         """The words of a chunk."""
         start = chunk * self.chunk_words
         return slice(start, min(start + self.chunk_words, self.length))
+
+
+def pairwise_mask(own: AgreementKey, other: bytes, sharing: bytes, member: int, peer: int) -> Mask:
+    """The mask of `member` towards `peer`: the later one adds, the earlier one subtracts, so that the pair cancels."""
+    low, high = sorted((member, peer))
+    info = low.to_bytes(2, "little") + high.to_bytes(2, "little")
+    seed = derive(own.agree(other), Label.PAIRWISE_SEED, salt=sharing, info=info)
+    return Mask(seed, Usage.PAIRWISE_MASK, 1 if member > peer else -1)
+
+
+def owner_and_holder(owner: int, holder: int) -> bytes:
+    """Both as one part."""
+    return owner.to_bytes(2, "little") + holder.to_bytes(2, "little")
+
+
+def packet_signed(agreement: Agreement, adverts: bytes, *, owner: int, holder: int, packet: bytes) -> tuple[bytes, ...]:
+    """What an owner's signature over the packet of one holder covers."""
+    return agreement.context, adverts, owner_and_holder(owner, holder), packet
+
+
+def complaint_signed(sharing: bytes, *, owner: int, holder: int) -> tuple[bytes, ...]:
+    """What a holder's signature over its complaint of an owner covers."""
+    return sharing, owner_and_holder(owner, holder)
+
+
+def survivors_signed(sharing: bytes, member: int, survivors: bytes) -> tuple[bytes, ...]:
+    """What a signature over the bitmap of survivors covers."""
+    return sharing, member.to_bytes(2, "little"), survivors
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The relations of one member, each in rising order."""
+
+    holders: tuple[int, ...]
+    """Who holds shares of its secrets."""
+    owners: tuple[int, ...]
+    """Whose shares it holds."""
+    peers: tuple[int, ...]
+    """With whom it shares a pairwise mask."""
+
+    def known(self, member: int) -> tuple[int, ...]:
+        """Everybody whose keys the member needs, itself included."""
+        return tuple(sorted({member, *self.holders, *self.owners, *self.peers}))
+
+
+class Graph:
+    """The neighbourhoods among those who advertised.
+
+    advertised: in rising order, with a quick `in`. choices: in an active regular graph the holders that members named:
+    of all members on the server, of the included ones on a client; otherwise empty.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        advertised: Collection[int],
+        adverts_digest: bytes,
+        choices: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        self._agreement = agreement
+        self._advertised = advertised
+        self._digest = adverts_digest
+        self._choices = choices
+
+    def of(self, member: int) -> Neighbourhood:
+        """The neighbourhood of a member who advertised."""
+        if not self._agreement.regular:
+            everybody = tuple(self._advertised)
+            return Neighbourhood(everybody, everybody, _without(everybody, member))
+        if not self._agreement.active:
+            around = self._around(member)
+            return Neighbourhood(around, around, around)
+        holders = tuple(holder for holder in self._choices[member] if holder in self._advertised)
+        owners = self._owners(member)
+        return Neighbourhood(holders, owners, tuple(sorted({*holders, *owners})))
+
+    def _around(self, member: int) -> tuple[int, ...]:
+        order, place = self._ring
+        neighbours = self._agreement.parameters.neighbours
+        if neighbours >= order.size - 1:
+            return _without(tuple(self._advertised), member)
+        half = np.arange(1, neighbours // 2 + 1)
+        steps = np.concatenate((half, -half))
+        return tuple(sorted(order[(place[member] + steps) % order.size].tolist()))
+
+    @cached_property
+    def _ring(self) -> tuple[np.ndarray, np.ndarray]:
+        seed = digest(Label.RING_SEED, self._agreement.context, self._digest)
+        order = ring_order(np.array(tuple(self._advertised), np.int64), seed)
+        place = np.zeros(self._agreement.size, np.int64)
+        place[order] = np.arange(order.size)
+        return order, place
+
+    def _owners(self, holder: int) -> tuple[int, ...]:
+        holders, owners = self._choices_by_holder
+        low, high = np.searchsorted(holders, (holder, holder + 1))
+        return tuple(owners[low:high].tolist())
+
+    @cached_property
+    def _choices_by_holder(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every choice as a holder and its owner: holders rising, and owners rising for each of them."""
+        choosers = sorted(self._choices)
+        holders = np.array([self._choices[owner] for owner in choosers], np.int64)
+        owners = np.repeat(np.array(choosers, np.int64), holders.shape[1])
+        order = np.argsort(holders, axis=None, kind="stable")
+        return holders.ravel()[order], owners[order]
+
+
+def choose_holders(agreement: Agreement, member: int, entropy: Entropy) -> bytes:
+    """A uniform choice of holders among the others, as the bytes of an advert; empty if the graph needs none."""
+    if not (agreement.regular and agreement.active):
+        return b""
+    others = np.delete(np.arange(agreement.size), member)
+    chosen = ring_order(others, entropy(32))[: agreement.parameters.neighbours]
+    return np.sort(chosen).astype("<u2").tobytes()
+
+
+def read_choices(agreement: Agreement, member: int, choices: bytes) -> tuple[int, ...]:
+    """The holders that a member named; refuses any other number, order, or a member that cannot hold."""
+    expected = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
+    if len(choices) != expected:
+        raise RemoteProtocolError(Code.MEMBERS, f"an advert names holders in {expected} bytes, not {len(choices)}")
+    holders = struct.unpack(f"<{len(choices) // 2}H", choices)
+    if holders and (list(holders) != sorted(set(holders)) or holders[-1] >= agreement.size or member in holders):
+        raise RemoteProtocolError(
+            Code.MEMBERS, "an advert names holders out of order, twice, outside the cohort, or itself"
+        )
+    return holders
+
+
+def _without(members: tuple[int, ...], member: int) -> tuple[int, ...]:
+    return tuple(other for other in members if other != member)
+
+
+@dataclass(frozen=True)
+class Advert:
+    """The keys of one member for one round."""
+
+    channel_key: bytes
+    mask_key: bytes
+    choices: bytes
+    signature: bytes
+
+    @property
+    def record(self) -> bytes:
+        """Fixed-size encoding within a list of adverts."""
+        return self.channel_key + self.mask_key + self.choices + self.signature
+
+    def message(self) -> AdvertiseKeys:
+        """The advert as its owner sends it."""
+        return AdvertiseKeys(
+            channel_key=self.channel_key, mask_key=self.mask_key, choices=self.choices, signature=self.signature
+        )
+
+
+def sign_advert(
+    agreement: Agreement, member: int, signing: SigningKey, *, channel_key: bytes, mask_key: bytes, choices: bytes
+) -> Advert:
+    """An advert; signed in active mode."""
+    signature = b""
+    if agreement.active:
+        signature = signing.sign(Label.SIGN_ADVERT, *_signed_parts(agreement, member, channel_key + mask_key + choices))
+    return Advert(channel_key, mask_key, choices, signature)
+
+
+def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> tuple[Advert, tuple[int, ...]]:
+    """The advert and the holders it names; refuses invalid keys, choices, or signature."""
+    advert = Advert(message.channel_key, message.mask_key, message.choices, message.signature)
+    check_public_key(advert.channel_key)
+    check_public_key(advert.mask_key)
+    choices = read_choices(agreement, member, advert.choices)
+    parts = _signed_parts(agreement, member, advert.channel_key + advert.mask_key + advert.choices)
+    agreement.check_signature(member, advert.signature, Label.SIGN_ADVERT, *parts)
+    return advert, choices
+
+
+def record_bytes(agreement: Agreement) -> int:
+    """Length of every advert record of this agreement."""
+    choices = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
+    return 2 * KEY_BYTES + choices + (SIGNATURE_BYTES if agreement.active else 0)
+
+
+def split_adverts(agreement: Agreement, records: bytes, members: tuple[int, ...]) -> dict[int, Advert]:
+    """The adverts of these members, unchecked; refuses any other length."""
+    size = record_bytes(agreement)
+    choices_end = size - (SIGNATURE_BYTES if agreement.active else 0)
+    return {
+        member: Advert(
+            record[:KEY_BYTES],
+            record[KEY_BYTES : 2 * KEY_BYTES],
+            record[2 * KEY_BYTES : choices_end],
+            record[choices_end:],
+        )
+        for member, record in split_records(records, size, members, Code.KEYS).items()
+    }
+
+
+def refuse_equal_keys(adverts: Mapping[int, Advert]) -> None:
+    """Refuse a list in which any two public keys are equal."""
+    keys = [key for advert in adverts.values() for key in (advert.channel_key, advert.mask_key)]
+    if len(set(keys)) != len(keys):
+        raise RemoteProtocolError(Code.KEYS, "two public keys of the round are equal")
+
+
+def adverts_digest(agreement: Agreement, adverts: Mapping[int, Advert]) -> bytes:
+    """32 bytes over who advertised and what."""
+    members = sorted(adverts)
+    return digest(
+        Label.ADVERTS,
+        agreement.context,
+        encode_members(members, agreement.size),
+        b"".join(adverts[member].record for member in members),
+    )
+
+
+def _signed_parts(agreement: Agreement, member: int, body: bytes) -> tuple[bytes, bytes, bytes]:
+    return agreement.context, member.to_bytes(2, "little"), body

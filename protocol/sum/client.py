@@ -23,7 +23,6 @@ import numpy.typing as npt
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Report, Step
-from tacit.protocol.core.members import Members, decode_members, encode_members, split_records
 from tacit.protocol.core.primitives import (
     KEY_BYTES,
     AgreementKey,
@@ -32,15 +31,24 @@ from tacit.protocol.core.primitives import (
     derive,
     digest,
 )
-from tacit.protocol.sum.adverts import (
+from tacit.protocol.core.roster import Members, decode_members, encode_members, split_records
+from tacit.protocol.sum.agreement import (
     Advert,
+    Agreement,
+    Graph,
+    Neighbourhood,
     adverts_digest,
     check_advert,
+    choose_holders,
+    complaint_signed,
+    packet_signed,
+    pairwise_mask,
     refuse_equal_keys,
     sign_advert,
     split_adverts,
+    survivors_signed,
 )
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.exchange import Contributed, Own, Participant
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
     ConfirmSurvivors,
@@ -53,12 +61,8 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood, choose_holders
-from tacit.protocol.sum.participant import Own, Participant
-from tacit.protocol.sum.results import Contributed
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, HeldShares, open_packet, read_shares, seal_shares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
-from tacit.protocol.sum.transcript import complaint_signed, packet_signed, pairwise_mask, survivors_signed
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 
 

@@ -17,9 +17,9 @@ from msgspec import Meta
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.membership import ROSTER_CHANGES, RosterChange
 from tacit.protocol.core.messages import BODY_LIMIT, Hash
 from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.roster import ROSTER_CHANGES, RosterChange
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 

@@ -12,12 +12,22 @@ from dataclasses import replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Output, Report, Step
-from tacit.protocol.core.members import decode_members, encode_members, split_records
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys
-from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.attendance import Attendance
+from tacit.protocol.core.roster import decode_members, encode_members, split_records
+from tacit.protocol.sum.agreement import (
+    Advert,
+    Agreement,
+    Graph,
+    Neighbourhood,
+    adverts_digest,
+    check_advert,
+    complaint_signed,
+    packet_signed,
+    refuse_equal_keys,
+    survivors_signed,
+)
+from tacit.protocol.sum.exchange import Attendance, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     AnswerComplaints,
@@ -31,12 +41,17 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood
-from tacit.protocol.sum.results import Summed
-from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, check_share, read_shares
+from tacit.protocol.sum.sharing import (
+    BOTH_BYTES,
+    PACKET_BYTES,
+    check_mask_key,
+    check_seed,
+    check_share,
+    open_secrets,
+    read_shares,
+    remove_masks,
+)
 from tacit.protocol.sum.tables import SERVER_TABLES, ServerState
-from tacit.protocol.sum.transcript import complaint_signed, packet_signed, survivors_signed
-from tacit.protocol.sum.unmasking import check_mask_key, check_seed, open_secrets, remove_masks
 from tacit.secagg.shamir import SHARE_BYTES
 
 

@@ -23,7 +23,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
 from tacit.secagg.ring import Ring, Words
 

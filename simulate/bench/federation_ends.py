@@ -23,9 +23,8 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, NotConnectedError, Received
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient

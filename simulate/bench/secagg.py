@@ -25,8 +25,7 @@ from tacit.parties.hosting.resources import available_memory
 from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.sum.adverts import record_bytes
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import Agreement, record_bytes
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.bench.ends import SERVER, BenchmarkError, TimedServer, vector

@@ -13,10 +13,9 @@ import msgspec
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, Purpose
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
-from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
-from tacit.protocol.adaptation.weighting import weight_of
+from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums, weight_of
+from tacit.protocol.adaptation.tables import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds

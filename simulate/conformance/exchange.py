@@ -16,8 +16,8 @@ from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Entropy, Machine, Output, Send, Trigger
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.group_key.member import GroupKeyMember
-from tacit.protocol.group_key.relay import GroupKeyRelay
+from tacit.protocol.group_key.holder import GroupKeyMember
+from tacit.protocol.group_key.keeper import GroupKeyRelay
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement

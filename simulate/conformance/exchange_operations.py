@@ -12,16 +12,14 @@ import msgspec
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Output, Send, Trigger
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Output, Send, Transmit, Trigger
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
-from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed
-from tacit.protocol.group_key.member import GroupKeyMember
-from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.protocol.group_key.transcript import Transcript, commit_record
+from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed, Transcript, commit_record
+from tacit.protocol.group_key.holder import GroupKeyMember
+from tacit.protocol.group_key.keeper import GroupKeyRelay
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.exchange import hear, links
 from tacit.simulate.conformance.notation import Octets, VectorError

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.primitives import (
     AgreementKey,
     Label,
@@ -20,9 +19,8 @@ from tacit.protocol.core.primitives import (
     seal,
     verify,
 )
-from tacit.protocol.core.roster import Member, Role, Roster
-from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.transcript import pairwise_mask
+from tacit.protocol.core.roster import Member, Role, Roster, decode_members, encode_members
+from tacit.protocol.sum.agreement import Agreement, pairwise_mask
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.packing import Packing, WeightForm

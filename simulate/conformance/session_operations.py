@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from tacit.protocol.core.codec import decode_structure
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt

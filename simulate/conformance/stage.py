@@ -13,9 +13,8 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from tacit.protocol.core.codec import Frame, decode
-from tacit.protocol.core.machine import Entropy, Machine, Output, Report
+from tacit.protocol.core.machine import Entropy, Machine, Output, Report, Transmit
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.message_operations import fields_of
 from tacit.simulate.conformance.notation import Octets, VectorError

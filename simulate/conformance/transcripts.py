@@ -22,13 +22,12 @@ from msgspec import Meta
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.adaptation.tables import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Output, Report
+from tacit.protocol.core.machine import Ended, Entropy, Output, Report, Transmit
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
@@ -66,7 +65,7 @@ from tacit.protocol.session.rounds import (
     Train,
 )
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.simulate.conformance.exchange import (
     linked_key_member,
     linked_key_relay,

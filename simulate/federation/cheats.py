@@ -18,13 +18,13 @@ from msgspec import structs
 
 from tacit.protocol.core.codec import Packet, encode_structure
 from tacit.protocol.core.machine import Machine, Output, Report, Send
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import ClientPart
+from tacit.protocol.sum.agreement import complaint_signed
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest, VectorChunk
-from tacit.protocol.sum.transcript import complaint_signed
 
 
 class Cheat:

@@ -22,7 +22,7 @@ from tacit.parties.session.event_log import EventLogError
 from tacit.parties.session.journal import JournalError
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer

@@ -18,7 +18,7 @@ import numpy as np
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.session.server_rounds import Model
+from tacit.protocol.session.server_session import Model
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 

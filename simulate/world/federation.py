@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from tacit.parties.session import journal
 from tacit.protocol.core.codec import Frame
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.group_key.agreement import GroupKey

@@ -17,9 +17,8 @@ import msgspec
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
-from tacit.protocol.core.machine import Machine, Output
+from tacit.protocol.core.machine import Machine, Output, Transmit
 from tacit.protocol.core.messages import Kinds, Message
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer

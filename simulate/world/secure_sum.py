@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.protocol.core.keys import new_keys
+from tacit.protocol.core.roster import new_keys
 from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
 
 _SERVER = "server"

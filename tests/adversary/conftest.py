@@ -15,13 +15,14 @@ import numpy.typing as npt
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.primitives import AgreementKey, Label, derive
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.agreement import pairwise_mask
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -31,10 +32,8 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
 )
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.sharing import open_secrets
 from tacit.protocol.sum.tables import ClientState
-from tacit.protocol.sum.transcript import pairwise_mask
-from tacit.protocol.sum.unmasking import open_secrets
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered

@@ -2,7 +2,7 @@
 
 AES-256 after FIPS 197, counter mode after NIST SP 800-38A, HKDF after RFC 5869 over the standard library, X25519
 after RFC 7748. What Tacit makes of them follows the docstrings of secagg/keystream.py, protocol/core/primitives.py and
-protocol/sum/transcript.py. Plain integers and bytes, slow, and open to timing: for tests only.
+protocol/sum/agreement.py. Plain integers and bytes, slow, and open to timing: for tests only.
 """
 
 from __future__ import annotations

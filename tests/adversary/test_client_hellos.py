@@ -5,8 +5,8 @@ import pytest
 
 from tacit.protocol.core.machine import Report
 from tacit.protocol.session.messages import Hello
-from tacit.protocol.session.presence import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.server_session import HELLO_SECONDS, HELLOS
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 

@@ -9,13 +9,13 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import decode_members, encode_members
+from tacit.protocol.sum.agreement import packet_signed
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, UnmaskShares
-from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
-from tacit.protocol.sum.transcript import packet_signed
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import PRIME_25519, Label
-from tacit.protocol.sum.adverts import sign_advert
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.sum.agreement import sign_advert, survivors_signed
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, ShareKeys
-from tacit.protocol.sum.results import ServerAborted, Summed
-from tacit.protocol.sum.transcript import survivors_signed
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -11,6 +11,7 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -20,7 +21,6 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
-from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.secagg.packing import Packing, Total, WeightForm
 from tacit.simulate.world.streams import Streams
 from tests.cases import cases

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 
 CHEAT = "client-2"
 

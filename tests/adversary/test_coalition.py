@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from tacit.parties.links.keys import encode_key
-from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, derive, digest
+from tacit.protocol.core.roster import decode_members
+from tacit.protocol.sum.agreement import pairwise_mask
+from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys
-from tacit.protocol.sum.results import Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, shares_array
-from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import LIMBS, PRIME, lagrange_at_zero, reconstruct
 from tests.cases import cases

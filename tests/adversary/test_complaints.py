@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum.agreement import complaint_signed, packet_signed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
     MaskedInput,
@@ -23,10 +25,8 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
-from tacit.protocol.sum.transcript import complaint_signed, packet_signed
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered

@@ -10,8 +10,8 @@ from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
-from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tacit.secagg.keystream import apply_masks
 from tests.adversary.conftest import opened_shares

@@ -16,17 +16,18 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Send
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import AgreementKey, SigningKey
-from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed
-from tacit.protocol.group_key.member import GroupKeyMember
-from tacit.protocol.group_key.messages import ConfirmKey, KeyComplaint, PeerKeyCommits, PeerKeyContributions
-from tacit.protocol.group_key.transcript import (
+from tacit.protocol.group_key.agreement import (
     COMMIT_BYTES,
     CONFIRMATION_BYTES,
     PACKET_BYTES,
     SEALED_BYTES,
+    GroupKey,
+    KeyAgreed,
     commit_record,
 )
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.group_key.holder import GroupKeyMember
+from tacit.protocol.group_key.messages import ConfirmKey, KeyComplaint, PeerKeyCommits, PeerKeyContributions
+from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key

@@ -8,8 +8,8 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
-from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
-from tacit.protocol.group_key.member import GroupKeyMember
+from tacit.protocol.group_key.agreement import PACKET_BYTES, SEALED_BYTES, GroupKey, KeyFailed, Transcript
+from tacit.protocol.group_key.holder import GroupKeyMember
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     KeyAccepted,
@@ -18,8 +18,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyConfirmations,
 )
 from tacit.protocol.group_key.tables import RelayState
-from tacit.protocol.group_key.transcript import PACKET_BYTES, SEALED_BYTES, Transcript
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key

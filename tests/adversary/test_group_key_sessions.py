@@ -15,11 +15,11 @@ from msgspec import structs
 from tacit.protocol.core.blob import NO_BLOB, announce
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Blob, Chunk, Fetch, Message
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.group_key.agreement import PACKET_BYTES, SEALED_BYTES
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     EndKey,
@@ -33,7 +33,6 @@ from tacit.protocol.group_key.messages import (
     ReencryptModel,
     StartKey,
 )
-from tacit.protocol.group_key.transcript import PACKET_BYTES, SEALED_BYTES
 from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import TrainingState

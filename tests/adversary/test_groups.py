@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session import server as session_server
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
+from tacit.protocol.sum.agreement import survivors_signed
 from tacit.protocol.sum.messages import ConfirmSurvivors, MaskedInput, Survivors, UnmaskRequest, UnmaskShares
-from tacit.protocol.sum.transcript import survivors_signed
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration

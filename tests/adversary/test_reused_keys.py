@@ -16,7 +16,7 @@ import pytest
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.exchange import Summed
 from tacit.simulate.world.streams import Streams
 from tests.adversary.conftest import opened_secrets, unmasked_vectors
 from tests.cases import cases

@@ -21,7 +21,7 @@ MEASURES = {"len", "type", "isinstance", "np.shape", "range"}
 ALLOWED = {
     ("protocol/core/roster.py", "key in holder_of_key"): "the public keys of a roster",
     ("protocol/core/roster.py", "self.operator in holder_of_key"): "the public keys of a roster and of its operator",
-    ("protocol/group_key/relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
+    ("protocol/group_key/keeper.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
         "the public keys that members advertised"
     ),
     ("protocol/group_key/holder.py", "order.former not in self._keys"): "the epochs of keys that this client holds",
@@ -34,14 +34,14 @@ ALLOWED = {
     ("parties/protections/fedcg.py", "0 in found"): (
         "whether a client's vector has any weight, by the server that sees it"
     ),
-    ("protocol/sum/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
+    ("protocol/sum/sharing.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),
-    ("protocol/core/keys.py", "_curve_public(self.curve_secret) != self.curve_public"): (
+    ("protocol/core/roster.py", "_curve_public(self.curve_secret) != self.curve_public"): (
         "two public keys: the one made of the secret, and the one beside it in the owner's own file"
     ),
     (
-        "protocol/core/keys.py",
+        "protocol/core/roster.py",
         "_signing_public(self.signing_secret) != self.signing_public",
     ): "two public keys, as above",
     ("protocol/session/one_sum.py", "keys.member('client') not in roster.members"): (

@@ -14,8 +14,8 @@ from scipy.stats import chi2
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum import client as aggregation_client
+from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys
-from tacit.protocol.sum.results import Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask

@@ -24,11 +24,10 @@ from scipy.sparse import lil_array
 from scipy.stats import hypergeom
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import encode_members, split_records
-from tacit.protocol.sum.adverts import Advert
+from tacit.protocol.core.roster import encode_members, split_records
+from tacit.protocol.sum.agreement import Advert, Graph
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares
-from tacit.protocol.sum.neighbourhood import Graph
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.secagg.graph import GraphParameters, regular_parameters
 from tests.cases import cases

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import PRIME_25519, AgreementKey, SigningKey
-from tacit.protocol.sum.adverts import Advert, adverts_digest, sign_advert
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.sum.agreement import Advert, adverts_digest, sign_advert
+from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys
-from tacit.protocol.sum.results import ClientAborted, Summed
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 

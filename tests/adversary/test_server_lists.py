@@ -9,12 +9,12 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest, UnmaskShares
-from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
 from tacit.simulate.world.streams import Streams

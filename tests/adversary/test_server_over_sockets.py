@@ -26,11 +26,10 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Frame, decode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Abort, Chunk, Message
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.messages import MESSAGES, Hello, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer

@@ -11,14 +11,14 @@ import pytest
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
+from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.group_key.tables import TO_HOLDER
 from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
-from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_adverts
+from tacit.protocol.sum.agreement import adverts_digest, record_bytes, split_adverts
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import (
     FetchVector,

@@ -9,9 +9,10 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members, split_records
 from tacit.protocol.core.messages import Message
-from tacit.protocol.sum.adverts import Advert, adverts_digest
+from tacit.protocol.core.roster import encode_members, split_records
+from tacit.protocol.sum.agreement import Advert, adverts_digest
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -22,7 +23,6 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
 )
-from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tests.cases import cases
 from tests.world.exchange import Delivery

@@ -12,7 +12,7 @@ from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.messages import Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
-from tacit.protocol.sum.results import Dropped
+from tacit.protocol.sum.exchange import Dropped
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
 from tacit.simulate.world.streams import Streams, new_members

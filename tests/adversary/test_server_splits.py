@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.adverts import Advert, adverts_digest, check_advert
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.sum.agreement import Advert, Agreement, adverts_digest, check_advert
 from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, UnmaskRequest, UnmaskShares
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tests.cases import cases
 from tests.world.exchange import Delivery

@@ -18,7 +18,7 @@ from tacit.parties.learning.statistics import SCHEME, StatisticsKeeper, Statisti
 from tacit.parties.session.event_log import read
 from tacit.parties.session.server import ServerSettings, StatisticsServerParty
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.sum.configuration import Configuration
 
 TASK = StatisticsTask(image_size=8, channels=1, classes=3, class_digest=b"c" * 32)

@@ -15,7 +15,7 @@ from tacit.parties.links.keys import encode_key, generate
 from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.messages import MESSAGES, Hello
 

@@ -27,8 +27,7 @@ import numpy as np
 from tacit.models import checkpoint
 from tacit.models.layout import Layout, LayoutEntry
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.session.rounds import Journal, JournalEntry, RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER, SessionState, TrainingState
 from tacit.simulate.world.disk import SimulatedDisk

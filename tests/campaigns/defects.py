@@ -10,8 +10,7 @@ from unittest import mock
 
 from tacit.models import checkpoint
 from tacit.models.file_system import FILES, FileSystem
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Output, Transmit
 from tacit.simulate.world.disk import SimulatedDisk
 from tacit.simulate.world.federation import MemoryFederation
 

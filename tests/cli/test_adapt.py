@@ -25,7 +25,7 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
-from tacit.protocol.adaptation.weighting import weight_of
+from tacit.protocol.adaptation.sums import weight_of
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.setting import setting
 from tests.cli.outputs import check_output

@@ -10,7 +10,7 @@ from click.testing import Result
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import make_roster, write_roster
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import GroupEntry
 
 Invoke = Callable[..., Result]

@@ -59,8 +59,8 @@ from tacit.parties.runs.served import read_served
 from tacit.protocol.core.codec import Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
+from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import Abort, Kinds, Message, Resume
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, InferenceHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import numpy as np
 
 from docs.generate.one_sum import hold_sum
-from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.exchange import Summed
 from tacit.simulate.world.streams import Streams
 from tests.cases import cases
 from tests.world.sums import memory_sum

@@ -13,8 +13,8 @@ from docs.generate.traffic import (
     declared_key_bytes,
     declared_plain_bytes,
 )
-from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
 from tacit.protocol.sum.messages import PeerKeys, ShareKeys, UnmaskRequest, UnmaskShares

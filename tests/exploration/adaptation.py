@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, LearningSizes
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.results import RoundAnswered, RoundKept, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.adaptation.tables import RoundAnswered, RoundKept, SumTold
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish

@@ -17,9 +17,8 @@ from typing import Any, Final
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output, Send
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Blob, Message
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.roster import Member, Roster, decode_members, encode_members
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.holder import GroupKeyHolder
 from tacit.protocol.group_key.keeper import GroupKeyKeeper, KeyReady, Refused
@@ -27,7 +26,7 @@ from tacit.protocol.group_key.messages import ConfirmKey, EndKey, KeyCommit, Key
 from tacit.protocol.group_key.tables import HolderState, KeeperState
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.sum.configuration import Policy
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.sum.exchange import ClientAborted
 from tacit.simulate.world.federation import small_configuration
 from tests.exploration.machines import History, PostOffice, States
 from tests.exploration.symbols import SymbolicEntropy, SymbolicSigningKey

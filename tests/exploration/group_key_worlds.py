@@ -15,8 +15,9 @@ from typing import Any
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Trigger
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.group_key.agreement import PACKET_BYTES
 from tacit.protocol.group_key.messages import (
     EndKey,
     KeyCommit,
@@ -27,7 +28,6 @@ from tacit.protocol.group_key.messages import (
     StartKey,
 )
 from tacit.protocol.group_key.tables import KeeperState
-from tacit.protocol.group_key.transcript import PACKET_BYTES
 from tests.exploration.group_key import (
     Begun,
     Confirmed,

@@ -16,12 +16,11 @@ from typing import Any, ClassVar, Final
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.core.messages import Abort, Kinds
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Member, Roster
-from tacit.protocol.inference.arrivals import Arrivals
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent

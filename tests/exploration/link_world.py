@@ -18,11 +18,11 @@ from tacit.protocol.core import link as links
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.link import Link
+from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.session.client_session import ServerLink
 from tacit.protocol.session.messages import Hello, Welcome
-from tacit.protocol.session.presence import Presence
-from tacit.protocol.session.server_link import ServerLink
+from tacit.protocol.session.server_session import Presence
 from tacit.protocol.session.tables import TrainingState
 
 CLIENT, SERVER = "client", "server"

@@ -20,11 +20,11 @@ from typing import Any
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Trigger
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label
+from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.adverts import Advert, adverts_digest
+from tacit.protocol.sum.agreement import Advert, adverts_digest, complaint_signed
 from tacit.protocol.sum.messages import (
     FetchVector,
     PeerComplaints,
@@ -34,7 +34,6 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
 )
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.transcript import complaint_signed
 from tests.exploration.machines import Event
 from tests.exploration.secure_sum import ClientRules, Cohort, Opened, Over, Shared, Signed, Told
 

@@ -20,7 +20,7 @@ from tacit.protocol.core.codec import VERSION, Envelope, Packet, encode_structur
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import IGNORE, Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.group_key.transcript import Transcript
+from tacit.protocol.group_key.agreement import Transcript
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.vector_sum import VectorSum
 from tests.exploration.symbols import SymbolicEntropy

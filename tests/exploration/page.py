@@ -102,7 +102,8 @@ def page(explorations: Mapping[str, Exploration]) -> str:
 EXPLANATION: Final = """\
 The machines are the real ones (`protocol/sum/client.py`, `protocol/sum/server.py`, `protocol/group_key/holder.py`,
 `protocol/group_key/keeper.py`, `protocol/session/client.py`; of a conversation its ends, `protocol/core/link.py`,
-`protocol/session/server_link.py`, `protocol/session/presence.py`), and every message is encoded and parsed on its way.
+`protocol/session/client_session.py`, `protocol/session/server_session.py`), and every message is encoded and parsed on
+its way.
 Only the primitives are symbols: keys, shares, seals, signatures and masks are tagged byte strings of the right lengths
 that can be read. Depth is the length of the longest shortest run to a state. Ends are the states in which nothing can
 happen any more, with their number. Seconds are processor time of one core.

@@ -20,11 +20,12 @@ from msgspec import structs
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step
-from tacit.protocol.core.members import decode_members, split_records
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.core.roster import decode_members, split_records
+from tacit.protocol.sum.agreement import Agreement, packet_signed
 from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
     ConfirmSurvivors,
@@ -33,11 +34,9 @@ from tacit.protocol.sum.messages import (
     ShareKeys,
     UnmaskShares,
 )
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState, ServerState
-from tacit.protocol.sum.transcript import packet_signed
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
 from tacit.secagg.shamir import SHARE_BYTES

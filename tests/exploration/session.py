@@ -16,14 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.protocol.core.codec import decode
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.client_session import ServerLink
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, JournalEntry, JournalLine
-from tacit.protocol.session.server_link import ServerLink
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys, UnmaskShares

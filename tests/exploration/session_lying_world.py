@@ -20,14 +20,13 @@ from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode, 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Output, Send
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES, EndRound, StartRound, Welcome
 from tacit.protocol.session.tables import TrainingState
-from tacit.protocol.sum.adverts import Advert, adverts_digest
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import Advert, Agreement, adverts_digest
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES

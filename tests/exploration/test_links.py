@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Transmit
 from tests.cases import cases
 from tests.exploration.engine import RuleBroken, explore
 from tests.exploration.link_world import LinkWorld

@@ -10,8 +10,8 @@ import pytest
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Output, Row, Step
-from tacit.protocol.core.members import Members, decode_members
 from tacit.protocol.core.messages import Message
+from tacit.protocol.core.roster import Members, decode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.tables import TrainingState

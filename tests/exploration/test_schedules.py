@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.exchange import Summed
 from tacit.simulate.world.network import Choice, Link
 from tests.world.sums import memory_sum
 

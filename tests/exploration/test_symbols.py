@@ -11,7 +11,7 @@ from tacit.protocol.core import primitives
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES, Label
 from tacit.protocol.sum import client as aggregation_client
-from tacit.protocol.sum import sharing, unmasking
+from tacit.protocol.sum import sharing
 from tacit.secagg.keystream import Mask, Usage
 from tacit.secagg.ring import Ring
 from tests.cases import cases
@@ -22,9 +22,9 @@ POINTS = np.array([1, 3, 4])
 
 
 def test_names_are_replaced_and_put_back() -> None:
-    stood_in = primitives.AgreementKey, aggregation_client.apply_masks, sharing.share, unmasking.reconstruct
+    stood_in = primitives.AgreementKey, aggregation_client.apply_masks, sharing.share, sharing.reconstruct
     assert set(stood_in) <= {stand_in for _, stand_in in STAND_INS}
-    for module in (aggregation_client, sharing, unmasking, primitives):
+    for module in (aggregation_client, sharing, sharing, primitives):
         assert not {id(real) for real, _ in STAND_INS} & {id(value) for value in vars(module).values()}
     with symbolic_cryptography():
         pass
@@ -74,8 +74,8 @@ def shares(threshold: int) -> Any:
 
 def test_enough_shares_of_one_kind_open_a_secret_and_others_do_not() -> None:
     made = shares(threshold=2)
-    assert unmasking.reconstruct(made[:2], POINTS[:2]) == [*SECRETS]
-    assert unmasking.reconstruct_each(made[1:].transpose(1, 0, 2), np.tile(POINTS[1:], (2, 1))) == [*SECRETS]
+    assert sharing.reconstruct(made[:2], POINTS[:2]) == [*SECRETS]
+    assert sharing.reconstruct_each(made[1:].transpose(1, 0, 2), np.tile(POINTS[1:], (2, 1))) == [*SECRETS]
 
     for what in ["too few", "mixed kinds", "one twice", "wrong points"]:
         made = shares(threshold=2)[:, :1]
@@ -86,7 +86,7 @@ def test_enough_shares_of_one_kind_open_a_secret_and_others_do_not() -> None:
             "wrong points": (made[:2], POINTS[1:]),
         }[what]
         with pytest.raises(ValueError, match="do not belong together"):
-            unmasking.reconstruct(given, points)
+            sharing.reconstruct(given, points)
 
 
 @cases("bits", [20, 64])

@@ -12,7 +12,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.protocol.adaptation.results import SumTold
+from tacit.protocol.adaptation.tables import SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.tables import InferenceState

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.machine import Ended, Report, Transmit
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel

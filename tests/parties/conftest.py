@@ -33,7 +33,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from msgspec import inspect
 
-from tacit.protocol.core.members import split_records
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import split_records
+from tacit.protocol.sum.agreement import packet_signed
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerKeys, ShareKeys, UnmaskShares
-from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, commit_share
-from tacit.protocol.sum.transcript import packet_signed
 from tacit.secagg.shamir import SHARE_BYTES
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.secagg.quantise import Quantiser
+from tacit.secagg.ring import Quantiser
 from tests.cases import cases
 
 ALL_BITS = range(2, 33)

@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.protocol.core.members import split_records
 from tacit.protocol.core.primitives import Label, SigningKey
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.core.roster import split_records
+from tacit.protocol.sum.agreement import Agreement, packet_signed
 from tacit.protocol.sum.messages import ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.transcript import packet_signed
 from tacit.simulate.conformance.notation import octets_hook, plain
 from tacit.simulate.conformance.primitive_operations import SumTerms
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending

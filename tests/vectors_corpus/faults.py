@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from tacit.protocol.core.codec import Envelope, encode_structure
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum.agreement import Agreement
 from tests.vectors_corpus.disputes import agreement_of, disputed
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part

@@ -10,17 +10,17 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tacit.protocol.core.members import split_records
 from tacit.protocol.core.primitives import KEY_BYTES, PRIME_25519, AgreementKey, Label, SigningKey
-from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.group_key.messages import ConfirmKey, KeyCommit, KeyComplaint, KeyContribution
-from tacit.protocol.group_key.transcript import (
+from tacit.protocol.core.roster import split_records
+from tacit.protocol.group_key.agreement import (
     COMMIT_BYTES,
     CONFIRMATION_BYTES,
     PACKET_BYTES,
+    KeyAgreement,
     Transcript,
     commit_record,
 )
+from tacit.protocol.group_key.messages import ConfirmKey, KeyCommit, KeyComplaint, KeyContribution
 from tacit.simulate.conformance.exchange_operations import KeyTerms
 from tacit.simulate.conformance.notation import octets_hook, plain
 from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, instead

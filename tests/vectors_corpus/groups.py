@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.protocol.core.roster import encode_members
 from tests.vectors_corpus.faults import Fault, fields, members, to
 from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending

@@ -7,12 +7,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.primitives import PRIME_25519, Label
-from tacit.protocol.sum.adverts import sign_advert
+from tacit.protocol.core.roster import decode_members, encode_members
+from tacit.protocol.sum.agreement import complaint_signed, sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, FetchVector, MaskedInput, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.transcript import complaint_signed
 from tests.vectors_corpus.disputes import sign_packets, signing
 from tests.vectors_corpus.faults import (
     CHEAT,

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.members import encode_members
-from tacit.protocol.sum.adverts import Advert, adverts_digest, split_adverts
+from tacit.protocol.core.roster import encode_members
+from tacit.protocol.sum.agreement import Advert, adverts_digest, split_adverts
 from tacit.protocol.sum.messages import FetchVector, PeerKeys, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tests.vectors_corpus.faults import (

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from msgspec import structs
 
-from tacit.protocol.core.machine import Entropy, Output, Trigger
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Entropy, Output, Transmit, Trigger
 from tacit.protocol.core.primitives import SigningKey
 from tacit.simulate.conformance.exchange import (
     LinkedMachine,

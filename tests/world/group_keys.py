@@ -10,8 +10,8 @@ from typing import Any, Final
 from tacit.protocol.core.machine import Machine
 from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.group_key.member import GroupKeyMember
-from tacit.protocol.group_key.relay import GroupKeyRelay
+from tacit.protocol.group_key.holder import GroupKeyMember
+from tacit.protocol.group_key.keeper import GroupKeyRelay
 from tacit.simulate.world.streams import Streams
 from tests.world.exchange import Exchange
 

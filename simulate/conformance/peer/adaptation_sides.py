@@ -16,8 +16,8 @@ from tacit.parties.inference.owner import limits
 from tacit.parties.links.endpoint import Event
 from tacit.protocol.adaptation.data_owner import adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, AskSum
-from tacit.protocol.adaptation.results import SumAsked, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.adaptation.tables import SumAsked, SumTold
 from tacit.protocol.core.messages import Message
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.messages import Terms

@@ -26,7 +26,7 @@ from tacit.parties.adaptation.rounds import (
 from tacit.parties.links.endpoint import Event, Received
 from tacit.protocol.adaptation.messages import AdaptationTerms
 from tacit.protocol.adaptation.schedule import COUNTED, sum_words
-from tacit.protocol.adaptation.weighting import sum_of_weights
+from tacit.protocol.adaptation.sums import sum_of_weights
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import Hello

@@ -17,16 +17,15 @@ from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import Agreement, complaint_signed
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
-from tacit.protocol.sum.transcript import complaint_signed
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.cast import Cast, Line, listening
 from tacit.simulate.conformance.peer.keyring import Keyring

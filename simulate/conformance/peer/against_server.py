@@ -21,9 +21,8 @@ from tacit.parties.links.keys import generate
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import RoundOver, Train
 from tacit.protocol.session.tables import TrainingState

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.inference.arrivals import chunks
 from tacit.protocol.inference.dealer import MOST_ORDERS
+from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import (
     MOST_IMAGES,
     AgreeTerms,

@@ -12,9 +12,9 @@ from msgspec import structs
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label
+from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.session.messages import Hello, StartRound, Welcome
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import (

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tacit.protocol.core.members import decode_members, encode_members, split_records
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label
-from tacit.protocol.sum.adverts import Advert, adverts_digest, sign_advert, split_adverts
+from tacit.protocol.core.roster import decode_members, encode_members, split_records
+from tacit.protocol.sum.agreement import Advert, adverts_digest, sign_advert, split_adverts, survivors_signed
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.transcript import survivors_signed
 from tacit.simulate.conformance.peer.script import RoundKnowledge, flipped
 
 

@@ -23,7 +23,7 @@ from tacit.parties.adaptation.fixed_point import KEPT
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
-from tacit.protocol.adaptation.weighting import LARGEST_SUM
+from tacit.protocol.adaptation.sums import LARGEST_SUM
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

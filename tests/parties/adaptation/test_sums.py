@@ -13,7 +13,7 @@ from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.correlated.streams import Keystream
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
-from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.exchange import Summed
 from tests.world.exchange import Delivery
 from tests.world.sums import memory_sum
 

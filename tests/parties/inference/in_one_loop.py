@@ -24,7 +24,7 @@ from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 
 DEALER: Final = "dealer"

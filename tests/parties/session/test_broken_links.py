@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 
 CLIENT = "client-4"
 ROUNDS = 2

@@ -15,7 +15,7 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.client import STOPPED
 from tacit.parties.session.event_log import read
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
 

@@ -24,8 +24,8 @@ from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Resume
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import RoundDone

@@ -15,7 +15,7 @@ from tacit.parties.learning.learner import Draft, Learner
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import Group
 from tacit.parties.session.client import CANNOT_TRAIN
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total

@@ -25,7 +25,7 @@ from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.sections import Aggregation
 from tacit.parties.session.memory_file import Belonging, MemoryFile
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total

@@ -14,9 +14,8 @@ from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE, LEARNING_MODEL_OWNER_TABLE
 from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import IGNORE, Machine, Row, Trigger
+from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.results import InferenceEnded, PassRefused
 from tacit.protocol.inference.tables import InferenceState
 from tacit.protocol.session.messages import MESSAGES

@@ -17,8 +17,8 @@ from tacit.protocol.adaptation.messages import (
     RoundBegun,
     SumLost,
 )
-from tacit.protocol.adaptation.results import RoundAnswered, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.adaptation.tables import RoundAnswered, SumTold
 from tacit.protocol.core.codec import VERSION, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.messages import Message

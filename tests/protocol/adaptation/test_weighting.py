@@ -1,6 +1,6 @@
 """Weights of data owners: by the images that they state, and within a factor of two."""
 
-from tacit.protocol.adaptation.weighting import LARGEST, LEAST, sum_of_weights, weight_of
+from tacit.protocol.adaptation.sums import LARGEST, LEAST, sum_of_weights, weight_of
 from tests.cases import cases
 
 COUNTS = range(1, 200)

@@ -6,8 +6,8 @@ from tacit.protocol.core import link as module
 from tacit.protocol.core.codec import Envelope, Packet, decode, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import MOST_KEPT, MOST_KEPT_BYTES, NO_SESSION, Link, Traffic
+from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import CHUNK_BYTES, Chunk, Fetch, Resume
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
 from tests.cases import cases

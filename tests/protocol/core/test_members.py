@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.members import Members, decode_members, encode_members
+from tacit.protocol.core.roster import Members, decode_members, encode_members
 
 
 @st.composite

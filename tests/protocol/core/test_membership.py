@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.membership import Difference, check_later, check_rules
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import Member, Role, Roster
+from tacit.protocol.core.roster import Difference, Member, Role, Roster, check_later, check_rules
 from tests.cases import cases
 
 OPERATOR = SigningKey(b"\x11" * 32)

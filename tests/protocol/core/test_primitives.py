@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import (
     PRIME_25519,
     AgreementKey,

@@ -17,7 +17,7 @@ from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.messages import KeyCommit, KeyComplaint
 from tacit.protocol.group_key.tables import MemberState
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key

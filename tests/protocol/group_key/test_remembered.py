@@ -4,9 +4,8 @@ import numpy as np
 
 from tacit.protocol.core.blob import NO_BLOB
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.group_key.messages import KeyedModel, ReencryptModel
 from tacit.protocol.session.rounds import NewModel, RoundDone, Train

@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import IGNORE, Inside, Report, Row, Trigger
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import IGNORE, Ended, Inside, Report, Row, Trigger
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, HolderState, KeeperState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SessionState, TrainingState
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.sum.exchange import ClientAborted
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 from tests.cases import cases

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Chunk, Fetch, Message
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.group_key.holder import LastModel
 from tacit.protocol.group_key.messages import (
     ConfirmKey,

@@ -13,7 +13,7 @@ from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE, MemberState, RelayState
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.results import ClientAborted
+from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key

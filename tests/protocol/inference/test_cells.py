@@ -12,9 +12,8 @@ import pytest
 
 from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import IGNORE, Machine, Row, Trigger
+from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.inference.arrivals import Arrivals, chunks
+from tacit.protocol.inference.material import Arrivals, chunks
 from tacit.protocol.inference.schedule import Round
 from tacit.protocol.inference.session import PassRounds
 
@@ -19,7 +19,7 @@ SIZES = st.lists(st.integers(0, 3 * CHUNK + 1), max_size=6)
 def small_chunks() -> object:
     """Chunks of four bytes: what happens at their ends does not depend on their length."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.protocol.inference.arrivals.CHUNK_BYTES", CHUNK)
+        patch.setattr("tacit.protocol.inference.material.CHUNK_BYTES", CHUNK)
         yield
 
 

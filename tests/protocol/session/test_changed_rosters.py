@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt

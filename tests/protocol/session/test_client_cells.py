@@ -5,9 +5,8 @@ from collections.abc import Callable
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import (

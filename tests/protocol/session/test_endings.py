@@ -3,9 +3,8 @@
 import pytest
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import Abort, Fetch, Message
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
-from tacit.protocol.core.outputs import Ended
-from tacit.protocol.session.presence import HELLO_SECONDS, HELLOS
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.server_session import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tests.cases import cases

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import Chunk
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.messages import EndRound, Finish, Hello, Welcome

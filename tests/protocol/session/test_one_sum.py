@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.keys import new_keys
+from tacit.protocol.core.roster import new_keys
 from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
-from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted
+from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted
 from tacit.simulate.world.secure_sum import SumError, secure_sum
 
 NAMES = ("ann", "bob", "cid", "dan")

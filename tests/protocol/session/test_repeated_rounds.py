@@ -11,8 +11,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, StartRound
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import SessionState

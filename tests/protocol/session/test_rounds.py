@@ -6,8 +6,8 @@ import numpy as np
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import CHUNK_BYTES, Chunk, Phase
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import MESSAGES, EndRound
 from tacit.protocol.session.rounds import Accepted, Journal, RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import TrainingState

@@ -6,9 +6,8 @@ import pytest
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Report, Trigger
+from tacit.protocol.core.machine import Ended, Report, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
-from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.group_key.messages import EndKey, KeyCommit, StartKey
 from tacit.protocol.group_key.tables import ATTEMPT_TO_RELAY, TO_KEEPER
 from tacit.protocol.session.messages import MESSAGES, Hello, Welcome

@@ -9,12 +9,10 @@ from msgspec.structs import replace
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.outputs import Ended
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.group_key.messages import StartKey
-from tacit.protocol.session.groups import group_hash, journalled_group
+from tacit.protocol.session.client_session import group_hash, journalled_group
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, RoundOver, agree
 from tacit.protocol.sum.messages import MaskedInput

@@ -12,8 +12,14 @@ import pytest
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, framed, seal
 from tacit.protocol.sum import sharing
-from tacit.protocol.sum.adverts import sign_advert
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import (
+    Agreement,
+    complaint_signed,
+    packet_signed,
+    pairwise_mask,
+    sign_advert,
+    survivors_signed,
+)
 from tacit.protocol.sum.sharing import (
     COMMITMENTS_BYTES,
     PACKET_BYTES,
@@ -21,7 +27,6 @@ from tacit.protocol.sum.sharing import (
     open_packet,
     seal_shares,
 )
-from tacit.protocol.sum.transcript import complaint_signed, packet_signed, pairwise_mask, survivors_signed
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.streams import Streams
 from tests.cases import cases

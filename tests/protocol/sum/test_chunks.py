@@ -13,8 +13,8 @@ from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
-from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tests.cases import cases
 from tests.world.exchange import Delivery

@@ -20,7 +20,7 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
 from tests.cases import cases

@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

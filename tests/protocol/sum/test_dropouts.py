@@ -11,7 +11,7 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery

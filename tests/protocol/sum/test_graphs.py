@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.sum.adverts import Advert, sign_advert, split_adverts
+from tacit.protocol.core.roster import decode_members, encode_members
+from tacit.protocol.sum.agreement import Advert, Graph, choose_holders, read_choices, sign_advert, split_adverts
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     MaskedInput,
@@ -18,8 +19,6 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
 )
-from tacit.protocol.sum.neighbourhood import Graph, choose_holders, read_choices
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.secagg.graph import GraphParameters, regular_parameters, ring_order
 from tacit.simulate.world.streams import Streams
 from tests.cases import cases

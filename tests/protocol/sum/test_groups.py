@@ -11,12 +11,12 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, Survivors, UnmaskRequest, VectorChunk
-from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.vector_sum import VectorSum
 from tacit.secagg.graph import GraphParameters

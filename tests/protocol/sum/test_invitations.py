@@ -10,8 +10,8 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
-from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery

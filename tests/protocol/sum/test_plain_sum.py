@@ -8,13 +8,13 @@ import pytest
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
-from tacit.protocol.sum.plain_client import PlainSumClient
-from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.plain import PlainSumClient
 from tacit.protocol.sum.tables import ClientState
 from tests.cases import cases
 from tests.world.exchange import Delivery

@@ -16,9 +16,8 @@ from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum import agreement as agreement_module
-from tacit.protocol.sum.plain_client import PlainSumClient
-from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE, PlainSumClient
 from tacit.protocol.sum.tables import ClientState, ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery

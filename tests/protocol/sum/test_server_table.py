@@ -18,7 +18,7 @@ from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.protocol.sum import agreement as agreement_module
-from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.tables import SERVER_TABLES, ClientState, ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery

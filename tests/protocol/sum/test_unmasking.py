@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.sum.unmasking import open_secrets
+from tacit.protocol.sum.sharing import open_secrets
 from tacit.secagg.shamir import encode_share, share
 from tests.cases import cases
 from tests.world.sums import memory_sum

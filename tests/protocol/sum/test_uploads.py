@@ -8,7 +8,7 @@ from tacit.protocol.core.blob import WINDOW
 from tacit.protocol.core.errors import Code
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS
-from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.tables import ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tacit.protocol.sum.adverts import record_bytes
-from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.agreement import record_bytes
+from tacit.protocol.sum.exchange import Summed
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.world.streams import Streams

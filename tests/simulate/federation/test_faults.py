@@ -16,8 +16,8 @@ from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.cheats import CheatingClient

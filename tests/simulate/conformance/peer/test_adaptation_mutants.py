@@ -18,8 +18,8 @@ from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.sums import RoundSums
 from tacit.protocol.core.machine import Heard, Output, Step
-from tacit.protocol.inference.arrivals import Arrivals
 from tacit.protocol.inference.data_owner import InferenceDataOwner
+from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.adaptation_cases import ASKS, NO_SUM, SUM

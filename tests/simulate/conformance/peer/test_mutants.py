@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-import tacit.protocol.session.presence
 import tacit.protocol.session.server
+import tacit.protocol.session.server_session
 import tacit.protocol.sum.server
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Output
-from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.rounds import agree
@@ -197,7 +196,7 @@ SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
         {"bad-share": "is out with SECRET, the others end with SECRET"},
     ),
     "takes any number": (
-        tacit.protocol.session.presence,
+        tacit.protocol.session.server_session,
         "Link",
         Unnumbered,
         {
