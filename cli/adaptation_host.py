@@ -15,10 +15,16 @@ from tacit.cli import output
 from tacit.cli.interruption import interruptible
 from tacit.cli.serving_screen import show_serving
 from tacit.parties.hosting.adaptation_host import run_learning_dealer, run_teacher
-from tacit.parties.hosting.adaptation_sections import LearningSection, SummingSection, TeachingSection
+from tacit.parties.hosting.folder import OpenedParty
 from tacit.parties.hosting.learner_host import run_learner
-from tacit.parties.hosting.opening import OpenedParty
-from tacit.parties.hosting.party_schema import DataOwnerFile, DealerFile, ModelOwnerFile
+from tacit.parties.hosting.party_file import (
+    DataOwnerFile,
+    DealerFile,
+    LearningSection,
+    ModelOwnerFile,
+    SummingSection,
+    TeachingSection,
+)
 from tacit.parties.inference.conversation import InferenceError
 from tacit.protocol.core.errors import Code
 

@@ -22,8 +22,7 @@ def compare(
     if len(runs) < 2:
         raise failure("one run is no comparison: name two or more run directories", WRONG_INPUT)
     from tacit.parties.runs.directory import RunDirectoryError, writing
-    from tacit.parties.runs.experiment import ExperimentError
-    from tacit.parties.runs.explain import literal
+    from tacit.parties.runs.experiment import ExperimentError, literal
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.report import comparison
 

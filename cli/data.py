@@ -122,8 +122,7 @@ def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed:
     import msgspec
 
     from tacit.models.configuration import DataConfiguration
-    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
-    from tacit.parties.runs.explain import refusal
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, refusal, with_overrides
 
     base = load(path) if path is not None else Experiment()
     section = {**msgspec.to_builtins(base.data), **{key: value for key, value in given.items() if value is not None}}

@@ -37,11 +37,10 @@ def distill(
     """
     import msgspec
 
-    from tacit.models.size import TRAINING_BYTES, check_memory
-    from tacit.parties.hosting.resources import available_memory
+    from tacit.models.configuration import TRAINING_BYTES, check_memory
+    from tacit.parties.hosting.folder import available_memory
     from tacit.parties.runs.directory import RunDirectoryError, claim
-    from tacit.parties.runs.experiment import load_as
-    from tacit.parties.runs.student import DistillationExperiment
+    from tacit.parties.runs.experiment import DistillationExperiment, load_as
     from tacit.simulate.federation.run import default_directory
     from tacit.simulate.private_inference.distillation import distil, with_data
 
@@ -56,7 +55,7 @@ def distill(
         claim(directory)
     with output.complaining(), console.status("loading torch"):
         # Imported here, after all that can be judged without it.
-        from tacit.models.friendly.gauge import ActivationError
+        from tacit.models.friendly.polynomials import ActivationError
 
     total = chosen.distillation.layer_epochs + chosen.distillation.prediction_epochs
     begun = False

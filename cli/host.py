@@ -31,7 +31,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")
 @contextmanager
 def connecting() -> Iterator[None]:
     """What goes wrong for a party that connects to others ends the command in one way, whoever it is."""
-    from tacit.parties.hosting.opening import WRONG_INPUT
+    from tacit.parties.hosting.folder import WRONG_INPUT
     from tacit.parties.links.client_endpoint import UnreachableError
     from tacit.parties.links.endpoint import AddressError, EndpointError
     from tacit.parties.session.event_log import EventLogError
@@ -70,8 +70,8 @@ def server(
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
     from tacit.cli.screen import Screen
-    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
-    from tacit.parties.hosting.party_schema import ServerFile
+    from tacit.parties.hosting.folder import WRONG_INPUT, open_party
+    from tacit.parties.hosting.party_file import ServerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.runs.directory import RunDirectory
     from tacit.parties.runs.experiment import check_factories, load
@@ -118,7 +118,7 @@ def server(
         output.say(console, f"roster {opened.roster.fingerprint}")
         listener = None if dashboard is None else stack.enter_context(listening(dashboard))
         # Loads torch: what is wrong with the files is said before.
-        from tacit.parties.hosting.server_host import run_server
+        from tacit.parties.hosting.server import run_server
 
         run, summary = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
         write_report(run)
@@ -154,9 +154,8 @@ def client(
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
-    from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_file import check_data
-    from tacit.parties.hosting.party_schema import ClientFile
+    from tacit.parties.hosting.folder import open_party
+    from tacit.parties.hosting.party_file import ClientFile, check_data
     from tacit.protocol.core.errors import Code
 
     with connecting():
@@ -165,7 +164,7 @@ def client(
         output.say(console, f"roster {opened.roster.fingerprint}")
         output.say(console, f"{opened.name} joins {opened.file.connect}")
         # Loads torch: what is wrong with the files is said before.
-        from tacit.parties.hosting.client_host import run_client
+        from tacit.parties.hosting.client import run_client
 
         digits = "".join((accept_groups or "").split())
         accepted = " ".join(re.findall(".{5}", digits))
@@ -187,9 +186,8 @@ def status(
     """
     import msgspec
 
-    from tacit.parties.hosting.folder import PartyFolder
+    from tacit.parties.hosting.folder import PartyFolder, StatusError, read_status
     from tacit.parties.hosting.party_file import PartyFileError, read_any
-    from tacit.parties.hosting.state import StatusError, read_status
 
     with output.complaining(((PartyFileError, StatusError, OSError), output.WRONG_INPUT)):
         found, running = read_status(PartyFolder(Path(read_any(party).directory)))

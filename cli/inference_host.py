@@ -28,8 +28,8 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
-    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
-    from tacit.parties.hosting.party_schema import DealerFile
+    from tacit.parties.hosting.folder import WRONG_INPUT, open_party
+    from tacit.parties.hosting.party_file import DealerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.session.event_log import EventLogError
 
@@ -42,7 +42,7 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
             from tacit.cli.adaptation_host import deal
 
             raise deal(console, opened, own)
-        from tacit.parties.hosting.inference_host import run_dealer
+        from tacit.parties.hosting.adaptation_host import run_dealer
 
         asyncio.run(interruptible(run_dealer(opened, show=partial(show_serving, console))))
 
@@ -58,8 +58,8 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
-    from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_schema import ModelOwnerFile
+    from tacit.parties.hosting.folder import open_party
+    from tacit.parties.hosting.party_file import ModelOwnerFile
 
     with connecting():
         opened = open_party(ModelOwnerFile, party)
@@ -70,7 +70,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
 
             teach(console, opened, own)
             return
-        from tacit.parties.hosting.inference_host import run_model_owner
+        from tacit.parties.hosting.adaptation_host import run_model_owner
 
         asyncio.run(interruptible(run_model_owner(opened, show=partial(show_serving, console))))
 
@@ -93,8 +93,8 @@ def data_owner(
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
-    from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_schema import DataOwnerFile
+    from tacit.parties.hosting.folder import open_party
+    from tacit.parties.hosting.party_file import DataOwnerFile
     from tacit.protocol.core.errors import Code
 
     with connecting():
@@ -105,8 +105,7 @@ def data_owner(
             from tacit.cli.adaptation_host import learn
 
             raise learn(console, opened, own, json_file)
-        from tacit.parties.hosting.answers import AnswersError
-        from tacit.parties.hosting.data_owner_host import run_data_owner
+        from tacit.parties.hosting.data_owner_host import AnswersError, run_data_owner
         from tacit.parties.inference.conversation import InferenceError
 
         try:

@@ -96,7 +96,7 @@ class Screen:
 
     def _tell_absent(self, fields: dict[str, Any]) -> None:
         """Who is not in a round that begins, where that has changed."""
-        from tacit.parties.runs.absence import without
+        from tacit.parties.runs.incidents import without
 
         absent = fields["absent"]
         if absent and absent != self._absent:
@@ -139,7 +139,7 @@ class Screen:
                 f"{entry['largest_error']:.3g}, allowed {entry['bound']:.3g}"
             )
         if privacy := summary.get("privacy"):
-            from tacit.parties.runs.privacy import MOST_EPSILON
+            from tacit.parties.runs.summary import MOST_EPSILON
 
             update, sums = (_epsilon(privacy[key]) for key in ("epsilon_update", "epsilon_sum"))
             self._say(

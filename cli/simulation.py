@@ -79,7 +79,7 @@ def simulate(
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
     130 Ctrl-C.
     """
-    from tacit.models.image_place import place
+    from tacit.models.configuration import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
     from tacit.parties.session.event_log import EventLogError

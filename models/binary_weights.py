@@ -6,13 +6,35 @@ a coordinate is taken over the clients whose weight there is one (Eq. 12), which
 How often a coordinate is updated in m rounds by n clients follows from R alone: with fresh weights every round it is
 binomial, P(f) = C(m, f) (1 - R^n)^f R^(n(m - f)) (Eq. 13; the exponent printed there, n - f, does not sum to one); with
 locked weights a coordinate is updated always, with probability 1 - R^n, or never.
+
+Coordinated binary weights: as in `binary_weights`, but no coordinate has fewer than so many contributors.
+
+Drawn alone, the weights of n clients leave some coordinates to a single one of them, whose value is then the sum. Here
+all members draw from the same random words: a coordinate has no contributor, or `fewest` at least, and R stays.
+
+How. The number of contributors is zero with probability 1 - w; else it is c ~ Binomial(n, 1 - R) given c >= fewest,
+with w = n (1 - R) / E[c | c >= fewest]. This is a probability, because a condition c >= fewest cannot lower a mean:
+E[c | c >= fewest] >= E[c] = n (1 - R). The members stand in an order drawn anew for every tensor; the contributors are
+c neighbours in the circle of that order, from a random start. A member's position is uniform, so whatever c and the
+start are, it contributes with probability c / n; over all c, E[c] / n = w E[c | c >= fewest] / n = 1 - R.
+
+In 65,536ths it is specified in docs/spec/protections.md: a table gives c for a random word, rounded so that R is exact.
+This departs from the distribution above by at most 2 n / 65536 in total variation.
+
+What it costs. Whoever has the random words knows the mask of every member: insiders, and a server with one of them on
+its side. These see which members a sum is of, and when they subtract their own values, fewer than `fewest` are left.
+Outsiders see what independent weights show: the number of contributors. n is the cohort of the round; members that
+drop out later leave coordinates with fewer contributors, so `fewest` is to hold the number of tolerated dropouts too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import accumulate
 from math import comb
+from operator import mul
 from typing import Final
 
 import numpy as np
@@ -64,3 +86,88 @@ def update_distribution(rounds: int, clients: int, zero: float, *, locked: bool)
         chances[[0, -1]] = 1.0 - updated, updated
         return chances
     return np.array([comb(rounds, f) * updated**f * (1.0 - updated) ** (rounds - f) for f in range(rounds + 1)])
+
+
+_KEY_WORDS: Final = 4
+"""Random words of a member's sort key. Of its 64 bits two are alike for one pair in 2^64: that one stands unsorted."""
+_BLOCK: Final = 1 << 15
+"""Coordinates at a time, so that what is computed on the way stays in the processor's cache."""
+
+Words = npt.NDArray[np.uint16]
+
+
+def coordination_words(layout: Layout, members: int) -> int:
+    """How many random uint16 `coordinated_weights` takes."""
+    return 2 * layout.size + _KEY_WORDS * members * len(layout.entries)
+
+
+def coordinated_weights(
+    layout: Layout, probabilities: tuple[float, ...], *, members: int, place: int, fewest: int, random: Words
+) -> npt.NDArray[np.bool_]:
+    """The weights of the member at `place` of 0..members - 1: bool [layout.size], False with its tensor's probability.
+
+    random: uniform uint16 [coordination_words(layout, members)], the same for all members and fresh in every round:
+    first those of the orders, tensor by tensor, then the counts of all coordinates, then their starts.
+    Raises ValueError if the cohort is too small for `fewest`, for a place outside of it, and for other random words.
+    """
+    if not 1 <= fewest <= members:
+        raise ValueError(
+            f"protection.min_contributors and the tolerated dropouts ask for {fewest} contributors to a coordinate, "
+            f"and a round has {members} members; lower protection.min_contributors, tolerate fewer dropouts, or let "
+            "more clients take part"
+        )
+    if not 0 <= place < members:
+        raise ValueError(f"place {place} is not among the {members} members of the round")
+    words = coordination_words(layout, members)
+    if random.dtype != np.uint16 or random.shape != (words,):
+        raise ValueError(f"expected {words} random uint16, got {random.dtype} {list(random.shape)}")
+    keys, choices = np.split(random, [words - 2 * layout.size])
+    counts, starts = choices.reshape(2, -1)
+    positions = _positions(keys, members, place)
+    thresholds = [min(round(zero * RESOLUTION), RESOLUTION - 1) for zero in probabilities]
+    weights = np.empty(layout.size, np.bool_)
+    start = 0
+    for size, threshold, position in zip(layout.tensor_sizes, thresholds, positions, strict=True):
+        table = _contributors(members, fewest, threshold)
+        for low in range(start, start + size, _BLOCK):
+            block = slice(low, min(low + _BLOCK, start + size))
+            np.less(_steps(starts[block], members, position), np.take(table, counts[block]), out=weights[block])
+        start += size
+    return weights
+
+
+def _positions(keys: Words, members: int, place: int) -> list[int]:
+    """Where in the circle of every tensor the member at `place` stands."""
+    sort_keys = keys.astype("<u2").view("<u8").reshape(-1, members)
+    positions: list[int] = np.argsort(sort_keys, axis=1, kind="stable")[:, place].tolist()
+    return positions
+
+
+def _steps(starts: Words, members: int, position: int) -> Words:
+    """How far after the start the position comes in the circle: (position - floor(starts * members / 2^16)) mod n."""
+    first = (starts.astype(np.uint32) * np.uint32(members) >> np.uint32(16)).astype(np.uint16)
+    ahead = np.uint16(position) - first
+    # A start behind the position wraps around 2^16, and comes back when the length of the circle is added.
+    steps: Words = np.minimum(ahead, ahead + np.uint16(members))
+    return steps
+
+
+@lru_cache(maxsize=32)
+def _contributors(members: int, fewest: int, threshold: int) -> Words:
+    """c for every uint16 [RESOLUTION]: 0, or in fewest..members; in sum members * (RESOLUTION - threshold)."""
+    ones = RESOLUTION - threshold
+    total = members * ones
+    numbers = range(fewest, members + 1)
+    # Proportional to P(c); in integers, for all members need the same table, whatever their processors.
+    chances = [comb(members, c) * ones**c * threshold ** (members - c) for c in numbers]
+    whole, mean = sum(chances), sum(map(mul, numbers, chances))
+    # With so many contributing words, between `fewest` and all members at each can make the total.
+    contributing = min(max(total * whole // mean, ones), total // fewest)
+    ends = [(2 * contributing * up_to + whole) // (2 * whole) for up_to in accumulate(chances)]
+    counts = np.repeat(numbers, np.diff(ends, prepend=0))
+    while missing := total - int(counts.sum()):
+        movable = np.flatnonzero(counts < members if missing > 0 else counts > fewest)
+        counts[movable[: abs(missing)]] += 1 if missing > 0 else -1
+    table = np.zeros(RESOLUTION, np.uint16)
+    table[:contributing] = counts
+    return table

@@ -4,13 +4,23 @@ Each section is one frozen msgspec struct. The annotations carry the description
 the reference documentation and the refusals of a bad file both come from here. msgspec checks types and bounds when it
 decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join several fields stand in `__post_init__` and
 hold for structs made in Python too. This module imports neither torch nor timm: reading a file must be quick.
+
+How large a network is, by its sizes alone: nothing is built, and torch is not loaded.
+
+Where the images of a configuration lie, if anything lies there: known before torch is loaded, or a file is read.
 """
 
+from __future__ import annotations
+
 import re
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+
+from tacit.models.datasets import npz
+from tacit.models.datasets.samples import require_folder
 
 OWN_MODELS: Final = ("vit", "lenet", "convnet")
 """The values of model.name that are not timm's."""
@@ -214,7 +224,7 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
         ),
     ] = 0
 
-    def given(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "DataConfiguration":
+    def given(self, mean: tuple[float, ...], std: tuple[float, ...]) -> DataConfiguration:
         """The same with these statistics."""
         return msgspec.structs.replace(self, mean=mean, std=std, statistics="given", channels=0)
 
@@ -313,7 +323,7 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         ),
     ] = ""
 
-    def in_round(self, round: int) -> "TrainingConfiguration":
+    def in_round(self, round: int) -> TrainingConfiguration:
         """The same with the learning rate of this round, which decays no more."""
         times = sum(first <= round for first in self.decay_rounds)
         rate = self.learning_rate * self.decay**times
@@ -345,3 +355,51 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
                 f'training.fedsgd_images = {self.fedsgd_images}: with training.algorithm = "{self.algorithm}" clients '
                 'train on all of their images; set it to 0, or the algorithm to "fedsgd"'
             )
+
+
+TRAINING_BYTES: Final = {"adamw": 28, "sgd": 20}
+"""For each parameter, of whoever trains: the model as it came and as it is trained, its gradient, the update as learnt
+and clipped; AdamW's two moments. In float32."""
+KEEPING_BYTES: Final = 16
+"""For each parameter, of whoever keeps the model: the model twice, what changes it, and its bytes for the others."""
+
+
+def parameters(model: ModelConfiguration, *, classes: int, channels: int) -> int | None:
+    """Parameters of our own vision transformer; None for other networks, which are not known before they are built."""
+    if model.name != "vit":
+        return None
+    width, hidden = model.width, int(model.width * model.mlp_ratio)
+    patches = (model.image_size // model.patch_size) ** 2
+    embedding = (channels * model.patch_size**2 + 1) * width + (patches + 2) * width
+    attention, mlp = 4 * width * (width + 1), 2 * width * hidden + width + hidden
+    # Two layer norms in a block, and one after the last.
+    return embedding + model.depth * (attention + mlp + 4 * width) + 2 * width + (width + 1) * classes
+
+
+def check_memory(model: ModelConfiguration, *, bytes_each: int, available: int | None) -> None:
+    """Raise ValueError if a model that takes so many bytes for each parameter, whatever else there is, does not fit."""
+    # One class and one channel: the fewest that a model has.
+    count = parameters(model, classes=1, channels=1)
+    if count is not None and available is not None and (needed := count * bytes_each) > available:
+        raise ValueError(
+            f"model.width = {model.width}, model.depth = {model.depth}: {count / 1e6:,.0f} million parameters take at "
+            f"least {gigabytes(needed)} of memory to be trained, and {gigabytes(available)} are available; take a "
+            "smaller model, or a larger machine"
+        )
+
+
+def gigabytes(count: float) -> str:
+    """So many bytes in words."""
+    return f"{count / 1e9:,.1f} GB"
+
+
+def place(configuration: ImagesConfiguration) -> Path | None:
+    """The folder or file of the source; None for images that come with this package, or from a function.
+
+    FileNotFoundError if it is not there.
+    """
+    if configuration.source == "digits" or configuration.factory:
+        return None
+    if configuration.source in DIRECTORY_SOURCES:
+        return require_folder(Path(configuration.directory), purpose=f"data.directory with {configuration.source}")
+    return npz.require(Path(configuration.source))

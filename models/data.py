@@ -8,11 +8,21 @@ spaced part of them (datasets/samples.py).
 
 Tensors are made for the images that are asked for, a block at a time: a client that takes its share of a data set pays
 four bytes per channel and pixel for that share, whatever the size of the whole. The statistics are exact sums.
+
+Which of its images a client keeps from training, to judge the server's model on.
+
+Nobody is told, and nothing is written down: the choice follows from the images and the run, so that a client that was
+killed, whose files are listed in another order, or that goes on at another host, never trains on what it judges by.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property, partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +31,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
-from tacit.models.configuration import DataConfiguration, ImagesConfiguration
+from tacit.models.configuration import DataConfiguration, ImagesConfiguration, place
 from tacit.models.datasets import cifar, digits, fed_isic, gtsrb, image_folder, npz, svhn, tiny_imagenet
 from tacit.models.datasets.samples import Images, Indices, Samples, Source
-from tacit.models.image_place import place
 
 _BLOCK: Final = 1024
 
@@ -196,3 +205,18 @@ def statistics(images: Images, *, image_size: int) -> tuple[tuple[float, ...], t
     deviation = np.sqrt((shares * (levels - mean[:, np.newaxis]) ** 2).sum(axis=1))
     deviation[deviation == 0.0] = 1.0  # a constant channel becomes zero everywhere
     return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())
+
+
+def split(images: torch.Tensor, part: float, run: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices int64 of those to train on, and of those that are kept: floor(part * N) of the images float32
+    [N, C, S, S], each in their order.
+
+    Kept are those whose digests, with the name of the run as their key, at most 64 bytes, are the lowest; digests of
+    other images do not matter but for the number that are kept. Equal images come one after the other.
+    """
+    count = math.floor(Fraction(str(part)) * len(images))
+    if not count:
+        return torch.arange(len(images)), torch.arange(0)
+    digests = [blake2b(image.numpy().tobytes(), key=run, digest_size=16).digest() for image in images]
+    order = torch.tensor(sorted(range(len(images)), key=digests.__getitem__))
+    return order[count:].sort().values, order[:count].sort().values

@@ -22,8 +22,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.functional import mse_loss, normalize
 
-from tacit.models.device import seeded
-from tacit.models.training import EVALUATION_BATCH
+from tacit.models.training import EVALUATION_BATCH, seeded
 
 BATCH: Final = 64
 """Pairs of one step of training a copy."""

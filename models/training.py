@@ -1,4 +1,6 @@
-"""What a client does with its own data in one round, and how a model is judged.
+"""The device on which a party computes, and seeds of what it draws there.
+
+What a client does with its own data in one round, and how a model is judged.
 
 `train` is the local work of FedAvg (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", Algorithm 1, ClientUpdate); `gradient` is that of FedSGD. The loss is the cross-entropy of the
@@ -7,6 +9,7 @@ logits. On the CPU with one thread the same arguments give the same bits; more t
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,9 +18,30 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import TrainingConfiguration
-from tacit.models.device import seeded
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
+
+CPU: Final = torch.device("cpu")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called "cpu" or "cuda". Raises ValueError for another name, or where there is no CUDA device."""
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f'unknown device {name!r}; use "cpu" or "cuda"')
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no CUDA device here; use --device cpu")
+    return torch.device(name)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Within the block, torch draws from this seed, there and on the CPU; afterwards its generators are as before."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield
+
 
 EVALUATION_BATCH: Final = 256
 """Images at a time when a model is judged."""

@@ -81,9 +81,9 @@ class Workload:
         """The model, with weights from the seed. FactoryError; ValueError as of `vision_transformer.build`."""
         from torch import nn
 
-        from tacit.models.device import seeded
         from tacit.models.layout import Layout
-        from tacit.models.vision_transformer import build
+        from tacit.models.networks import build
+        from tacit.models.training import seeded
 
         if self.model is None:
             return build(configuration, classes=classes, channels=channels, seed=seed)
@@ -117,7 +117,7 @@ class Workload:
         import torch
         from torch import nn
 
-        from tacit.models.device import seeded
+        from tacit.models.training import seeded
 
         assert self.train is not None
         before = layout.flatten(model)

@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.models.friendly.blocks import with_parameters
-from tacit.models.friendly.gauge import ActivationError
-from tacit.parties.hosting.resources import available_memory
+from tacit.models.friendly.polynomials import ActivationError
+from tacit.models.friendly.transformer import with_parameters
+from tacit.parties.hosting.folder import available_memory
 from tacit.parties.runs.served import read_student
 
 SLOTS, LEVELS = 32_768, 17  # Of a new ciphertext in a ring of dimension 65,536.
@@ -151,7 +151,7 @@ class Machine:
 
 
 class EncryptedTensor:
-    """A tensor of one image in ciphertexts, with the operators that models/friendly/blocks.py uses.
+    """A tensor of one image in ciphertexts, with the operators that models/friendly/transformer.py uses.
 
     parts: rows have a ciphertext for each `width` channels, scores one for each SLOTS / (S width) tokens.
     """

@@ -20,12 +20,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from tacit.models.attacks.closed_form import label_of
 from tacit.models.attacks.inversion import DeepLeakageSettings, RoundGradients, deep_leakage
-from tacit.models.attacks.labels import label_of
 from tacit.models.configuration import DataConfiguration
-from tacit.models.convolutional import LeNet
 from tacit.models.data import Dataset, load
 from tacit.models.layers import layers
+from tacit.models.networks import LeNet
 from tacit.simulate.audit.scores import Pixels, judge, score
 
 SIZE = 16

@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.features import block_outputs, final_norm
 from tacit.models.adapters.gradients import descent
 from tacit.models.adapters.methods import (
     Adaptation,
@@ -35,11 +34,11 @@ from tacit.models.adapters.methods import (
     LowRankAdaptation,
     trained,
 )
+from tacit.models.adapters.parallel import block_outputs, final_norm
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import Approximation, convert
+from tacit.models.networks import build
 
 UNIT = 2**20
 """The paper's "million" of parameters: its numbers of the heads fit no other."""

@@ -21,12 +21,11 @@ from torch import nn
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.models.friendly.convert import convert
 from tacit.models.friendly.distillation import distill
+from tacit.models.friendly.transformer import Approximation, convert
+from tacit.models.networks import build
 from tacit.models.training import train
-from tacit.models.vision_transformer import build
 
 FEW = 8
 """Images whose latency and memory are measured, as in the paper."""

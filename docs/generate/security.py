@@ -42,9 +42,9 @@ protected: it says nothing about the protection.
 _OBSERVATIONS: Final = """
 ## Labels, and coordinates of one client alone
 
-Labels are counted by the gradient of the classifier ([how](../models/attacks/labels.py)), beside who guesses as labels
-are among other images. At a coordinate to which one honest client contributed alone, an observation is that client's
-value, encrypted if the model is.
+Labels are counted by the gradient of the classifier ([how](../models/attacks/closed_form.py)), beside who guesses as
+labels are among other images. At a coordinate to which one honest client contributed alone, an observation is that
+client's value, encrypted if the model is.
 
 | configuration | adversary | what it has | honest clients in it | of one alone | labels right | blindly | labels |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -35,8 +35,16 @@ from typing import Protocol
 import torch
 from torch.nn.functional import one_hot
 
-from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, Mixed, check, each, mix
+from tacit.models.adapters.parallel import (
+    QUADRATIC_GELU,
+    Activation,
+    AdapterParameters,
+    FinalNorm,
+    Mixed,
+    check,
+    each,
+    mix,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

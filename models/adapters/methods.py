@@ -17,13 +17,18 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import AdapterConfiguration
-from tacit.models.adapters.features import block_outputs, final_norm
-from tacit.models.adapters.parallel import AdapterParameters, initial, logits
-from tacit.models.device import seeded
-from tacit.models.friendly.blocks import LinearLayer
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.adapters.parallel import (
+    QUADRATIC_GELU,
+    Activation,
+    AdapterParameters,
+    block_outputs,
+    final_norm,
+    initial,
+    logits,
+)
+from tacit.models.friendly.transformer import FriendlyTransformer, LinearLayer
+from tacit.models.training import seeded
 
 
 class Adaptation(Protocol):

@@ -1,4 +1,24 @@
-"""Low-rank adapters beside the blocks of a frozen transformer (Tastan and Nandakumar 2025, Eq. 5 to 7).
+"""What an adapter applies between its two matrices, with the derivative that the explicit backward pass needs.
+
+Which blocks' outputs the adapters are given: all of them, or few enough that no two are neighbours.
+
+Whoever has inputs and outputs of a block, image by image, can learn the block. Stochastic block sampling (Tastan and
+Nandakumar 2025, second version, Fig. 5) never gives b_l and b_{l+1} together: with s_l = 1 where b_l is given,
+
+    P(s_{l+1} = 1 | s_l = 1) = 0,   P(s_{l+1} = 1 | s_l = 0) = 1/2,
+
+a Markov chain whose stationary distribution has P(s_l = 1) = 1/3. The output of the last block is always needed, h_0 =
+b_L; the paper does not say how that goes together. Here the chain begins stationary and is conditioned on s_L = 1. A
+stationary chain of two states is the same backwards, so that it is drawn from the last block to the first by the same
+rule, exactly; a block k before the last is given with probability (1 + 2 (-1/2)^k) / 3. In the place of an output that
+is not given the adapters take zeros, g_l(0 + h_{l-1}). A mask is drawn anew for every batch.
+
+What adapters need of a frozen backbone: the outputs of all its blocks, and its final norm.
+
+A backbone is timm's `VisionTransformer` with a class token, or a `FriendlyTransformer`. Both have their blocks in
+`blocks`, where hooks read the outputs of an ordinary pass in evaluation mode.
+
+Low-rank adapters beside the blocks of a frozen transformer (Tastan and Nandakumar 2025, Eq. 5 to 7).
 
 With b_l the output of block l for l = 1 ... L, T tokens of D values:
 
@@ -24,14 +44,90 @@ The head reads the class token alone. Of the last adapter that uses one row of T
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+from torch.nn.functional import gelu
 
-from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import AdapterConfiguration, ParallelConfiguration
+from tacit.models.friendly.polynomials import quadratic_gelu
+from tacit.models.friendly.transformer import FriendlyTransformer, LayerNorm
+from tacit.models.training import EVALUATION_BATCH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation:
+    """A function of every element of a tensor."""
+
+    value: Callable[[torch.Tensor], torch.Tensor]
+    slope: Callable[[torch.Tensor], torch.Tensor]
+    """Its derivative at the same argument."""
+
+
+def _gelu_slope(x: torch.Tensor) -> torch.Tensor:
+    """Of x P(x), with P the distribution of a standard normal variable: P(x) + x P'(x)."""
+    below: torch.Tensor = torch.special.ndtr(x)
+    return below + x * torch.exp(x.square() / -2) / math.sqrt(2 * math.pi)
+
+
+GELU: Final = Activation(value=gelu, slope=_gelu_slope)
+
+QUADRATIC_GELU: Final = Activation(value=quadratic_gelu, slope=lambda x: (x + 1) / 4)
+"""0.125 x^2 + 0.25 x + 0.5 (Tastan and Nandakumar 2025, Eq. 3); on shares one square, and its derivative is linear."""
+
+
+Mask = npt.NDArray[np.bool_]
+"""Bool [L], whether the output of each block is given; the last one always is."""
+
+
+class BlockSampling(Protocol):
+    """How masks are drawn."""
+
+    def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
+        """A mask for a backbone of L blocks, one at least."""
+
+
+@dataclass(frozen=True)
+class AllBlocks:
+    """Every output is given."""
+
+    def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
+        """See BlockSampling. Nothing is drawn."""
+        return np.ones(blocks, dtype=np.bool_)
+
+
+ALL_BLOCKS: Final = AllBlocks()
+
+
+@dataclass(frozen=True)
+class StochasticBlocks:
+    """The chain above: the last output, about a third of the others, and never two neighbours."""
+
+    def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
+        """See BlockSampling. Takes L - 1 fair coins."""
+        return chain(generator.random(blocks - 1) < 0.5)
+
+
+def chain(coins: Mask) -> Mask:
+    """The mask [L] of fair coins [L - 1], of which each is looked at where the next block is not given."""
+    mask = np.append(coins, True)
+    for block in reversed(range(len(coins))):
+        mask[block] &= not mask[block + 1]
+    return mask
+
+
+def masked(outputs: torch.Tensor, mask: Mask) -> torch.Tensor:
+    """Outputs of all blocks [L, B, T, D], with zeros for those that are not given, whatever stands there."""
+    given = torch.from_numpy(mask).to(outputs.device)[:, None, None, None]
+    return torch.where(given, outputs, torch.zeros_like(outputs))
+
 
 _BOUNDS: Final[dict[str, Callable[[int, int], float]]] = {
     "kaiming": lambda inputs, outputs: math.sqrt(6 / inputs),
@@ -185,3 +281,81 @@ def check(parameters: AdapterParameters, outputs: torch.Tensor) -> None:
             f"outputs of blocks have the shape {list(outputs.shape)}, and the adapters are for "
             f"[{', '.join(map(str, wanted))}]; take the adapters of this backbone and images of its size"
         )
+
+
+@torch.no_grad()
+def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int = EVALUATION_BATCH) -> torch.Tensor:
+    """b_1 ... b_L of images [B, C, S, S]: float32 [L, B, T, D] without gradients, on the device of the images.
+
+    The backbone computes where its parameters are, `batch_size` images at a time, and stays as it is. All outputs of an
+    image together take 4 L T D bytes: 21 MB for ViT-B of 384 x 384 pixels. Raises ValueError as `final_norm` does, and
+    for no images; of a FriendlyTransformer, ActivationError (gauge.py) beyond its calibrated intervals.
+    """
+    final_norm(backbone)
+    if len(images) == 0:
+        raise ValueError("the outputs of blocks were asked for of no images; at least one is needed")
+    device = next(backbone.parameters()).device
+    # The polynomial of a friendly model's final norm is not used, so that it must not refuse what is beyond it.
+    run = backbone.through_blocks if isinstance(backbone, FriendlyTransformer) else backbone
+    with _evaluating(backbone), noted(backbone) as seen:
+        parts = []
+        for batch in torch.split(images, batch_size):
+            seen.clear()
+            run(batch.to(device))
+            parts.append(torch.stack(seen).to(images.device, torch.float32))
+    return torch.cat(parts, dim=1)
+
+
+def final_norm(backbone: nn.Module) -> FinalNorm:
+    """The norm between the last block and the head, with float32 copies of its weights. That of a FriendlyTransformer
+    is taken as LayerNorm itself: its polynomial is calibrated for b_L, and what adapters add may leave its interval.
+
+    ValueError for a backbone that is neither of both kinds, or whose head does not see the class token through this
+    norm alone.
+    """
+    network: Any = backbone
+    if isinstance(backbone, FriendlyTransformer):
+        norm: nn.LayerNorm | LayerNorm = network.norm
+    elif type(backbone) is not VisionTransformer:
+        raise ValueError(
+            f"a {type(backbone).__name__} has no adapters; timm's VisionTransformer and a FriendlyTransformer can have"
+        )
+    else:
+        norm = network.norm
+        if not (
+            network.global_pool == "token" and network.has_class_token and isinstance(network.fc_norm, nn.Identity)
+        ):
+            raise ValueError(
+                f'this VisionTransformer has global_pool = "{network.global_pool}"; adapters need one that '
+                'classifies its class token, with global_pool = "token" and no fc_norm'
+            )
+        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+            raise ValueError(
+                f"the final norm of this VisionTransformer is {norm}; adapters need a LayerNorm with weight and bias"
+            )
+    weight, bias = (tensor.detach().to(torch.float32, copy=True) for tensor in (norm.weight, norm.bias))
+    return FinalNorm(weight=weight, bias=bias, epsilon=norm.eps)
+
+
+@contextmanager
+def noted(backbone: Any) -> Iterator[list[torch.Tensor]]:
+    """A list to which every block adds its output."""
+    seen: list[torch.Tensor] = []
+    handles = [
+        block.register_forward_hook(lambda _block, _inputs, output: seen.append(output)) for block in backbone.blocks
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)

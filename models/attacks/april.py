@@ -31,8 +31,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from tacit.models.attacks.closed_form import ReadImage
-from tacit.models.attacks.patches import POSITIONS, PatchEmbedding, solved, taken
+from tacit.models.attacks.closed_form import POSITIONS, PatchEmbedding, ReadImage, solved, taken
 
 QKV = "blocks.0.attn.qkv.weight"
 

@@ -1,4 +1,10 @@
-"""The image of a gradient of any vision transformer that adds a trained position embedding, by linear equations.
+"""How a vision transformer takes an image, and how an image comes out of its patches again.
+
+timm's models have a convolution whose stride is its kernel, which is a linear map E of every patch, and add to each
+token a row of a position embedding. In front of the patches there may be other tokens, for the class and registers;
+position embeddings have rows for these too, or for the patches alone (`no_embed_class`).
+
+The image of a gradient of any vision transformer that adds a trained position embedding, by linear equations.
 
 The tokens of the patches x_1 ... x_N, rows of X, are E x_i + bias + p_i. Whatever the model does with them, let row i
 of A be the derivative of the loss by token i. The position embedding is added, so A is its gradient, and by the chain
@@ -12,6 +18,19 @@ and the head do not matter, which they do to APRIL (april.py).
 
 Both sides may be multiplied by the same number. So what one step of plain SGD did to a model, one step of FedAvg on one
 batch, is as good as its gradient but for the precision of w' - w; what an adaptive optimizer did is not.
+
+Labels of the images of a gradient, from the gradient of the classifier.
+
+With cross-entropy the derivative of an image's loss by the logits is p - e_y, its probabilities less one at its label.
+It is the gradient of the classifier's bias, and times the features that of its weight. Of one image the label is where
+it is negative (Zhao et al. 2020, "iDLG"). Its entries sum to zero, so the label's is also the largest in magnitude:
+without a bias the row of the weight tells, of three classes at least.
+
+Of n images with counts c_j the bias has the gradient (sum over j of c_j P_j - c) / n, P_j the mean probabilities of
+those of class j. Ma et al. 2023, "Instance-wise Batch Label Restoration via Gradients in Federated Learning", take for
+the features of class j the quotient of row j of the weight's gradient and entry j of the bias's, in which its images
+weigh most as long as the model does not recognise them; P_j is what the classifier makes of it. The equations are
+linear in c, and sum c = n is one more. What comes out is not integers, and is rounded so that the sum is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +41,90 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, solved, taken
+PROJECTION = "patch_embed.proj.weight"
+POSITIONS = "pos_embed"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PatchEmbedding:
+    """What a model does to an image of C channels and rows x columns patches of P x P pixels; D is its width."""
+
+    weight: torch.Tensor = field(repr=False)
+    """E, float64 [D, C P P]."""
+    bias: torch.Tensor = field(repr=False)
+    """float64 [D]."""
+    positions: torch.Tensor = field(repr=False)
+    """float64 [tokens, D]."""
+    grid: tuple[int, int]
+    """Patches in a column and in a row."""
+    shape: tuple[int, int, int]
+    """C, P, P of a patch."""
+
+    @property
+    def patches(self) -> int:
+        """N, the number of patches."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def others(self) -> int:
+        """Rows of the position embedding in front of those of the patches."""
+        return len(self.positions) - self.patches
+
+    @classmethod
+    def of(cls, model: nn.Module) -> PatchEmbedding:
+        """That of a model. ValueError where it has none whose position embedding is added, one row to every patch."""
+        parameters = dict(model.named_parameters())
+        named = [name for name in (PROJECTION, POSITIONS) if name not in parameters]
+        if named:
+            raise ValueError(f"the model has no parameter {named[0]!r}: no patches to which positions are added")
+        embedding, projection = model.get_submodule("patch_embed"), model.get_submodule("patch_embed.proj")
+        if not isinstance(projection, nn.Conv2d) or projection.stride != projection.kernel_size:
+            raise ValueError("patch_embed.proj: patches that overlap, or no convolution, are not a linear map of each")
+        if not isinstance(getattr(embedding, "norm", nn.Identity()), nn.Identity):
+            raise ValueError("patch_embed.norm: patches that are normalised before positions are added are not linear")
+        weight, positions = (parameters[name].detach().double() for name in (PROJECTION, POSITIONS))
+        bias = torch.zeros(len(weight)) if projection.bias is None else projection.bias.detach()
+        rows, columns = embedding.grid_size  # type: ignore[misc]
+        _, channels, height, width = weight.shape
+        found = cls(
+            weight=weight.flatten(1),
+            bias=bias.double(),
+            positions=positions[0],
+            grid=(int(rows), int(columns)),
+            shape=(channels, height, width),
+        )
+        if found.others < 0:
+            raise ValueError(f"pos_embed has {len(found.positions)} rows, fewer than {found.patches} patches")
+        return found
+
+    def image(self, patches: torch.Tensor) -> torch.Tensor:
+        """[N, C P P] as one image [1, C, S, S]."""
+        tiles = patches.reshape(*self.grid, *self.shape)  # [rows, columns, C, P, P]
+        channels, height, width = self.shape
+        image = tiles.permute(2, 0, 3, 1, 4).reshape(1, channels, self.grid[0] * height, self.grid[1] * width)
+        return image.contiguous()
+
+
+def taken(gradients: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """The gradient of this name in float64 on the CPU. ValueError where it is missing, zero, or not finite."""
+    if name not in gradients:
+        raise ValueError(f"the gradient of {name!r} is missing: it was not sent, or is not trained")
+    gradient = gradients[name].detach().cpu().double()
+    if not gradient.isfinite().all():
+        raise ValueError(f"the gradient of {name!r} holds a value that is not finite")
+    if not gradient.any():
+        raise ValueError(f"the gradient of {name!r} is zero: it was held back, or is below the resolution")
+    return gradient
+
+
+def solved(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The smallest X [n, k] of least squares |left X - right|, left [m, n], right [m, k], and left's condition number.
+
+    float64, by singular values (LAPACK's gelsd): where left has not full rank, others would divide by rounding errors.
+    """
+    result = torch.linalg.lstsq(left, right, driver="gelsd")
+    values = result.singular_values
+    return result.solution, float(values[0] / values[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,3 +155,57 @@ def image_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> ReadIma
         raise ValueError(f"the gradient of {POSITIONS!r} is zero in all rows of patches")
     patches, condition = solved(by_token.T, by_weight)
     return ReadImage(embedding.image(patches), condition)
+
+
+def classifier(model: nn.Module) -> tuple[str, nn.Linear]:
+    """Name and module of the last linear map of a model. ValueError if it has none."""
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not found:
+        raise ValueError("the model has no linear map, and so no classifier whose gradient tells labels")
+    return found[-1]
+
+
+def label_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> int:
+    """The label of the one image of which these are the gradients, 0 ... classes - 1.
+
+    ValueError for a model without classifier, a gradient of it that is missing, zero or not finite, and two classes
+    without a bias, which are alike.
+    """
+    name, head = classifier(model)
+    if f"{name}.bias" in gradients:
+        return int(taken(gradients, f"{name}.bias").argmin())
+    if head.out_features < 3:
+        raise ValueError(
+            f"the gradient of {name}.bias is missing; of {head.out_features} classes the weight's is alike"
+        )
+    return int(taken(gradients, f"{name}.weight").norm(dim=1).argmax())
+
+
+def label_counts(model: nn.Module, gradients: Mapping[str, torch.Tensor], *, images: int) -> torch.Tensor:
+    """How many of the images have each label: int64 [classes], estimated, for gradients of their mean loss.
+
+    ValueError for a model without classifier, no images, and a gradient of it that is missing, zero or not finite.
+    """
+    if images < 1:
+        raise ValueError(f"{images} images; a gradient is of one at least")
+    name, head = classifier(model)
+    by_weight, by_bias = taken(gradients, f"{name}.weight"), taken(gradients, f"{name}.bias")
+    # A class whose entry is nothing tells nothing of its features; the common ones do as well.
+    quotients = by_weight / torch.where(by_bias == 0, torch.inf, by_bias).unsqueeze(1)
+    offset = 0 if head.bias is None else head.bias.detach().double()
+    probabilities = (quotients @ head.weight.detach().double().T + offset).softmax(dim=1)
+    classes = len(by_bias)
+    left = torch.cat([probabilities.T - torch.eye(classes, dtype=torch.float64), torch.ones(1, classes)])
+    right = torch.cat([images * by_bias, torch.tensor([float(images)])])
+    counts = torch.linalg.lstsq(left, right.unsqueeze(1), driver="gelsd").solution.squeeze(1)
+    return whole(counts, images)
+
+
+def whole(counts: torch.Tensor, total: int) -> torch.Tensor:
+    """Integers of this sum, int64, in proportion to counts [classes] that are positive: by largest remainders."""
+    positive = counts.clamp_min(0)
+    scaled = positive * total / positive.sum()
+    integers = scaled.floor()
+    missing = total - int(integers.sum())
+    integers[(scaled - integers).topk(missing).indices] += 1
+    return integers.long()

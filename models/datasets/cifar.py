@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tacit.models.datasets.files import around, lines, require_checksum, require_file
-from tacit.models.datasets.samples import ArrayImages, Samples, Source
+from tacit.models.datasets.samples import ArrayImages, Samples, Source, around, lines, require_checksum, require_file
 
 _SIDE: Final = 32
 _PIXEL_BYTES: Final = 3 * _SIDE * _SIDE

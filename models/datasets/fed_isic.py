@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tacit.models.datasets.files import require_folder, table, whole_number
-from tacit.models.datasets.samples import FileImages, Samples, Source
+from tacit.models.datasets.samples import FileImages, Samples, Source, require_folder, table, whole_number
 
 _CLASS_NAMES: Final = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 _CENTRES: Final = 6

@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from tacit.models.datasets.files import require_folder, table, whole_number
 from tacit.models.datasets.image_folder import samples_by_class
-from tacit.models.datasets.samples import FileImages, Samples, Source, labelled
+from tacit.models.datasets.samples import FileImages, Samples, Source, labelled, require_folder, table, whole_number
 
 _CLASSES: Final = 43
 

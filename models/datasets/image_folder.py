@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.models.datasets.files import require_folder
-from tacit.models.datasets.samples import Samples, Source, labelled
+from tacit.models.datasets.samples import Samples, Source, labelled, require_folder
 
 
 def read(directory: Path) -> Source:

@@ -7,8 +7,7 @@ checksum matched the published one. In the files, label 10 means the digit 0; to
 from pathlib import Path
 from typing import Any
 
-from tacit.models.datasets.files import require_checksum
-from tacit.models.datasets.samples import ArrayImages, Samples, Source
+from tacit.models.datasets.samples import ArrayImages, Samples, Source, require_checksum
 
 
 def read(directory: Path, *, reader: type[Any] | None = None) -> Source:

@@ -5,9 +5,8 @@ The folder test carries no labels; as everywhere, the images of val serve as the
 
 from pathlib import Path
 
-from tacit.models.datasets.files import lines, require_folder, table
 from tacit.models.datasets.image_folder import samples_by_class
-from tacit.models.datasets.samples import Source, labelled
+from tacit.models.datasets.samples import Source, labelled, lines, require_folder, table
 
 
 def read(directory: Path) -> Source:

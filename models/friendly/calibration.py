@@ -1,4 +1,24 @@
-"""Finds, in the clear, what the values of a friendly model reach: there its polynomials have to be valid.
+"""How far the values of a transformer reach on typical images, as plain numbers.
+
+What computes on shares has to know of every number how large it becomes, since nobody sees it there. Here that is read
+from the gauges of a calibrated model (calibration.py), a stock one or a student. What no image at all can exceed
+follows from the weights (a_priori.py).
+
+What the values of a transformer block can reach at most, whatever the image: from its weights alone.
+
+LayerNorm is where this begins. It gives x^ = (x - mean) / sqrt(variance + eps), D values whose sum is 0 and whose norm
+is sqrt(D variance / (variance + eps)) < sqrt(D), then gamma x^ + beta. The linear layer behind it, W y + b, is
+
+    A x^ + a,   A = W diag(gamma) with its rows centred,   a = W beta + b:
+
+a row may lose its mean, since x^ has the sum 0. By Cauchy-Schwarz, with a row A_j, and the largest singular value |A|,
+
+    |(A x^ + a)_j| <= |A_j| sqrt(D) + |a_j|,   |A x^ + a| <= |A| sqrt(D) + |a|.
+
+Each of the first is attained by the x^ along its row, the second where a is 0. What follows from them stands beside the
+fields below. All is float64 and exact but for its rounding: a computation in fixed point adds its own errors.
+
+Finds, in the clear, what the values of a friendly model reach: there its polynomials have to be valid.
 
 The model runs on typical images; every gauge takes the smallest and the largest value that pass it, and the interval
 is widened by a margin: a factor upwards, and downwards too where only positive values are possible. The intervals are
@@ -7,16 +27,181 @@ public: whoever takes part in a computation on shares learns them.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch import nn
 
-from tacit.models.friendly.blocks import Attention, LayerNorm, norm_bound, products_bound
-from tacit.models.friendly.gauge import Gauge, Interval, whole
-from tacit.models.friendly.polynomials import exponential_share, inverse_error, inverse_root_error
+from tacit.models.friendly.polynomials import (
+    Gauge,
+    Interval,
+    exponential_share,
+    inverse_error,
+    inverse_root_error,
+    whole,
+)
+from tacit.models.friendly.transformer import (
+    Attention,
+    Block,
+    FriendlyTransformer,
+    LayerNorm,
+    LinearLayer,
+    Mlp,
+    norm_bound,
+    products_bound,
+)
+
+_LOWEST_GELU: Final = 0.17
+"""GELU is never below -0.16998, which it is at -0.7518."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Increment:
+    """What a half of a block adds to a token of the residual stream."""
+
+    norm: float
+    """Of the whole token."""
+    entries: tuple[float, ...]
+    """Magnitude of each of its D values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCeiling:
+    """No input makes a value larger. Magnitudes."""
+
+    queries: tuple[float, ...]
+    """By head, norm of a query: |A| sqrt(D) + |a| for the rows of the head."""
+    keys: tuple[float, ...]
+    """By head, norm of a key less the mean of the T keys of its image: 2 (1 - 1/T) |A| sqrt(D).
+
+    The bias cancels, and x^ less the mean is (1 - 1/T) x^ less the sum of T - 1 others divided by T. Attained where one
+    token is the opposite of all others."""
+    score: float
+    """Argument of the exponential: scale |q| |k|, the largest of all heads."""
+    value: float
+    """Entry of a value vector: |A_j| sqrt(D) + |a_j|, the largest."""
+    hidden: float
+    """Argument of GELU, the same of the first layer behind the second LayerNorm."""
+    attention: Increment
+    """What a softmax mixes has the norm of what it mixes at most: with V_h the A of a head's values, v all their a, P_h
+    the columns of the projection for them, and z_h within sqrt(D), it is the sum of P_h V_h z_h, plus P v + p. Entries:
+    the norms of the rows of all P_h V_h, added up; norm: the same of |P_h V_h|, or sqrt(H) times the singular value of
+    all beside each other, if that is less. A softmax by polynomials adds its error."""
+    mlp: Increment
+    """Through GELU, which is between -0.17 and its argument, and nowhere larger than it; or the quadratic one, which is
+    ((x + 1)^2 + 3) / 8. Entries: the smaller one of both estimates, by the norms of vectors and by magnitudes."""
+
+
+def block_ceiling(block: Block, tokens: int) -> BlockCeiling:
+    """Of a block, for images of so many tokens; the weights are finite. A token has at least two values."""
+    attention = block.attn
+    weight, bias = folded(block.norm1, attention.qkv)
+    heads, width = attention.heads, weight.shape[1]
+    root = width**0.5
+    matrices = weight.reshape(3, heads, width // heads, width)
+    query_bias = bias.reshape(3, heads, width // heads)[0]
+    queries = _spectral(matrices[0]) * root + query_bias.norm(dim=-1)
+    keys = 2 * (1 - 1 / tokens) * _spectral(matrices[1]) * root
+    fc1, fc1_bias = folded(block.norm2, block.mlp.fc1)
+    return BlockCeiling(
+        queries=_floats(queries),
+        keys=_floats(keys),
+        score=attention.scale * (queries * keys).max().item(),
+        value=_entries(weight[2 * width :], bias[2 * width :]).max().item(),
+        hidden=_entries(fc1, fc1_bias).max().item(),
+        attention=_attention(matrices[2], bias[2 * width :], attention.proj),
+        mlp=_mlp(fc1, fc1_bias, block.mlp),
+    )
+
+
+def token_ceiling(model: FriendlyTransformer, pixel: float) -> tuple[float, ...]:
+    """Magnitude of each of the D values of a token that enters the first block, for pixels of at most this magnitude:
+    the sum of the magnitudes of the weights times it, plus the offset; the largest of all tokens."""
+    projection: Any = model.patch_embed.proj
+    with torch.no_grad():
+        positions = model.pos_embed[0].double()
+        first = positions[0] + model.cls_token[0, 0].double()
+        offsets = positions[1:] + projection.bias.double()
+        sums = projection.weight.double().flatten(1).abs().sum(-1)
+        return _floats(torch.maximum(first.abs(), offsets.abs().amax(0) + pixel * sums))
+
+
+def logit_ceiling(model: FriendlyTransformer) -> float:
+    """Magnitude of a logit: |A_j| sqrt(D) + |a_j| of the layer behind the last LayerNorm, the largest."""
+    return _entries(*folded(model.norm, model.head)).max().item()
+
+
+def folded(norm: LayerNorm, layer: LinearLayer) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [out, D] and a [out] of a LayerNorm and the linear layer behind it, float64; see above."""
+    with torch.no_grad():
+        weight = layer.weight.double()
+        bias = weight @ norm.bias.double()
+        if layer.bias is not None:
+            bias = bias + layer.bias.double()
+        weight = weight * norm.weight.double()
+        return weight - weight.mean(-1, keepdim=True), bias
+
+
+def _attention(values: torch.Tensor, bias: torch.Tensor, proj: LinearLayer) -> Increment:
+    """values: V_h [H, D/H, D]."""
+    heads, size, width = values.shape
+    with torch.no_grad():
+        weight = proj.weight.double()
+        constant = weight @ bias
+        if proj.bias is not None:
+            constant = constant + proj.bias.double()
+    products = weight.reshape(-1, heads, size).transpose(0, 1) @ values  # [H, D, D]
+    beside = heads**0.5 * _spectral(products.transpose(0, 1).reshape(-1, heads * width))
+    largest = torch.minimum(_spectral(products).sum(), beside)
+    return Increment(
+        norm=(largest * width**0.5 + constant.norm()).item(),
+        entries=_floats(products.norm(dim=-1).sum(0) * width**0.5 + constant.abs()),
+    )
+
+
+def _mlp(weight: torch.Tensor, bias: torch.Tensor, mlp: Mlp) -> Increment:
+    """weight, bias: A and a of the first layer."""
+    root = weight.shape[1] ** 0.5
+    highest = weight.norm(dim=-1) * root
+    if mlp.quadratic:
+        # |(h + 1)^2| as a vector is at most |h + 1|^2.
+        activated = (((highest + bias.abs() + 1).square() + 3) / 8).abs()
+        norm = ((_spectral(weight) * root + (bias + 1).norm()).square() + 3 * len(bias) ** 0.5) / 8
+    else:
+        activated = (highest + bias).clamp(min=_LOWEST_GELU)
+        norm = _spectral(weight) * root + bias.norm()
+    norm = torch.minimum(norm, activated.norm())
+    with torch.no_grad():
+        second = mlp.fc2.weight.double()
+        constant = torch.zeros_like(second[:, 0]) if mlp.fc2.bias is None else mlp.fc2.bias.double()
+    return Increment(
+        norm=(_spectral(second) * norm + constant.norm()).item(),
+        entries=_floats(torch.minimum(second.norm(dim=-1) * norm, second.abs() @ activated) + constant.abs()),
+    )
+
+
+def _entries(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """For each row, norm times sqrt(D) plus the magnitude of the bias."""
+    found: torch.Tensor = weight.norm(dim=-1) * weight.shape[1] ** 0.5 + bias.abs()
+    return found
+
+
+def _spectral(matrices: torch.Tensor) -> torch.Tensor:
+    """Largest singular value of each [..., out, in]: the root of the largest eigenvalue of M M^T or M^T M, whichever is
+    smaller; relative to this one, both lose nothing but rounding."""
+    matrices = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
+    largest: torch.Tensor = torch.linalg.eigvalsh(matrices @ matrices.mT)[..., -1].clamp(min=0).sqrt()
+    return largest
+
+
+def _floats(values: torch.Tensor) -> tuple[float, ...]:
+    found: list[float] = values.tolist()
+    return tuple(found)
+
 
 BATCH = 64
 """Images at a time."""
@@ -116,3 +301,105 @@ def _widened(interval: Interval, margin: float, *, positive: bool) -> Interval:
         return Interval(interval.low / margin, interval.high * margin)
     largest = margin * max(abs(interval.low), abs(interval.high))
     return Interval(-largest, largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormReach:
+    """What a LayerNorm has seen."""
+
+    centred: float
+    """Largest magnitude of a value of its input, the mean of its token taken away."""
+    variance: Interval
+    """Of a token, with epsilon."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockReach:
+    """What a block has seen. Magnitudes are the largest."""
+
+    first_norm: NormReach
+    second_norm: NormReach
+    queries: tuple[float, ...]
+    """By head, the largest norm of the query of a token."""
+    keys: tuple[float, ...]
+    """The same of the key, the mean of the keys of its image taken away."""
+    score: float
+    """Magnitude of an argument of the exponential: a query times such a key, times the attention's scale."""
+    totals: Interval
+    """Sum of the exponentials of a row; those of centred scores have a sum of at least the number of tokens."""
+    value: float
+    """Magnitude of an entry of a value vector."""
+    hidden: float
+    """Magnitude of an argument of GELU."""
+    stream: float
+    """Magnitude of the residual stream: input, sum after the attention, output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What a model has seen."""
+
+    pixel: float
+    """Magnitude of a normalised pixel."""
+    blocks: tuple[BlockReach, ...]
+    norm: NormReach
+    """Of the last LayerNorm, which the class token alone goes through."""
+    logits: float
+    """Magnitude of a logit."""
+
+
+def reach_of(
+    model: FriendlyTransformer,
+    images: torch.Tensor,
+    *,
+    margin: float = 1.0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Reach:
+    """The reach of a model on images [N, C, S, S], computed in float64 on a copy; the model stays as it is.
+
+    margin, progress: as of calibrate(), and it raises the same.
+    """
+    exact = copy.deepcopy(model).double()
+    calibrate(exact, images.double(), margin=margin, progress=progress)
+    return reach(exact)
+
+
+def reach(model: FriendlyTransformer) -> Reach:
+    """What the gauges of a calibrated model say. ValueError for a model that is not calibrated, or was by a version
+    that had fewer gauges."""
+    blocks: Sequence[Any] = list(model.blocks)
+    return Reach(
+        pixel=_largest(model.pixel),
+        blocks=tuple(_block_reach(block) for block in blocks),
+        norm=_norm_reach(model.norm),
+        logits=_largest(model.logits),
+    )
+
+
+def _block_reach(block: Any) -> BlockReach:
+    attention = block.attn
+    return BlockReach(
+        first_norm=_norm_reach(block.norm1),
+        second_norm=_norm_reach(block.norm2),
+        queries=tuple(map(_largest, attention.queries)),
+        keys=tuple(map(_largest, attention.keys)),
+        score=attention.scale * _largest(attention.products),
+        totals=_interval(attention.totals),
+        value=_largest(attention.value),
+        hidden=_largest(block.mlp.hidden),
+        stream=_largest(block.stream),
+    )
+
+
+def _norm_reach(norm: LayerNorm) -> NormReach:
+    return NormReach(centred=_largest(norm.centred), variance=_interval(norm.variance))
+
+
+def _interval(gauge: Gauge) -> Interval:
+    if gauge.interval is None:
+        raise ValueError(f"{gauge.name}: the model is not calibrated there; calibrate it in the clear, on typical data")
+    return gauge.interval
+
+
+def _largest(gauge: Gauge) -> float:
+    return max(map(abs, _interval(gauge)))

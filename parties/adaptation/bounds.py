@@ -32,8 +32,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from tacit.parties.adaptation.adapter import LEAST_BACKWARDS, AdapterChecks, AdapterSizes
-from tacit.parties.adaptation.adapter_backwards import WHOLE
+from tacit.parties.adaptation.adapter import LEAST_BACKWARDS, WHOLE, AdapterChecks, AdapterSizes
 from tacit.parties.adaptation.fixed_point import (
     ACTIVATION,
     ARGUMENT,
@@ -45,8 +44,7 @@ from tacit.parties.adaptation.fixed_point import (
     PARAMETER,
     USED,
 )
-from tacit.parties.adaptation.head import MEAN
-from tacit.parties.adaptation.head_scales import HeadSizes, LearningHeadScales, fitted_head
+from tacit.parties.adaptation.head import MEAN, HeadSizes, LearningHeadScales, fitted_head
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.tables import BoundError, CheckedSum, Positive, fitted_sum
 from tacit.protocol.adaptation.schedule import HEAD_TENSORS

@@ -24,10 +24,17 @@ from tacit.models.adapters.configuration import Weights
 from tacit.models.adapters.federated import FullBatches, Order
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.interruption import Interrupted, Proceed
-from tacit.parties.adaptation.federation import mean_of, refreshed, shares_of_known
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, learning_of
-from tacit.parties.adaptation.rounds import SharesSum, contribution, read_rounds_task, read_sum
+from tacit.parties.adaptation.rounds import (
+    SharesSum,
+    contribution,
+    mean_of,
+    read_rounds_task,
+    read_sum,
+    refreshed,
+    shares_of_known,
+)
 from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
@@ -38,7 +45,7 @@ from tacit.parties.inference.stages import input_share
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.sums import sum_of_weights, weight_of
 from tacit.protocol.adaptation.tables import RoundAnswered, SumTold

@@ -27,12 +27,10 @@ from typing import Final, NamedTuple
 
 import torch
 
-from tacit.parties.inference.lookup import LookedUp, Range, outside
 from tacit.parties.inference.material import Lookup, Matrix, Narrow
-from tacit.parties.inference.operands import Operands
-from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, Words
+from tacit.parties.inference.operations import MatrixValue, NarrowValue, Operands, Party, Program, Words
 from tacit.parties.inference.ring import WORD_BITS, shifted, signed
-from tacit.parties.inference.tables import CheckedSum
+from tacit.parties.inference.tables import CheckedSum, LookedUp, Range, outside
 from tacit.protocol.adaptation.schedule import CHECKED as CHECKED
 from tacit.protocol.adaptation.schedule import LIFTED as LIFTED
 from tacit.protocol.adaptation.schedule import SLOPED as SLOPED

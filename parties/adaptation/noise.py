@@ -31,7 +31,7 @@ from tacit.parties.adaptation.fixed_point import KEPT, PARAMETER
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.standing import COUNT_BITS, COUNTS
 from tacit.parties.inference.ring import SPARE, WORD_BITS
-from tacit.parties.protections.budget import affordable, cost_of
+from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.protection import Noise
 from tacit.protocol.adaptation.schedule import HEAD_TENSORS
 

@@ -13,16 +13,16 @@ from typing import ClassVar
 import torch
 
 from tacit.models.adapters.parallel import AdapterParameters
-from tacit.parties.adaptation.federation import nothing, shares_of_known
 from tacit.parties.adaptation.public import PublicLearning, learning_of, learning_terms
+from tacit.parties.adaptation.rounds import nothing, shares_of_known
 from tacit.parties.adaptation.stages import LearningCarried, prediction_stages
 from tacit.parties.adaptation.step import ParameterShares
 from tacit.parties.inference.conversation import FOR_OWNER
 from tacit.parties.inference.data_owner import DataOwnerSettings, SessionKind
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
-from tacit.parties.inference.pass_plan import PassPlan
+from tacit.parties.inference.passes import PassPlan
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner

@@ -1,5 +1,5 @@
 """What adapters and a head that were learnt make of a batch, on secret shares: logits, of which results are told as in
-private inference (parties/inference/results.py), and how many values are out of range.
+private inference (parties/inference/ranking.py), and how many values are out of range.
 
 Both owners hold shares of the outputs of all blocks, and of the parameters; a data owner that predicts knows these
 (federation.py). It is a step of learning (step.py) up to the logits, and asks for no material beyond them. Logits need

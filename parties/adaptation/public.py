@@ -23,7 +23,7 @@ from tacit.parties.adaptation.fixed_point import ACTIVATION
 from tacit.parties.adaptation.step import StepSizes, whole_rate
 from tacit.parties.inference.model import PRINTABLE, PublicModel
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.inference.results import check_labels
+from tacit.parties.inference.ranking import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
 from tacit.protocol.inference.schedule import STREAM, Results

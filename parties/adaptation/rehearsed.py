@@ -1,6 +1,6 @@
 """Bounds of steps of learning that the model owner finds before it has seen anything of what will be learned.
 
-A rehearsal on images of its own (models/adapters/rehearsal.py) says how far values reach there. What is learned later
+A rehearsal on images of its own (models/adapters/federated.py) says how far values reach there. What is learned later
 reaches elsewhere, so there is room, by a margin:
 
 | of | room |
@@ -25,12 +25,11 @@ from typing import Final
 import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration
-from tacit.models.adapters.features import block_outputs
-from tacit.models.adapters.federated import Features, FullBatches, Schedule
-from tacit.models.adapters.rehearsal import Reached, rehearsal
+from tacit.models.adapters.federated import Features, FullBatches, Reached, Schedule, rehearsal
+from tacit.models.adapters.parallel import block_outputs
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
-from tacit.parties.adaptation.head_scales import told_reach
+from tacit.parties.adaptation.head import told_reach
 from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.model import PublicModel

@@ -8,13 +8,29 @@ nobody learns: it tells the last sum.
 A word of 64 bits travels as three parts of 22 bits, which are added as whole numbers, in a ring in which no sum of
 parts goes round. As numbers they stand in the place of a model too: float32 holds them exactly. The parts of a fresh
 share are uniform, whatever is shared, so that their sums tell nothing that the sum modulo 2^64 does not tell.
+
+What a round of adaptation begins and ends with: parameters that every data owner knows, and their sum on shares.
+
+At the beginning of a round each data owner knows the common parameters: its share is all of them, and the model owner's
+is nothing. At the end a data owner k and the model owner hold shares of the owner's own W_k. Opened is the sum over the
+owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. Each owner's
+share is times the weight of the data owner, which is 1 where all count alike: the next common parameters are the sum
+over all weights. Both sums are over the same survivors, and the model owner's is told once in a round, when they are
+final.
+
+The dealer of double-blind adaptation as a party: it deals material, and serves the sum of data owners' shares.
+
+Two services of one party, each at an address of its own, with the same keys. What it sums is noise to it: the other
+share of all that is learned is the model owner's, who tells its sum to the data owners alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -22,10 +38,25 @@ import numpy.typing as npt
 import torch
 from msgspec import Meta, structs
 
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.adapter import AdapterShares
+from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.head import HeadShares
+from tacit.parties.adaptation.step import ParameterShares, StepSizes, shaped
+from tacit.parties.inference.conversation import ended
+from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.operations import MODEL
+from tacit.parties.inference.stages import encoded
 from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.event_log import Diary
+from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
+from tacit.protocol.adaptation.sums import LARGEST_SUM
 from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration, Proposal
 from tacit.secagg.packing import Total, WeightForm
 from tacit.secagg.ring import Words
@@ -169,3 +200,98 @@ def _joined(parts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     places = np.arange(_PARTS, dtype=np.uint64) * np.uint64(_PART_BITS)
     words: npt.NDArray[np.uint64] = (parts.reshape(-1, _PARTS) << places).sum(1, dtype=np.uint64)
     return words
+
+
+def shares_of_known(parameters: AdapterParameters) -> ParameterShares:
+    """The share of an owner who knows the parameters; that of the other one is `nothing`."""
+    words = {name: encoded(tensor, 2.0**KEPT) for name, tensor in parameters.tensors.items()}
+    adapters = tuple(
+        AdapterShares(**{name: words[name][index] for name in ADAPTER_TENSORS})
+        for index in range(len(parameters.scale))
+    )
+    return ParameterShares(adapters=adapters, head=HeadShares(weight=words["head_weight"], bias=words["head_bias"]))
+
+
+def nothing(sizes: StepSizes) -> ParameterShares:
+    """The share of an owner of parameters that the other one knows."""
+    return shaped(torch.zeros(sizes.parameters, dtype=torch.int64), sizes)
+
+
+def refreshed(words: torch.Tensor, zero: torch.Tensor, rank: int) -> torch.Tensor:
+    """This owner's words [n] with a fresh sharing of zero: before every attempt at a sum, lest two attempts with other
+    survivors tell the words of one owner. zero: random words that both owners drew from a stream of theirs."""
+    return words + zero if rank == MODEL else words - zero
+
+
+def mean_of(total: torch.Tensor, weight: int, sizes: StepSizes) -> AdapterParameters:
+    """The common parameters, float64, from the sum [n] modulo 2^64 of the words (`flat`) of data owners with this
+    weight together, and of the model owner.
+
+    ValueError for a weight that no sum can have."""
+    if not 1 <= weight <= LARGEST_SUM:
+        raise ValueError(f"a sum over data owners whose weight is {weight}; 1 to {LARGEST_SUM} can be added")
+    parts = shaped(total, sizes)
+
+    def value(words: torch.Tensor) -> torch.Tensor:
+        return words.double() / (2.0**KEPT * weight)
+
+    empty = {
+        "channel_down": (sizes.rank, sizes.width),
+        "channel_up": (sizes.width, sizes.rank),
+        "token_down": (sizes.rank, sizes.tokens),
+        "token_up": (sizes.tokens, sizes.rank),
+        "scale": (),
+    }
+    adapters = {
+        name: torch.stack([value(getattr(each, name)) for each in parts.adapters])
+        if parts.adapters
+        else torch.zeros(0, *empty[name], dtype=torch.float64)
+        for name in ADAPTER_TENSORS
+    }
+    return AdapterParameters(**adapters, head_weight=value(parts.head.weight), head_bias=value(parts.head.bias))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummingDealerSettings:
+    """What the dealer needs for both."""
+
+    dealing: DealerSettings
+    summing: ServerSettings
+    last: bytes | None = None
+    """The sum that a former session has left."""
+
+
+async def deal_and_sum(
+    settings: SummingDealerSettings,
+    *,
+    dealt: Diary,
+    summed: Diary,
+    on_sum: Callable[[int, bytes], None] = lambda round, words: None,
+) -> Ended:
+    """Serve both until the rounds are over, and how the session of sums ended. EndpointError if it cannot listen.
+
+    dealt, summed: the diaries of both services; on_sum: called in a thread with every round that has a sum, and what
+    the next one begins with. ValueError for a last sum that is none of this task.
+    """
+    keeper = RoundsKeeper(settings.summing.configuration, last=settings.last)
+
+    def keep(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        if total is not None:
+            on_sum(done.round, keeper.bytes)
+        return {}
+
+    dealer = DealerParty(settings.dealing, dealt)
+    dealing = asyncio.ensure_future(dealer.run())
+    summing = asyncio.ensure_future(ServerParty(settings.summing, keeper, summed, on_round=keep).run())
+    try:
+        await asyncio.wait([dealing, summing], return_when=asyncio.FIRST_COMPLETED)
+        if dealing.done():
+            await dealing  # It serves until it is cancelled: it could not.
+        over = await summing
+        # Data owners close their sessions with the model owner when they have heard the last sum.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(settings.dealing.patience):
+                await dealer.quiet()
+        return over
+    finally:
+        await ended(dealing, summing)

@@ -18,15 +18,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from tacit.models.device import CPU
+from tacit.models.training import CPU
 from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepScales
 from tacit.parties.adaptation.prediction import PredictionProgram, prediction_requests
 from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests
-from tacit.parties.inference.lookup import LookedUp
 from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import FixedLinear, Party, Program
-from tacit.parties.inference.results import check_labels, rankings, reduced, result_requests
+from tacit.parties.inference.ranking import check_labels, rankings, reduced, result_requests
 from tacit.parties.inference.stages import (
     COUNTED,
     BlockStage,
@@ -37,6 +36,7 @@ from tacit.parties.inference.stages import (
     backbone_stages,
     in_range,
 )
+from tacit.parties.inference.tables import LookedUp
 from tacit.protocol.inference.schedule import Results
 
 

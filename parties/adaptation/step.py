@@ -18,8 +18,14 @@ from typing import Final, Generic, TypeVar
 
 import torch
 
-from tacit.parties.adaptation.adapter import AdapterChecks, AdapterForwards, AdapterShares, AdapterSizes
-from tacit.parties.adaptation.adapter_backwards import AdapterProgram, adapter_requests
+from tacit.parties.adaptation.adapter import (
+    AdapterChecks,
+    AdapterForwards,
+    AdapterProgram,
+    AdapterShares,
+    AdapterSizes,
+    adapter_requests,
+)
 from tacit.parties.adaptation.bounds import StepScales
 from tacit.parties.adaptation.fixed_point import (
     CHECKED,
@@ -35,8 +41,7 @@ from tacit.parties.adaptation.fixed_point import (
     lifted,
     rows_outside,
 )
-from tacit.parties.adaptation.head import HeadProgram, HeadShares, head_requests
-from tacit.parties.adaptation.head_scales import HeadSizes
+from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, head_requests
 from tacit.parties.inference.material import AnyBlockRequest, Narrow
 from tacit.parties.inference.operations import NarrowValue, Party, Program
 from tacit.parties.inference.tables import CheckedSum

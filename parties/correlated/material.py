@@ -1,4 +1,20 @@
-"""The dealer's material: for every kind of tuple what a party draws from its stream and what the dealer corrects.
+"""Keystreams of a secure computation: where every random word comes from that two parties must draw alike.
+
+A stream is AES-256-CTR under a key of its own. Its counter block is the number of the stream (64 bits, big-endian)
+followed by the block within it, so one key gives 2^64 streams that never meet: request 17 of a session has stream 17,
+whatever was drawn for the others. The bytes are read as little-endian words of 64 bits.
+
+Keys are made when a session begins and live in its processes alone: HKDF-SHA256 (RFC 5869) over what both ends of a
+link brought gives the pair's secret, and once more with a purpose every key.
+
+What is drawn for what:
+
+- material: one key for each party and the dealer; the number of the stream is the number of the request
+- zero sharing: one stream for each ordered pair of neighbours (rank, next rank), known to those two parties
+- common: one stream that all computing parties know and the dealer does not (public masks such as dropout's)
+- local: one stream that nobody else knows
+
+The dealer's material: for every kind of tuple what a party draws from its stream and what the dealer corrects.
 
 A request says what a program asks for: a kind and shapes, no values. All parties and the dealer expand it alike:
 
@@ -23,21 +39,81 @@ Shares are additive modulo 2^64, or exclusive-or where said. a, b, r and the oth
 
 Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; Escudero et al. (ePrint 2020/338, section
 5.1) for the truncation; Chase, Ghosh, Poburinnaya (ASIACRYPT 2020) for the permutation.
+
+The dealer's side of a session: from the keys of all parties to the correction of every request.
+
+Requests are numbered in the order of the program, and number n expands stream n of every party's key (streams.py). The
+mask of a fixed weight is asked for once (`Weight`) and named by later requests (`Linear`) by its number.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from functools import lru_cache, reduce
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta
 
-from tacit.parties.correlated.streams import WORD_BITS, Keystream
+KEY_BYTES: Final = 32
+WORD_BITS: Final = 64
+_WORD_BYTES = 8
+_CIPHER_BLOCK = 16
+_COUNTER = struct.Struct(">QQ")
+_ZEROS = memoryview(bytes(1 << 17))
+
+
+class Purpose(bytes, Enum):
+    """What a key is for: the info string of its derivation."""
+
+    PAIR = b"tacit/1 mpc pair"
+    MATERIAL = b"tacit/1 mpc material"
+    ZERO_SHARING = b"tacit/1 mpc zero sharing"
+    COMMON = b"tacit/1 mpc common"
+    COMPUTATION = b"tacit/1 mpc computation"
+
+
+class Keystream:
+    """The words of one stream, drawn one after the other. Not thread-safe."""
+
+    __slots__ = ("_encryptor", "drawn")
+
+    def __init__(self, key: bytes, number: int = 0) -> None:
+        """ValueError unless the key has 32 bytes and the number lies in [0, 2^64)."""
+        if len(key) != KEY_BYTES or not 0 <= number < 1 << WORD_BITS:
+            raise ValueError(f"a stream has a key of {KEY_BYTES} bytes and a number of {WORD_BITS} bits")
+        self._encryptor = Cipher(AES256(key), CTR(_COUNTER.pack(number, 0))).encryptor()
+        self.drawn = 0
+        """Words drawn so far; both ends of a stream must agree on it."""
+
+    def draw(self, shape: Sequence[int], bits: int = WORD_BITS) -> torch.Tensor:
+        """The next words of the stream, int64 of this shape: uniform over the ring, or [0, 2^bits) if bits < 64."""
+        count = math.prod(shape)
+        # The cipher's interface asks for room of one cipher block, less a byte, beyond the output.
+        words = np.empty(count + _CIPHER_BLOCK // _WORD_BYTES, "<i8")
+        room = memoryview(words.data).cast("B")
+        for low in range(0, count * _WORD_BYTES, len(_ZEROS)):
+            self._encryptor.update_into(_ZEROS[: count * _WORD_BYTES - low], room[low:])
+        self.drawn += count
+        drawn = torch.from_numpy(words[:count]).reshape(tuple(shape))
+        return drawn if bits == WORD_BITS else drawn.bitwise_and_((1 << bits) - 1)
+
+
+def derive(secret: bytes, purpose: Purpose, *, salt: bytes = b"", rank: int = 0) -> bytes:
+    """HKDF-SHA256: 32 bytes for a purpose and, where there is one for each, a rank."""
+    info = purpose.value + rank.to_bytes(1, "big")
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
+
 
 LARGEST_WORDS: Final = 1 << 28
 """Words that one request may make a party draw: 2 GiB."""
@@ -369,3 +445,35 @@ def _convolution_shape(request: Product) -> Shape | None:
     if min(result) < 1 or not all(kernel):
         return None
     return (*batch, second * groups if transposed else first, *result)
+
+
+class RequestError(ValueError):
+    """A request that cannot be met; the message says which and why."""
+
+
+class Dealing:
+    """What the dealer knows of one session; keys: 32 bytes for each party, in the order of the ranks."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._weights: dict[int, Weight] = {}
+
+    def correction(self, request: Request, number: int) -> Iterator[torch.Tensor]:
+        """The receiver's shares of the dependent words, one after the other; none for the mask of a weight, which is
+        noted once they are asked for. RequestError."""
+        mask = None
+        try:
+            check(request, len(self._keys))
+            if isinstance(request, Weight):
+                self._weights[number] = request
+            elif isinstance(request, Linear):
+                mask = self._mask(request)
+            yield from correct(request, [Keystream(key, number) for key in self._keys], mask)
+        except (ValueError, RuntimeError) as error:
+            raise RequestError(str(error)) from error
+
+    def _mask(self, request: Linear) -> torch.Tensor:
+        # Expanded again every time: weights are many, and the product takes longer.
+        if self._weights.get(request.weight) != Weight(owner=request.owner, shape=request.weight_shape):
+            raise RequestError(f"{request}: request {request.weight} was not for the mask of such a weight")
+        return Keystream(self._keys[request.owner], request.weight).draw(request.weight_shape)

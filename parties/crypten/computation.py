@@ -1,4 +1,10 @@
-"""One computing party: CrypTen in this process, on our links, with a provider of correlated randomness or our dealer.
+"""Our parts in the places of CrypTen's: its truncation and every generator of random words.
+
+CrypTen 0.4.1 draws zero sharings, shared random values and dropout masks from torch's generators, a Mersenne Twister,
+and seeds them with 64 bits. Its random functions are replaced wherever a module has imported them, and draw from the
+streams of the session. Everything goes back to its place at the end of `wired`.
+
+One computing party: CrypTen in this process, on our links, with a provider of correlated randomness or our dealer.
 
 CrypTen keeps its communicator, provider and configuration in global variables, so a process is one party; it blocks, so
 a party with an event loop runs it in a thread of its own, where it also opens the links.
@@ -6,19 +12,121 @@ a party with an event loop runs it in a thread of its own, where it also opens t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from tacit.models.friendly.gauge import ActivationError
+import torch
+
+from tacit.models.friendly.polynomials import ActivationError
+from tacit.parties.correlated.material import WORD_BITS, Keystream
 from tacit.parties.crypten.communicator import LinkCommunicator
-from tacit.parties.crypten.compatibility import corrected, crypten, replaced
-from tacit.parties.crypten.key_agreement import agree_on_streams
+from tacit.parties.crypten.compatibility import Replacement, corrected, crypten, replaced
 from tacit.parties.crypten.linear import FixedWeights
 from tacit.parties.crypten.link import PeerLink, errors_told
-from tacit.parties.crypten.supply import Supply
-from tacit.parties.crypten.wiring import wired
+from tacit.parties.crypten.provider import Arithmetic, DealtProvider, check_device
+from tacit.parties.crypten.supply import ComputationStreams, Supply, agree_on_streams
+
+_CPU = torch.device("cpu")
+_PROBABILITY_BITS = 24
+"""A float32 has this many."""
+
+
+@contextmanager
+def wired(supply: Supply, streams: ComputationStreams) -> Iterator[DealtProvider]:
+    """Let CrypTen, in this process, draw from these streams and from the dealer. Entered before crypten.init()
+    (computation.py); gives the provider for it."""
+    provider = DealtProvider(supply)
+    gradients = crypten.gradients
+    generators = {"prev": streams.previous, "next": streams.following, "local": streams.local, "global": streams.common}
+    replacements: list[Replacement] = [
+        (crypten, "_setup_prng", lambda: None),
+        (crypten, "manual_seed", _refuse_seed),
+        (crypten, "generators", {name: {_CPU: stream} for name, stream in generators.items()}),
+        (Arithmetic, "div_", _division(provider)),
+        (gradients.AutogradDropout, "forward", _dropout(streams.common, tuple)),
+        (gradients.AutogradFeatureDropout, "forward", _dropout(streams.common, _features)),
+        *_uses_of("generate_random_ring_element", _random_words),
+        *_uses_of("generate_kbit_random_tensor", _random_bits),
+    ]
+    with replaced(replacements):
+        yield provider
+
+
+def _uses_of(name: str, ours: Callable[..., torch.Tensor]) -> list[Replacement]:
+    original = getattr(crypten.common.rng, name)
+    modules = [module for place, module in list(sys.modules.items()) if place.startswith("crypten.")]
+    return [(module, name, ours) for module in modules if vars(module).get(name) is original]
+
+
+def _random_words(
+    size: Sequence[int], ring_size: int = 1 << WORD_BITS, generator: Keystream | None = None, device: Any = None
+) -> torch.Tensor:
+    """As crypten.common.rng.generate_random_ring_element, over the whole ring."""
+    return _random_bits(size, (ring_size - 1).bit_length(), generator, device)
+
+
+def _random_bits(
+    size: Sequence[int], bitlength: int | None = None, generator: Keystream | None = None, device: Any = None
+) -> torch.Tensor:
+    """As crypten.common.rng.generate_kbit_random_tensor."""
+    check_device(device)
+    stream = crypten.generators["local"][_CPU] if generator is None else generator
+    drawn: torch.Tensor = stream.draw(tuple(size), WORD_BITS if bitlength is None else bitlength)
+    return drawn
+
+
+def _division(provider: DealtProvider) -> Callable[[Any, Any], Any]:
+    multiply_by_reciprocal = Arithmetic.div_
+
+    def divided(share: torch.Tensor, divisor: int) -> torch.Tensor:
+        if divisor == 0:
+            raise ZeroDivisionError("a shared tensor is divided by 0")
+        whole = provider.truncate(share, abs(divisor)) if abs(divisor) > 1 else share
+        return -whole if divisor < 0 else whole
+
+    def div_(self: Any, y: Any) -> Any:
+        """Divide in place: by whole numbers through the dealer, one round for each that occurs in y; by others as
+        CrypTen does, which multiplies by the reciprocal and divides by the scale."""
+        if isinstance(y, float) and y.is_integer():
+            y = int(y)
+        if isinstance(y, torch.Tensor) and bool((y == y.round()).all()):
+            divisors = y.long().expand_as(self.share)
+            for divisor in sorted(set(divisors.flatten().tolist())):
+                chosen = divisors == divisor
+                self.share[chosen] = divided(self.share[chosen], divisor)
+            return self
+        if not isinstance(y, int):
+            return multiply_by_reciprocal(self, y)
+        self.share.copy_(divided(self.share, y))
+        return self
+
+    return div_
+
+
+def _features(size: Sequence[int]) -> tuple[int, ...]:
+    return (*size[:2], *(1 for _ in size[2:]))
+
+
+def _dropout(common: Keystream, shape_of_mask: Callable[[Sequence[int]], tuple[int, ...]]) -> object:
+    def forward(context: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        """As in crypten.gradients: the parties know the mask, which hides nothing; it regularises."""
+        if not training:
+            return input if inplace else input.clone()
+        drawn = common.draw(shape_of_mask(input.size()), _PROBABILITY_BITS).float() / (1 << _PROBABILITY_BITS)
+        kept = (drawn > p).float().expand(input.size())
+        context.save_multiple_for_backward([kept, p])
+        factor = kept.div(1.0 - p)
+        return input.mul_(factor) if inplace else input.mul(factor)
+
+    return staticmethod(forward)
+
+
+def _refuse_seed(*_: Any, **__: Any) -> NoReturn:
+    raise ValueError("a secure computation accepts no seed: its keys come from the operating system")
+
 
 _PROVIDER: Final = "TACIT"
 

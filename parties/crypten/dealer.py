@@ -19,13 +19,10 @@ from typing import Final
 
 import torch
 
-from tacit.parties.correlated.dealing import Dealing, RequestError
-from tacit.parties.correlated.material import AnyRequest, Linear
-from tacit.parties.correlated.streams import Purpose, derive
+from tacit.parties.correlated.material import AnyRequest, Dealing, Linear, Purpose, RequestError, derive
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.key_agreement import agree
 from tacit.parties.crypten.link import Listener, errors_told
-from tacit.parties.crypten.supply import ANNOUNCE, FINISHED, JOIN, Announcement, Join, corrections_of
+from tacit.parties.crypten.supply import ANNOUNCE, FINISHED, JOIN, Announcement, Join, agree, corrections_of
 
 _PAUSE_SECONDS: Final = 60.0
 """The dealer waits without end for the next request, and in pieces of this length."""

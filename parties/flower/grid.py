@@ -1,4 +1,17 @@
-"""The server's side: a grid, which stands between a strategy of Flower and its messages.
+"""Which node of Flower is which member of the roster.
+
+Flower authenticates nodes, by keys of its own, and says of every reply which node it came from. The roster knows names
+and keys. What binds the two is said once in a run by every node that is asked to train: its name, with a signature by
+the member's key of the roster over the name, the roster, the run, the node's number and a number that was never used
+before. From then on a name is that node: another node that claims it is refused, for as long as the run takes.
+
+The exchanges of one round: everybody who is still there gets one message of Flower's, and replies.
+
+The machine of the server is fed with the frames of the replies, and what it says goes out with the next messages, until
+it has come to a sum or given it up. Who does not reply in time, or replies with an error, is dropped: Flower's time
+limit is that of the phase. What a machine waits for and nobody owes any more, its own deadline ends.
+
+The server's side: a grid, which stands between a strategy of Flower and its messages.
 
     strategy.start(grid=SecureGrid(grid, "roster.toml"), ...)
 
@@ -18,19 +31,157 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
+from os import urandom
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Error, Message, MetricRecord, RecordDict
+import msgspec
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from tacit.parties.flower.exchange import Exchange
-from tacit.parties.flower.nodes import Nodes
-from tacit.parties.flower.records import EXAMPLES, arrays_of, content_digest, is_training, moved, sum_title, summed
+from tacit.parties.flower.records import (
+    BEGIN,
+    EXAMPLES,
+    FRAMES,
+    GO_ON,
+    RECORD,
+    STEP,
+    WHO,
+    arrays_of,
+    content_digest,
+    frames_of,
+    is_training,
+    moved,
+    node_signed,
+    ours,
+    sum_title,
+    summed,
+    taken,
+)
 from tacit.parties.links.roster import read_roster
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, verify
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.one_sum import SumResult, SumServer, SumSettings
 from tacit.protocol.sum.exchange import ServerAborted
+
+_TRAINING: Final = 2
+"""The exchange of a sum, from 0, in which clients hear of each other's shares: they train in it."""
+_NOW: Final = 0.0
+
+
+class Exchange:
+    """The nodes that a strategy wants to train, by its messages, and what is heard of them.
+
+    lost: who is not there any more, and why.
+    """
+
+    def __init__(self, grid: Grid, training: list[Message], timeout: float | None) -> None:
+        self._grid = grid
+        self._timeout = timeout
+        self.training = {message.metadata.dst_node_id: message for message in training}
+        self.lost: dict[int, str] = {}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Who is still there."""
+        return tuple(node for node in self.training if node not in self.lost)
+
+    def ask(self, records: Mapping[int, Mapping[str, Any]], *, train: bool = False) -> dict[int, ConfigRecord]:
+        """Say this to these nodes; what they reply. Who does not is lost. train: with what there is to train from."""
+        messages = []
+        for node, record in records.items():
+            about = self.training[node]
+            content = dict(about.content) if train else {}
+            messages.append(
+                Message(
+                    RecordDict({**content, RECORD: ConfigRecord(dict(record))}),
+                    node,
+                    about.metadata.message_type,
+                    ttl=about.metadata.ttl,
+                    group_id=about.metadata.group_id,
+                )
+            )
+        answers = {}
+        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                self.lost[node] = str(reply.error.reason)
+            elif (answer := ours(reply.content)) is None:
+                self.lost[node] = "it replies without the secure sum: its app needs the mod secure_sum_mod"
+            else:
+                answers[node] = answer
+        for node in records.keys() - answers.keys():
+            self.lost.setdefault(node, "no reply in time")
+        return answers
+
+    def hold(self, server: SumServer, nodes: Mapping[str, int], settings: SumSettings) -> None:
+        """All exchanges of a sum, until the server has its outcome.
+
+        nodes: of the clients, by their names. ValueError for a sum that was opened and is none.
+        """
+        names = {node: name for name, node in nodes.items()}
+        begin = {STEP: BEGIN, "settings": msgspec.msgpack.encode(settings)}
+        records: dict[int, dict[str, Any]] = dict.fromkeys(names, begin)
+        number = 0
+        while records:
+            answers = self.ask(records, train=number == _TRAINING)
+            said = []
+            for node, answer in answers.items():
+                try:
+                    frames = frames_of(answer)
+                except RemoteProtocolError as error:
+                    self.lost[node] = error.detail
+                    continue
+                for frame in frames:
+                    said += server.receive(names[node], frame, _NOW)
+            for node in records.keys() & self.lost.keys():
+                said += server.drop(names[node], _NOW)
+            while server.outcome is None:
+                records = {}
+                for name, frame in said:
+                    if nodes[name] not in self.lost:
+                        go_on = {STEP: GO_ON, "title": settings.title, FRAMES: []}
+                        records.setdefault(nodes[name], go_on)[FRAMES].append(frame)
+                if records or server.deadline is None:
+                    break
+                said = server.expire(server.deadline)
+            else:
+                return
+            number += 1
+
+
+class Nodes:
+    """The nodes of a run, as far as they are known."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._names: dict[int, str] = {}
+
+    def learn(self, exchange: Exchange, run: int) -> dict[str, int]:
+        """The nodes of this exchange by their names; who is not known yet is asked. Others are lost to it."""
+        nonces = {node: urandom(KEY_BYTES) for node in exchange.nodes if node not in self._names}
+        answers = exchange.ask({node: {STEP: WHO, "nonce": nonce} for node, nonce in nonces.items()}) if nonces else {}
+        for node, record in answers.items():
+            try:
+                name, signature = taken(record, "name", str), taken(record, "signature", bytes)
+                self._check(name, signature, node, run, nonces[node])
+            except (RemoteProtocolError, ValueError, LookupError) as error:
+                exchange.lost[node] = str(error)
+            else:
+                self._names[node] = name
+        return {self._names[node]: node for node in exchange.nodes if node in self._names}
+
+    def _check(self, name: str, signature: bytes, node: int, run: int, nonce: bytes) -> None:
+        self._roster.index(name)
+        if len(signature) != SIGNATURE_BYTES:
+            raise ValueError(f"node {node} says that it is {name!r}, without a signature")
+        signed = node_signed(name=name, roster=self._roster.hash, run=run, node=node, nonce=nonce)
+        verify(self._roster.member(name).signing_public, signature, Label.SIGN_NODE, *signed)
+        for other, known in self._names.items():
+            if known == name:
+                raise ValueError(f"node {node} says that it is {name!r}, which is node {other} in this run")
+
 
 _LOG: Final = getLogger("flwr")
 _NOT_IN_IT: Final = 6

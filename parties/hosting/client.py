@@ -1,36 +1,49 @@
 """What a client does beside the protocol, on a host of its own as in a simulation: it takes its images as the task
 says, trains on them, and evaluates models that only clients can read.
+
+A client on a host of its own: its images are its own, and where it is to stay it joins one session after the other.
+
+A later version of the roster ends one session and begins another, in which it goes on by itself. A server that is not
+there yet is waited for. Whoever is there and is the wrong one, or refuses this client, ends it;
+but where it stays, it tries again, and ever less often.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from tacit.models import checkpoint
-from tacit.models.device import resolve_device
+from tacit.models.data import normalise, read
+from tacit.models.datasets.samples import Source
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
-from tacit.models.moments import Moments
-from tacit.models.training import EVALUATION_BATCH
-from tacit.models.workload import Labelled, Workload
+from tacit.models.moments import Moments, moments
+from tacit.models.training import EVALUATION_BATCH, resolve_device
+from tacit.models.workload import Labelled, Workload, load
+from tacit.parties.hosting.folder import OpenedParty, Status, at_work
+from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.statistics import StatisticsTask
-from tacit.parties.learning.task import Task, read_task
+from tacit.parties.learning.task import Task, check_classes, read_task
+from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.protections.sides import Group
+from tacit.parties.links.roster import write_roster
+from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
-from tacit.parties.session.shell import Surroundings
-from tacit.parties.session.stopwatch import Stopwatch
+from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.shell import Stopwatch, Surroundings
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -178,3 +191,142 @@ class ClientWork:
     def _keep(self, round: int, update: Update) -> None:
         self._on_update(round, update)
         self._diary.write("update", round=round, **asdict(update.local))
+
+
+CONNECT_SECONDS: Final = 10.0
+"""How often a client that waits for its server says so."""
+SHORTEST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds before a client that stays tries again; they double while sessions do not end well."""
+
+
+async def run_client(
+    party: OpenedParty[ClientFile],
+    *,
+    stay: bool,
+    show: Tell,
+    accepted_groups: str = "",
+    workload: Workload | None = None,
+) -> Ended:
+    """Take part in a session, or in one after the other, and return how the last one ended.
+
+    workload: model, data and training of this client's own; None: as its file and the server's task say.
+
+    accepted_groups: the fingerprint of a roster in which this client may be in another group than before.
+
+    ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError, RosterFileError.
+    """
+    status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=party.file.connect)
+    with at_work(party, status, show) as tell:
+        if workload is None and party.file.data.factory:
+            # Looked for before there is a session.
+            load("data.factory", party.file.data.factory)
+        own_data = workload is not None or party.file.data.factory
+        source = None if own_data else own_images(party.file)
+        with EventLog(party.folder.events(party.name), party.name) as log:
+            return await _Sessions(party, source, log, tell, stay, accepted_groups, workload).follow()
+
+
+def own_images(file: ClientFile) -> Source:
+    """Find this host's images. ValueError and OSError, naming what is wrong with them."""
+    source = read(file.data)
+    if not len(source.train.images):
+        raise ValueError(f"data.source {file.data.source!r} holds no training images")
+    return source
+
+
+class _Sessions:
+    def __init__(
+        self,
+        party: OpenedParty[ClientFile],
+        source: Source | None,
+        log: EventLog,
+        tell: Tell,
+        stay: bool,
+        accepted_groups: str,
+        workload: Workload | None,
+    ) -> None:
+        file = party.file
+        self._job = ClientJob(
+            address=file.connect,
+            keys=party.keys,
+            roster=party.roster,
+            policy=file.policy,
+            journal=party.folder.journal(party.name),
+            memory=party.folder.memory(party.name),
+            plain_model=party.folder.plain_model,
+            patience=file.patience,
+            grace=file.grace,
+            connect_seconds=min(CONNECT_SECONDS, file.patience),
+            device=file.device,
+            accepted_groups=accepted_groups,
+            workload=workload,
+            keep_roster=self._keep_roster,
+        )
+        self._roster_file = Path(file.roster)
+        self._source = source
+        self._data = file.data.factory
+        self._log = log
+        self._tell = tell
+        self._stay = stay
+
+    async def follow(self) -> Ended:
+        """One session, or one after the other."""
+        pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + self._job.patience
+        while True:
+            # A diary counts the traffic of one session.
+            diary = Diary(self._log, self._tell)
+            try:
+                held = self._job.roster
+                work = ClientWork(self._job, self._images, self._moments, diary)
+                ended = await work.run()
+                said = ""
+                if self._job.roster is not held:
+                    # The server goes on at once.
+                    pause, give_up = SHORTEST_PAUSE, time.monotonic() + self._job.patience
+                    continue
+                if work.first(ended):
+                    give_up = time.monotonic() + self._job.patience
+                    await asyncio.sleep(REJOIN_SECONDS)
+                    continue
+                if not self._stay:
+                    return ended
+                pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
+                diary.write("stays", seconds=pause)
+            except EndpointError as error:
+                if str(error) != said:
+                    said = str(error)
+                    diary.write("not-connected", reason=said)
+                waited_for = isinstance(error, UnreachableError)
+                if not self._stay and (not waited_for or time.monotonic() >= give_up):
+                    raise
+                pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    def _keep_roster(self, roster: Roster) -> None:
+        write_roster(roster, self._roster_file, replace=True)
+        self._job = replace(self._job, roster=roster)
+
+    def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
+        """Of this host's own pixels."""
+        if self._source is None:
+            raise TaskError("the server asks for statistics of pixels, and this client has none")
+        check_classes(task, self._source.class_names)
+        images = self._source.train.images
+        return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
+
+    def _images(self, task: Task) -> ClientImages:
+        """This host's own, as the task wants them."""
+        if self._source is None:
+            roster, name = self._job.roster, self._job.keys.name
+            own = self._job.workload or Workload.named(task.model, task.training, self._data)
+            return ClientImages(own.share(roster.index(name), len(roster.clients)))
+        if len(task.mean) != task.channels:
+            raise TaskError(
+                "the server's task does not say by which mean and deviation images are normalised: it is one for data "
+                "of the clients' own; name a data.factory"
+            )
+        check_classes(task, self._source.class_names)
+        data = normalise(self._source, image_size=task.model.image_size, mean=task.mean, std=task.std)
+        tests: Any = (lambda: (data.x_test, data.y_test)) if len(self._source.test.images) else None
+        return ClientImages((data.x_train, data.y_train), tests)

@@ -1,4 +1,12 @@
-"""The data owner of private inference on a host of its own: it asks about its images until all are answered.
+"""The images that a data owner asks about, as they lie on its host: how many they are, what they are called, and what
+is known of them. What the model takes, and so their pixels, are known only when the model owner has said it.
+
+What a data owner has been told of its images, on its disk: so that a pass is never asked twice, whoever dies.
+
+JSON lines, appended and synchronised one by one: first the model and its classes, then an answer for each pass. The
+file is named after the images, so that others have another one; and all answers of a file are of one model.
+
+The data owner of private inference on a host of its own: it asks about its images until all are answered.
 
 Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
 asked in another session, which has other keys and other material. A model that is not the one that has answered before
@@ -12,29 +20,197 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+import msgspec
+import numpy as np
 import torch
 from msgspec import structs
 
-from tacit.models.device import resolve_device
-from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass, AnsweredRow, Answers, AnswersError
-from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.learned import Learned, read_learned
-from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.own_images import OwnImages, own_images
-from tacit.parties.hosting.party_schema import DataOwnerFile
-from tacit.parties.hosting.state import Status
-from tacit.parties.inference.conversation import InferenceError
+from tacit.models.configuration import ImagesConfiguration
+from tacit.models.data import normalise, read
+from tacit.models.datasets.image_files import ScaledFiles, image_files
+from tacit.models.datasets.samples import Samples, Source
+from tacit.models.file_system import FILES
+from tacit.models.training import resolve_device
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
+from tacit.parties.hosting.learner_host import Learned, read_learned
+from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.inference.conversation import InferenceError, Waiting
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
 from tacit.parties.inference.model import Interface, PublicModel
-from tacit.parties.inference.owner import Waiting
-from tacit.parties.session.diary import Diary, Tell
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog, Tell, remove_incomplete_line
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
+
+
+@dataclass(frozen=True, eq=False)
+class OwnImages:
+    """Made by `own_images`."""
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    """Names of their classes, where they are known."""
+    digest: str
+    """32 hexadecimal digits, of all of them in their order."""
+    _files: tuple[Path, ...] = field(repr=False)
+    _samples: Samples | None = field(repr=False)
+
+    def samples(self, *, white: int = 255) -> Samples:
+        """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
+        if self._samples is not None:
+            return self._samples
+        return Samples(ScaledFiles(self._files, white=white), np.zeros(len(self._files), np.int64))
+
+    def prepared(self, interface: Interface, *, side: int, first: int) -> torch.Tensor:
+        """Those from the first on, as a model of this interface takes them: float32 [n, C, side, side]. ValueError for
+        one that cannot be decoded, or has other channels."""
+        samples = self.samples(white=interface.white)
+        source = Source(train=samples, test=samples, class_names=())
+        data = normalise(source, image_size=side, mean=interface.mean, std=interface.std)
+        return data.normalised(samples.images, np.arange(first, len(self.names)))
+
+
+def own_images(wanted: str) -> OwnImages:
+    """What `images` of a party file names. ValueError or OSError for what is not there, or has no image."""
+    if wanted == "digits" or wanted.endswith(".npz"):
+        source = read(ImagesConfiguration(source=wanted))
+        test, names = source.test, source.class_names
+        if not len(test.images):
+            raise ValueError(f"images = {wanted!r}: there are no test images in it (x_test and y_test)")
+        count = len(test.images)
+        everything = test.images.pixels(np.arange(count), size=1)
+        return OwnImages(
+            tuple(f"test {index}" for index in range(count)),
+            tuple(names[label] for label in test.labels),
+            _digest([str(everything.shape).encode(), everything.tobytes()]),
+            (),
+            test,
+        )
+    try:
+        files = image_files(Path(wanted))
+    except ValueError as error:
+        raise ValueError(f"images = {wanted!r}: {error}") from None
+    contents = [part for file in files for part in (file.name.encode(), sha256(file.read_bytes()).digest())]
+    return OwnImages(tuple(file.name for file in files), None, _digest(contents), files, None)
+
+
+def _digest(parts: Sequence[bytes]) -> str:
+    found = sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest()[:32]
+
+
+class AnswersError(Exception):
+    """The answers cannot be read or kept; the message names the file and what to do."""
+
+
+class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
+    """Who has answered."""
+
+    weights: str
+    """The commitment to the model, in hexadecimal digits."""
+    input: str
+    classes: tuple[str, ...]
+
+
+class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pass"):
+    """What one pass has brought; the images are the next ones."""
+
+    logits: tuple[tuple[float, ...] | None, ...]
+    """A row for each image, a number for each class; None for an image of a pass that was refused, or of which labels
+    alone were told."""
+    labels: tuple[tuple[int, ...] | None, ...] = ()
+    """Where these were: a row for each image, the numbers of the best classes; None for an image that was refused."""
+    online_seconds: float
+    offline_seconds: float
+    """That it waited for material before."""
+    sent: int
+    """Bytes of shares, of this owner."""
+    received: int
+    """Of the model owner."""
+
+
+class AnsweredRow(NamedTuple):
+    """What a data owner knows of one image: one of these, or none if it was refused."""
+
+    logits: Sequence[float] | None
+    labels: Sequence[int] | None
+
+
+_DECODER: Final = msgspec.json.Decoder(AnsweredBy | AnsweredPass)
+
+
+class Answers:
+    """The answers about so many images. AnswersError for a file that is none, or of other images."""
+
+    def __init__(self, path: Path, *, images: int) -> None:
+        self.by: AnsweredBy | None = None
+        """None before the first session."""
+        self.passes: list[AnsweredPass] = []
+        self.path = path
+        self._images = images
+        try:
+            for line in remove_incomplete_line(path).splitlines():
+                self._take(_DECODER.decode(line))
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            raise AnswersError(f"{path} cannot be read ({error}): remove it to ask about all images again") from None
+
+    @property
+    def count(self) -> int:
+        """How many images are answered, or refused; they are the first."""
+        return sum(len(each.logits) for each in self.passes)
+
+    @property
+    def rows(self) -> list[AnsweredRow]:
+        """Of the images that are answered."""
+        return [
+            AnsweredRow(*row)
+            for each in self.passes
+            for row in zip(each.logits, each.labels or (None,) * len(each.logits), strict=True)
+        ]
+
+    def write(self, entry: AnsweredBy | AnsweredPass) -> None:
+        """Keep it, and return when it is on the disk. AnswersError."""
+        try:
+            FILES.append(self.path, msgspec.json.encode(entry) + b"\n")
+            FILES.synchronise(self.path)
+            if not self.passes:
+                FILES.synchronise(self.path.parent)
+        except OSError as error:
+            raise AnswersError(
+                f"{self.path} cannot be written ({error.strerror}): make room, then start again"
+            ) from error
+        self._take(entry)
+
+    def _take(self, entry: Any) -> None:
+        if isinstance(entry, AnsweredBy):
+            if self.by is not None:
+                raise ValueError("it is of two models")
+            self.by = entry
+            return
+        self.passes.append(entry)
+        classes = 0 if self.by is None else len(self.by.classes)
+        misfit = (
+            any(row is not None and len(row) != classes for row in entry.logits)
+            or len(entry.labels) not in (0, len(entry.logits))
+            or any(row is not None and not _labels(row, classes) for row in entry.labels)
+        )
+        if self.count > self._images or misfit:
+            raise ValueError("it does not fit the images")
+
+
+def _labels(row: Sequence[int], classes: int) -> bool:
+    """Whether these are numbers of classes, at least one."""
+    return len(row) > 0 and min(row) >= 0 and max(row) < classes
+
 
 _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT, Code.LOCAL, Code.SESSION})
 """Ends of a session after which another one may do better."""

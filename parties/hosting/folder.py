@@ -1,4 +1,15 @@
-"""The folder of one party on a host: what it writes, and what it tells of itself to whoever looks.
+"""What this process may take of its machine: memory, and descriptors.
+
+The log for people: a line for every event of a party, in a file that is put aside when it is large.
+
+The same events are in the event log for programs; here their weight can be chosen. Neither has secrets, because no
+event has.
+
+Where a party is, as it says itself: status.json in its folder, written anew at every change.
+
+Whether it runs is seen from the lock of its folder, so that the file of a party that was killed deceives nobody.
+
+The folder of one party on a host: what it writes, and what it tells of itself to whoever looks.
 
 party.lock              held by the process that runs, so that there is one
 status.json             where the party is: state.py
@@ -15,17 +26,60 @@ sum.msgpack             the last sum of what was learned, as a dealer has it
 ledger.json             what data owners have used of their quota, at a model owner
 salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
+
+What a party on a host begins with: its file, its keys, the roster and its folder, each checked, and all together.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Iterator
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any, Final, Generic
+
+import msgspec
 
 from tacit.models.file_system import FILES
+from tacit.parties.hosting.party_file import Kind, LogConfiguration, PartyFile, read_party
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.links.keys import KeyFileError, PartyKeys, load
+from tacit.parties.links.roster import RosterFileError, check_own, read_roster
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.session.event_log import EventLogError, Tell
+from tacit.parties.session.journal import JournalError
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.roster import Roster
+
+
+def available_memory() -> int | None:
+    """Bytes that this process may still take, by Linux and by the limit of its control group; None if unknown."""
+    found = []
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024 * int(line.split()[1]))
+        group = Path("/sys/fs/cgroup")
+        limit, used = (group.joinpath(name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
+        if limit.strip() != "max":
+            found.append(int(limit) - int(used))
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)
+
+
+def open_many_files() -> None:
+    """Let this process have as many descriptors as the system allows, which is far more than a shell gives."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
 
 _RUN = re.compile(r"(?P<number>[0-9]{4,})-.*")
 
@@ -112,3 +166,246 @@ class PartyFolder:
     def _runs(self) -> dict[int, Path]:
         found = ((_RUN.fullmatch(path.name), path) for path in (self.path / "runs").glob("*"))
         return {int(match["number"]): path for match, path in found if match is not None}
+
+
+ERRORS = frozenset(
+    {"cannot-train", "refused", "not-connected", "not-sent", "not-finished", "link-lost", "roster-refused"}
+    | {"stranger", "left"}
+)
+"""Events that a party's owner may want to know of when something is wrong."""
+_PASSING = frozenset({"alive", "traffic", "work"})
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """An event, as it was last told."""
+
+    time: float
+    """Seconds since 1970."""
+    event: str
+    detail: str = ""
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """What a party tells of itself."""
+
+    name: str
+    role: str
+    process: int
+    """Its number, while the party runs."""
+    since: float
+    """When it started, in seconds since 1970."""
+    session: str = ""
+    """The first 16 hexadecimal digits of its name; empty before the first."""
+    experiment: str = ""
+    address: str = ""
+    """Where a server listens, or what a client connects to."""
+    round: int = 0
+    """The last one; of a data owner that asks: images that are answered."""
+    rounds: int = 0
+    """Those of the whole experiment, or all images; 0 where the party is not told."""
+    learning: bool = False
+    """Whether it takes part in the adaptation of a model, so that rounds are counted."""
+    serves: tuple[str, ...] = ()
+    """Of a dealer or a model owner: the data owners whose sessions are going on."""
+    phase: str = "starting"
+    phase_since: float = 0.0
+    waiting_for: tuple[str, ...] = ()
+    last_event: Happened | None = None
+    last_error: Happened | None = None
+
+
+class StatusError(Exception):
+    """The status of a party cannot be read; the message says why."""
+
+
+class StatusFile:
+    """Keeps status.json up to date. What cannot be written is left: nobody depends on it."""
+
+    def __init__(self, path: Path, status: Status) -> None:
+        self._path = path
+        self._turn = threading.Lock()
+        self._there: set[str] = set()
+        """At a server its clients, at a client its server: whose link is not to be lost."""
+        self._changing = False
+        """Whether the session ends for a later version of the roster."""
+        self.status = status
+        self.write()
+
+    def take(self, event: str, fields: dict[str, Any]) -> None:
+        """One event of the party, from whichever of its threads."""
+        if event not in _PASSING:
+            with self._turn:
+                self._take(event, fields)
+
+    def _take(self, event: str, fields: dict[str, Any]) -> None:
+        status, now = self.status, time.time()
+        if event == "phase":
+            status.phase, status.phase_since = fields["next"], now
+        elif event in ("waiting", "ended"):
+            status.waiting_for = tuple(fields.get("on", ()))
+        elif event in ("listening", "accepted"):
+            status.session = str(fields.get("session", ""))[:16]
+            status.address = str(fields.get("address", status.address))
+            if event == "listening" and status.phase == "starting":
+                status.phase, status.phase_since = event, now
+        if event in ("round", "round-done", "round-over", "update", "batch"):
+            # Sums of what was learned have one round more, which tells the last sum.
+            status.round = min(int(fields["round"]), status.rounds or int(fields["round"]))
+        elif event == "answered":
+            status.round = int(fields["images"])
+        self._follow_sessions(event, fields)
+        if event != "waiting":
+            happened = Happened(now, event, _detail(fields))
+            status.last_event = happened
+            if self._is_error(event, fields):
+                status.last_error = happened
+        self.write()
+
+    def _is_error(self, event: str, fields: dict[str, Any]) -> bool:
+        """Whether something is wrong; not that somebody is gone who has left, or had only a look, or whose session was
+        over, nor that a session ended for another one with a later version of the roster."""
+        changing, there = self._changing, fields.get("peer") in self._there
+        self._changing = event == "roster" or (changing and event != "ended")
+        if event == "joined" or (event == "link-up" and self.status.role == "client"):
+            self._there.add(str(fields.get("member") or fields.get("peer")))
+        elif event == "left":
+            self._there.discard(fields["member"])
+        elif event == "ended":
+            self._there.clear()
+        if event == "link-lost":
+            return there
+        if event == "ended" and fields["code"] == Code.ROSTER.name and changing:
+            return False
+        return event in ERRORS or fields.get("code") is not None
+
+    def _follow_sessions(self, event: str, fields: dict[str, Any]) -> None:
+        """Private inference: with whom there is one, and since when it has been asking."""
+        if event not in ("session", "agreed", "not-connected", "session-over"):
+            return
+        status, now = self.status, time.time()
+        data_owner = str(fields.get("peer") or (fields.get("owners") or ("",))[-1])
+        if event == "session" and status.role != "data-owner":
+            status.serves = tuple(sorted({*status.serves, data_owner}))
+        elif event == "session-over":
+            status.serves = tuple(name for name in status.serves if name != data_owner)
+        if event in ("agreed", "not-connected", "session-over") and status.role == "data-owner":
+            status.phase, status.phase_since = "asking" if event == "agreed" else "waiting", now
+
+    def write(self) -> None:
+        """As it is now."""
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            temporary.write_bytes(msgspec.json.encode(self.status) + b"\n")
+            os.replace(temporary, self._path)
+        except OSError:
+            return
+
+
+def read_status(folder: PartyFolder) -> tuple[Status, bool]:
+    """What the party said last, and whether it is running. StatusError if it never ran, or cannot be read."""
+    try:
+        return msgspec.json.decode(folder.status.read_bytes(), type=Status), folder.is_held()
+    except FileNotFoundError:
+        raise StatusError(f"{folder.path}: this party has never been started") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StatusError(f"{folder.status}: cannot be read: {error}") from None
+
+
+def _detail(fields: dict[str, Any]) -> str:
+    """What an event says in words, with whom it is about."""
+    who = next((str(fields[name]) for name in ("member", "peer", "to") if name in fields), "")
+    what = next((str(fields[name]) for name in ("detail", "reason", "status") if fields.get(name)), "")
+    return ": ".join(filter(None, [who, what]))
+
+
+_MEGABYTE = 1_000_000
+_DETAILS = frozenset({"phase", "traffic", "work", "update", "alive", "waiting", "joined", "answered", "pass", "batch"})
+
+
+def weight(event: str, fields: dict[str, Any]) -> int:
+    """How much an event weighs, as a level of `logging`."""
+    if event in ERRORS or fields.get("code") is not None:
+        return logging.WARNING
+    return logging.DEBUG if event in _DETAILS else logging.INFO
+
+
+def line(event: str, fields: dict[str, Any]) -> str:
+    """An event as one line: its name, and what it says."""
+    said = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items() if value not in (None, "", [], ()))
+    return f"{event}: {said}" if said else event
+
+
+@contextmanager
+def logging_to(path: Path, chosen: LogConfiguration) -> Iterator[logging.Logger]:
+    """A logger that writes into this file. OSError if it cannot be written."""
+    handler = RotatingFileHandler(
+        path, maxBytes=chosen.megabytes * _MEGABYTE, backupCount=chosen.files, encoding="utf-8"
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.Logger(f"tacit.{path.stem}", chosen.level.upper())
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        handler.close()
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return " ".join(text.split())
+
+
+WRONG_INPUT: Final = (KeyFileError, RosterFileError, RunDirectoryError, ValueError)
+"""What says that a party cannot start with what it is given."""
+MENDABLE: Final = (*WRONG_INPUT, EndpointError, EventLogError, JournalError, OSError)
+"""What a party's owner can mend; the message says how. Everything else is a bug."""
+
+
+@dataclass(frozen=True)
+class OpenedParty(Generic[Kind]):
+    """A party that may start."""
+
+    file: Kind
+    keys: PartyKeys
+    roster: Roster
+    folder: PartyFolder
+
+    @property
+    def name(self) -> str:
+        """Of the party, as its key file says."""
+        return self.keys.name
+
+
+def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
+    """Read and check the files of a party of this role. Raises WRONG_INPUT."""
+    file = read_party(kind, path)
+    keys, roster = load(Path(file.key)), read_roster(Path(file.roster))
+    check_own(roster, keys, file.enrolled, where=file.roster)
+    return OpenedParty(file, keys, roster, PartyFolder(Path(file.directory)))
+
+
+@contextmanager
+def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """Around everything that a party does: it is the only process of its folder, and every event goes into status and
+    log, and to `show`. RunDirectoryError, OSError."""
+    file: PartyFile = party.file
+    party.folder.make()
+    with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
+        state = StatusFile(party.folder.status, status)
+
+        def tell(event: str, fields: dict[str, Any]) -> None:
+            state.take(event, fields)
+            log.log(weight(event, fields), "%s", line(event, fields))
+            show(event, fields)
+
+        try:
+            yield tell
+        except BaseException as error:
+            if isinstance(error, Exception):
+                # What the owner can mend is a line, and a bug is a traceback.
+                log.error("failed: %s", error, exc_info=None if isinstance(error, MENDABLE) else error)
+            else:
+                log.info("stopped by its owner")
+            raise

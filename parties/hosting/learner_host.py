@@ -1,4 +1,7 @@
-"""The data owner of double-blind adaptation on a host of its own: it learns with others beside a model that it does not
+"""What a data owner has learned beside a model that it does not get, on its disk: what it goes by, and the last common
+adapters. It learns on from there, and asks the model about images with them.
+
+The data owner of double-blind adaptation on a host of its own: it learns with others beside a model that it does not
 get, from its own images, until the rounds are over.
 
 First it asks the model owner for its terms, compares them with its own file, and keeps what is public of the learning:
@@ -15,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,37 +28,119 @@ import torch
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
-from tacit.models.device import resolve_device
-from tacit.models.file_system import replace_file
+from tacit.models.file_system import FILES, replace_file
 from tacit.models.interruption import Proceed
-from tacit.parties.adaptation import adapters_file
+from tacit.models.training import resolve_device
+from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
+from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import read_rounds_task, roster_of_sums
-from tacit.parties.hosting.adaptation_sections import LearningSection
-from tacit.parties.hosting.learned import KeptLearning, kept_adapters, read_kept
-from tacit.parties.hosting.opening import OpenedParty, at_work
-from tacit.parties.hosting.party_schema import DataOwnerFile
-from tacit.parties.hosting.state import Status
-from tacit.parties.inference.conversation import FOR_OWNER
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
+from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
+from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, Waiting
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
-from tacit.parties.inference.owner import CONNECT_SECONDS, Waiting
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.client import ClientSettings
-from tacit.parties.session.diary import Diary, Tell
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog, Tell
 from tacit.parties.session.event_log import read as read_events
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.session.rounds import Train
 from tacit.protocol.sum.configuration import Policy
+
+
+class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a data owner goes by."""
+
+    terms: bytes
+    """The digest of the model owner's terms."""
+    weights: bytes
+    """The commitment to the model."""
+    learning: PublicLearning
+
+
+def read_kept(path: Path) -> KeptLearning | None:
+    """What a data owner goes by, if that is known. ValueError for a file that does not say it."""
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=KeptLearning)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(
+            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
+        ) from None
+
+
+def kept_adapters(path: Path, learning: PublicLearning) -> tuple[AdapterParameters, int] | None:
+    """The last common ones, and their round, if there are any. ValueError for a file that holds others."""
+    try:
+        return standing.load(path, learning.initial())
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, repr=False)
+class Learned:
+    """Made by `read_learned`."""
+
+    kept: KeptLearning
+    parameters: AdapterParameters
+    round: int
+    """After which they are the common ones."""
+    _path: Path
+
+    @property
+    def weights(self) -> str:
+        """The commitment to the model beside which it was learned, in hexadecimal digits."""
+        return self.kept.weights.hex()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names, in the order of the head."""
+        return self.kept.learning.names
+
+    def session(self) -> PredictionSession:
+        """In which the model owner's model is asked with them."""
+        return PredictionSession(self.parameters)
+
+    def named(self, images: str) -> str:
+        """A name for images that are asked about with them, of one for the images: 32 hexadecimal digits."""
+        return sha256(images.encode() + FILES.read(self._path)).hexdigest()[:32]
+
+    def check(self, terms: Terms) -> None:
+        """ValueError if these are of another learning."""
+        offered = learning_of(adaptation_terms(terms))
+        if offered.names != self.classes:
+            raise ValueError(
+                f"the model owner has the classes {', '.join(offered.names)}, and here are {', '.join(self.classes)}; "
+                f"{self.misfit}"
+            )
+        if offered != self.kept.learning:
+            raise ValueError(f"the model owner goes by another learning; {self.misfit}")
+
+    @property
+    def misfit(self) -> str:
+        """What is wrong where the model owner offers something else, and the remedy."""
+        return f"{self._path} is of another learning: name the `directory` in which this one was learned"
+
+
+def read_learned(folder: PartyFolder) -> Learned:
+    """What there is in the folder of a data owner. ValueError for nothing, and for what does not belong together."""
+    kept = read_kept(folder.learning)
+    found = None if kept is None else kept_adapters(folder.adapters, kept.learning)
+    if kept is None or found is None:
+        missing = folder.learning if kept is None else folder.adapters
+        raise ValueError(f"{missing} is missing: nothing was learned here; name the `directory` of who has learned")
+    return Learned(kept, *found, folder.adapters)
+
 
 _PAUSE: Final = 1.0
 """Seconds before another attempt to take part in the dealer's sums."""
@@ -221,7 +307,7 @@ class _Learning:
         images, labels = await asyncio.to_thread(prepared, self.source, learning)
 
         def keep(told: RoundLearned) -> None:
-            adapters_file.save(folder.adapters, told.parameters, round=told.round)
+            standing.save(folder.adapters, told.parameters, round=told.round)
 
         settings = LearnerSettings(
             owner=self._owner(kept.weights),

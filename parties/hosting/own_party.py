@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from tacit.models.workload import Workload
-from tacit.parties.hosting.opening import MENDABLE, OpenedParty, open_party
-from tacit.parties.hosting.party_schema import ClientFile, ServerFile
+from tacit.parties.hosting.folder import MENDABLE, OpenedParty, open_party
+from tacit.parties.hosting.party_file import ClientFile, ServerFile
 from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of
-from tacit.parties.session.diary import Tell
+from tacit.parties.session.event_log import Tell
 
 
 class Server:
@@ -51,7 +51,7 @@ class Server:
 
         FederationError if not all are completed, or the server cannot listen; ValueError, OSError.
         """
-        from tacit.parties.hosting.server_host import run_server
+        from tacit.parties.hosting.server import run_server
 
         reasons: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -91,7 +91,7 @@ class Client:
     def run(self, show: Tell = lambda event, fields: None, *, stay: bool = False) -> str:
         """Take part in a session, and return how it ended; stay: in one after the other. show: called with events and
         their fields. FederationError if it failed, or the server was not reached or lost; ValueError, OSError."""
-        from tacit.parties.hosting.client_host import run_client
+        from tacit.parties.hosting.client import run_client
 
         with _told():
             ended = asyncio.run(run_client(self._party, stay=stay, show=show, workload=self._workload))

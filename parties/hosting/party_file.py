@@ -1,4 +1,16 @@
-"""PARTY.toml: everything that a party on a host of its own is told, but the experiment; read, and explained.
+"""What a party on a host of its own is told: the schema of PARTY.toml, one structure for every role.
+
+What stands in it is this host's own business: keys, addresses, folders, images, and what its owner accepts. What all
+parties must agree on is in the roster, and in the experiment that the server proposes. No seed is among the keys: on
+hosts all randomness is the operating system's.
+
+The section [adaptation] of PARTY.toml, one for each of the three roles: what a party is told where data owners
+learn beside a model that they do not get.
+
+Without the section a dealer, a model owner and a data owner hold private inference. Rounds and batches stand in the
+files of all who need them, since nobody takes them from others: a difference is refused, by name.
+
+PARTY.toml: everything that a party on a host of its own is told, but the experiment; read, and explained.
 
 One schema (party_schema.py), tagged by `role`. Paths are taken from the file's own folder.
 """
@@ -8,22 +20,479 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
-from tacit.models.configuration import DIRECTORY_SOURCES
-from tacit.models.workload import FactoryError, check_installed
-from tacit.parties.hosting.party_schema import (
-    ClientFile,
-    DataOwnerFile,
-    DealerFile,
-    ModelOwnerFile,
-    PartyFile,
-    ServerFile,
+from tacit.models.adapters.configuration import (
+    AdapterConfiguration,
+    Batches,
+    Colluders,
+    ParallelConfiguration,
+    SmallestCohort,
+    TeachingConfiguration,
+    Weights,
 )
-from tacit.parties.runs.explain import literal, read_section, refusal
+from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
+from tacit.models.workload import FactoryError, check_installed
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.links.endpoint import host_of
+from tacit.parties.runs.experiment import Aggregation, Deadlines, literal, read_section, refusal
+from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
 from tacit.parties.runs.reference import commented_toml, tables
+from tacit.protocol.adaptation.messages import Purpose
+from tacit.protocol.core.roster import Role
+from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
+from tacit.protocol.inference.messages import MOST_IMAGES, Images, Input
+from tacit.protocol.inference.schedule import LOGITS, MOST_LABELS, Results
+
+Rounds = Annotated[int, Meta(description="Rounds of learning; the same for all parties.", ge=1, le=99_999)]
+
+
+class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[adaptation] of a dealer, who serves the sums of the data owners' shares too. ValueError if keys contradict."""
+
+    sums: Annotated[
+        str,
+        Meta(
+            description="Address to listen at for the sums, tcp://HOST:PORT, beside `bind`: an address of this host, "
+            "0.0.0.0 for all of them, or [::] for all of IPv6 as well."
+        ),
+    ] = "tcp://0.0.0.0:7010"
+    words: Annotated[
+        int,
+        Meta(
+            description="Words of a share of what is learned: the number that `tacit model-owner` shows, which follows "
+            "from its model, and is no secret.",
+            ge=0,
+            le=1 << 28,
+        ),
+    ] = 0
+    rounds: Rounds = 10
+    smallest_cohort: SmallestCohort = 3
+    colluders: Colluders = 0
+    aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
+    deadlines: Annotated[Deadlines, Meta(description="How long the dealer waits for data owners, in seconds.")] = (
+        Deadlines()
+    )
+
+    def __post_init__(self) -> None:
+        check_addresses(**{"adaptation.sums": self.sums})
+        if not self.words:
+            raise ValueError(
+                "adaptation.words is missing: the number of words of a share, which `tacit model-owner` shows"
+            )
+        if self.aggregation.mode == "none":
+            raise ValueError(
+                'adaptation.aggregation.mode = "none": the shares of single data owners would be seen; take "active" '
+                'or "semi-honest"'
+            )
+
+
+class TeachingSection(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[adaptation] of a model owner. ValueError if keys contradict."""
+
+    purpose: Annotated[
+        Purpose, Meta(description='What data owners come for: "learning", or "prediction" with what was learned.')
+    ] = "learning"
+    classes: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
+        Meta(
+            description="Names of the classes that data owners learn, in the order that numbers them; they are told.",
+            max_length=4096,
+        ),
+    ] = ()
+    rounds: Rounds = 10
+    owners: Annotated[
+        int, Meta(description="Data owners that learn at most; 0: all of the roster.", ge=0, le=10_000)
+    ] = 0
+    least_count: Annotated[
+        int,
+        Meta(
+            description='With weights = "counts": the fewest images that a data owner has, one of which counts 16; who '
+            "has twice as many, or more, counts 32.",
+            ge=0,
+            le=2**31,
+        ),
+    ] = 0
+    adapter: Annotated[AdapterConfiguration, Meta(description="What is learned beside the model.")] = (
+        ParallelConfiguration()
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.weights == "counts") != (self.least_count > 0):
+            raise ValueError(
+                f'adaptation.least_count = {self.least_count}: with weights = "counts" the fewest images of a data '
+                "owner, and without it 0"
+            )
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) < 2:
+            raise ValueError(
+                f"adaptation.classes = {literal(list(self.classes))}: two classes at least are learned, each once"
+            )
+        if (images := self.batch * self.batches * self.rounds) > MOST_IMAGES:
+            raise ValueError(
+                f"adaptation.rounds = {self.rounds}: with {self.batches} batches of {self.batch} a data owner goes "
+                f"through {images} images, and a session has {MOST_IMAGES} at most; take fewer"
+            )
+        if 0 < self.most_rounds < self.rounds:
+            raise ValueError(
+                f"adaptation.most_rounds = {self.most_rounds}: {self.rounds} rounds could not be opened; lower "
+                "adaptation.rounds"
+            )
+
+
+class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[adaptation] of a data owner. ValueError if keys contradict."""
+
+    purpose: Annotated[
+        Purpose,
+        Meta(
+            description='"learning", or "prediction": it asks about `images`, with what was learned in `directory`; no '
+            "other key of this section is needed then."
+        ),
+    ] = "learning"
+    sums: Annotated[str, Meta(description="Address at which the dealer serves the sums, tcp://HOST:PORT.")] = ""
+    weights: Annotated[
+        Weights,
+        Meta(
+            description='How much it counts in the mean: "equal", or "counts", by how many images it has, which it '
+            "states then to the model owner; the same as the model owner has."
+        ),
+    ] = "equal"
+    batches: Batches = 1
+    rounds: Rounds = 10
+    smallest_cohort: SmallestCohort = 3
+    colluders: Colluders = 0
+    grace: Annotated[DeadlineSeconds, Meta(description="Seconds for a lost link to the sums to come back.")] = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.sums and self.purpose == "learning":
+            raise ValueError("adaptation.sums is missing: the address at which the dealer serves the sums")
+        if self.sums:
+            check_addresses(**{"adaptation.sums": self.sums})
+
+
+def check_addresses(**addresses: Any) -> None:
+    """ValueError, which names the key."""
+    for key, address in addresses.items():
+        try:
+            host_of(address)
+        except ValueError as error:
+            raise ValueError(f"{key} = {literal(address)}: {error}") from None
+
+
+Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
+Device = Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")]
+AnswerSeconds = Annotated[
+    Seconds,
+    Meta(
+        description="Seconds within which a peer that is there has to do what is due: a dealer waits as long for "
+        "either owner, owners twice as long for the dealer and three times for each other. The same for all three."
+    ),
+]
+PatienceSeconds = Annotated[
+    Seconds, Meta(description="Seconds to wait for parties that are not there, or have gone, before it gives up.")
+]
+
+
+class LogConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[log]: what is written into DIRECTORY/logs/NAME.log for people."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least weight of what is written.")
+    ] = "info"
+    megabytes: Annotated[
+        int, Meta(description="Size at which a file is put aside and another one begun.", ge=1, le=10_000)
+    ] = 10
+    files: Annotated[int, Meta(description="Files that were put aside and are kept.", ge=0, le=1000)] = 5
+
+
+class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
+    """What every party is told."""
+
+    example: ClassVar[dict[str, Any]] = {}
+    """Values of the keys that have no default, for `tacit config`."""
+    enrolled: ClassVar[Role] = "server"
+    """The role of the party in the roster."""
+
+    key: Annotated[str, Meta(description="The party's own key file, NAME.key.", min_length=1)]
+    roster: Annotated[str, Meta(description="The roster, the same for all parties.", min_length=1)] = "roster.toml"
+    directory: Annotated[
+        str, Meta(description="Folder for everything that the party writes; of one party alone.", min_length=1)
+    ] = "state"
+    log: Annotated[LogConfiguration, Meta(description="The log for people.")] = LogConfiguration()
+
+    @property
+    def role(self) -> str:
+        """Its name."""
+        return str(type(self).__struct_config__.tag)
+
+
+class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all are told whom others connect to."""
+
+    bind: Annotated[
+        str,
+        Meta(
+            description="Address to listen at, tcp://HOST:PORT: an address of this host, 0.0.0.0 for all of them, "
+            "or [::] for all of IPv6 as well."
+        ),
+    ]
+    tell: Annotated[
+        tuple[str, ...],
+        Meta(description="Addresses under which the others reach it, to be shown to its owner, who tells them."),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        check_addresses(bind=self.bind)
+        for address in self.tell:
+            check_addresses(tell=address)
+
+
+class ServerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="server"):
+    """role = "server"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "server.key", "bind": "tcp://0.0.0.0:7007"}
+
+    device: Device = "cpu"
+    data: Annotated[
+        ImagesConfiguration | None,
+        Meta(
+            description="Test images of the server. Without this section accuracy is that of the clients on their own "
+            "images, by the secure sum."
+        ),
+    ] = None
+
+
+class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="client"):
+    """role = "client"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "client-1.key", "connect": "tcp://server.example:7007"}
+    enrolled: ClassVar[Role] = "client"
+
+    device: Device = "cpu"
+    connect: Annotated[
+        str,
+        Meta(
+            description="Address of the server, tcp://HOST:PORT: a name, an IPv4 address, or an IPv6 address in "
+            "brackets."
+        ),
+    ]
+    patience: Annotated[
+        Seconds,
+        Meta(description="Seconds to wait for a word of the server outside of a round, while others may train."),
+    ] = 3600.0
+    grace: Annotated[Seconds, Meta(description="Seconds for a lost link to come back.")] = 10.0
+    data: Annotated[ImagesConfiguration, Meta(description="The client's own images; they stay here.")] = (
+        ImagesConfiguration()
+    )
+    policy: Annotated[ClientPolicy, Meta(description="What this client accepts from the server.")] = msgspec.field(
+        default_factory=ClientPolicy
+    )
+
+    def __post_init__(self) -> None:
+        check_addresses(connect=self.connect)
+
+
+class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="dealer"):
+    """role = "dealer"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "dealer.key", "bind": "tcp://0.0.0.0:7008"}
+    enrolled: ClassVar[Role] = "dealer"
+
+    answer: AnswerSeconds = 60.0
+    adaptation: Annotated[
+        SummingSection | None,
+        Meta(description="Where data owners learn beside the model: sums of what they have learned."),
+    ] = None
+
+
+class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[policy] of a model owner."""
+
+    known: Annotated[bool, Meta(description=f'Whether input = "known" is allowed: {KNOWN_GIVES_AWAY}.')] = False
+    logits_bits: Annotated[
+        int,
+        Meta(
+            description="Fractional bits of the logits that data owners are told: fewer tell less of the model.",
+            ge=1,
+            le=16,
+        ),
+    ] = LOGITS.bits
+    labels: Annotated[
+        int,
+        Meta(
+            description="0: data owners are told logits; more: so many labels of an image alone, the best first, and "
+            "no confidence.",
+            ge=0,
+            le=MOST_LABELS,
+        ),
+    ] = 0
+    images_a_day: Annotated[
+        int, Meta(description="Images that each data owner may ask about in a day (UTC), refused ones too.", ge=1)
+    ] = 10_000
+    refused_a_day: Annotated[
+        int,
+        Meta(
+            description="Images of each data owner that may be refused in a day because they are out of range, or "
+            "whose pass is broken off: chosen images search the bounds of the model.",
+            ge=1,
+        ),
+    ] = 500
+
+
+class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="model-owner"):
+    """role = "model-owner"."""
+
+    example: ClassVar[dict[str, Any]] = {
+        "key": "model-owner.key",
+        "bind": "tcp://0.0.0.0:7009",
+        "dealer": "tcp://dealer.example:7008",
+        "model": "student",
+    }
+
+    device: Device = "cpu"
+    dealer: Annotated[str, Meta(description="Address of the dealer, tcp://HOST:PORT.")]
+    model: Annotated[
+        str,
+        Meta(
+            description="The folder that `tacit distill` or `tacit simulate` has written. The images that the model "
+            "has learned from are needed too, where they were, for the bounds of the numbers.",
+            min_length=1,
+        ),
+    ]
+    input: Annotated[
+        Input,
+        Meta(
+            description='"shared": nobody is told what goes into blocks; "known": data owners are, which takes '
+            f"`policy.known`: {KNOWN_GIVES_AWAY}."
+        ),
+    ] = "shared"
+    most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
+    most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
+    patience: PatienceSeconds = 3600.0
+    answer: AnswerSeconds = 60.0
+
+    policy: Annotated[OfferSection, Meta(description="What this model owner lets data owners have.")] = OfferSection()
+    adaptation: Annotated[
+        TeachingSection | None,
+        Meta(description="Data owners do not ask the model, but learn beside it, and it is not told what."),
+    ] = None
+
+    @property
+    def results(self) -> Results:
+        """What data owners are told of each image."""
+        labels = self.policy.labels
+        return Results(labels=labels, bits=0 if labels else self.policy.logits_bits)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_addresses(dealer=self.dealer)
+        if self.input == "known" and not self.policy.known:
+            raise ValueError(
+                f'input = "known": {KNOWN_GIVES_AWAY}; set input = "shared", or policy.known = true to give it away'
+            )
+        if self.adaptation is not None and self.input == "known":
+            raise ValueError('input = "known": data owners learn on shares alone; leave it out')
+        key, batch = "most_batch", self.most_batch
+        if self.adaptation is not None:
+            key, batch = "adaptation.batch", self.adaptation.batch
+        for name in ("images_a_day", "refused_a_day"):
+            if (limit := getattr(self.policy, name)) < batch:
+                raise ValueError(
+                    f"policy.{name} = {limit}: no pass of {key} = {batch} images could begin; set {key} to at most as "
+                    "many"
+                )
+
+
+class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[policy] of a data owner."""
+
+    inputs: Annotated[
+        tuple[Input, ...],
+        Meta(
+            description='Accepted input; with "known" a model owner tells what goes into every block: '
+            f"{KNOWN_GIVES_AWAY}.",
+            min_length=1,
+        ),
+    ] = ("shared",)
+    logits_bits: Annotated[
+        int,
+        Meta(description="Fractional bits that the logits must have at least; 0: labels alone will do.", ge=0, le=16),
+    ] = 0
+    labels: Annotated[
+        int,
+        Meta(
+            description="How many labels of an image it must be told at least; logits tell all of them.",
+            ge=0,
+            le=MOST_LABELS,
+        ),
+    ] = 0
+    weights: Annotated[
+        str,
+        Meta(
+            description="The commitment to the only model that is wanted, 64 hexadecimal digits, as `tacit "
+            'model-owner` says it; "": any.',
+            pattern="^([0-9a-f]{64})?$",
+        ),
+    ] = ""
+
+
+class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="data-owner"):
+    """role = "data-owner"."""
+
+    example: ClassVar[dict[str, Any]] = {
+        "key": "data-owner.key",
+        "model_owner": "tcp://model-owner.example:7009",
+        "dealer": "tcp://dealer.example:7008",
+        "images": "images",
+    }
+    enrolled: ClassVar[Role] = "client"
+
+    device: Device = "cpu"
+    model_owner: Annotated[str, Meta(description="Address of the model owner, tcp://HOST:PORT.")]
+    dealer: Annotated[str, Meta(description="Address of the dealer, tcp://HOST:PORT.")]
+    images: Annotated[
+        str,
+        Meta(
+            description="What to ask about: an image file, a folder of them, an .npz file with x_test and y_test, or "
+            '"digits" for the test digits of scikit-learn. Nobody else sees them. Not needed to learn.'
+        ),
+    ] = ""
+    batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16
+    patience: PatienceSeconds = 3600.0
+    answer: AnswerSeconds = 60.0
+    policy: Annotated[InferenceSection, Meta(description="What this data owner accepts from the model owner.")] = (
+        InferenceSection()
+    )
+    adaptation: Annotated[
+        LearningSection | None,
+        Meta(
+            description="It does not ask the model, but learns beside it, with other data owners, from [data]; or asks "
+            "with what was learned."
+        ),
+    ] = None
+    data: Annotated[
+        ImagesConfiguration | None,
+        Meta(description="Labelled images to learn from, of which only the training images; they stay here."),
+    ] = None
+
+    @property
+    def learns(self) -> LearningSection | None:
+        """By what it learns; None where it asks about images."""
+        return None if self.adaptation is None or self.adaptation.purpose == "prediction" else self.adaptation
+
+    def __post_init__(self) -> None:
+        check_addresses(model_owner=self.model_owner, dealer=self.dealer)
+        if self.learns is None and not self.images:
+            raise ValueError("images is missing: what to ask about; or what to learn, in [adaptation] and [data]")
+        if (self.adaptation is None and self.data is not None) or (self.learns is not None and self.data is None):
+            lacking = "data" if self.data is None else "adaptation"
+            raise ValueError(f"[{lacking}] is missing: who learns has both, [adaptation] and [data]")
+        if self.data is not None and self.data.factory:
+            raise ValueError("data.factory: only a client of a federation calls it; leave it out")
 
 
 class PartyFileError(ValueError):

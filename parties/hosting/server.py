@@ -1,24 +1,42 @@
-"""What a server does beside the protocol, on a host of its own as in a simulation: the model of an experiment, which it
+"""The roster file of a server that runs: a later version of it is taken up between two rounds.
+
+The file is looked at, not its owner listened to: `tacit roster` puts a new one in the place of the old one, whole. One
+that cannot be taken up is told once, and the session goes on with the roster that it has.
+
+What a server does beside the protocol, on a host of its own as in a simulation: the model of an experiment, which it
 evaluates and saves after every round, and the run directory that tells of it.
+
+A server on a host of its own: it runs an experiment with the clients of the roster, in a run directory.
+
+The same command again goes on after the last finished round, and does nothing where all are done; only then comes the
+next experiment. What a simulation knows because it has all images, the experiment says here: mean and deviation of the
+pixels, and the classes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import torch
 
 from tacit.models import checkpoint
 from tacit.models.configuration import DataConfiguration
-from tacit.models.data import Dataset
-from tacit.models.device import resolve_device
+from tacit.models.data import Dataset, normalise, read
 from tacit.models.layout import Layout
 from tacit.models.stimuli import Stimuli
-from tacit.models.training import EVALUATION_BATCH, evaluate
+from tacit.models.training import EVALUATION_BATCH, evaluate, resolve_device
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work, open_many_files
+from tacit.parties.hosting.party_file import ServerFile
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.statistics import (
     Statistics,
@@ -28,24 +46,66 @@ from tacit.parties.learning.statistics import (
 )
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.roster import RosterFileError, read_roster
 from tacit.parties.runs.classes import TestClasses, described
-from tacit.parties.runs.directory import Progress, RunDirectory, writing
-from tacit.parties.runs.evaluations import FIGURES
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.provenance import Seed, provenance
-from tacit.parties.runs.sections import LONGEST_SECONDS
-from tacit.parties.session.diary import Diary, Tell
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.runs.directory import (
+    Progress,
+    RunDirectory,
+    RunDirectoryError,
+    Seed,
+    command_line,
+    provenance,
+    writing,
+)
+from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, load
+from tacit.parties.runs.outputs import keep_summary
+from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.runs.summary import FIGURES, summarise
+from tacit.parties.session.event_log import Diary, EventLog, Tell
 from tacit.parties.session.server import ServerParty, ServerSettings, StatisticsServerParty
-from tacit.parties.session.shell import Surroundings
-from tacit.parties.session.stopwatch import Stopwatch
-from tacit.protocol.core.errors import Code
+from tacit.parties.session.shell import Stopwatch, Surroundings
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.roster import Roster, check_later
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
+
+
+class RosterWatch:
+    """Whose roster file may change while it runs. fits: raises ValueError for a roster that its work cannot do with."""
+
+    def __init__(self, path: Path, own: str, fits: Callable[[Roster], None], tell: Tell) -> None:
+        self._path = path
+        self._own = own
+        self._fits = fits
+        self._tell = tell
+        self._seen: tuple[int, int, int] | None = None
+        """What the file looked like when it was read."""
+
+    def newer(self, held: Roster) -> Roster | None:
+        """The later version of this roster that the file has, if it has one that was not looked at before."""
+        try:
+            now = os.stat(self._path)
+        except OSError:
+            # It may be on its way.
+            return None
+        seen = now.st_ino, now.st_mtime_ns, now.st_size
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        try:
+            found = read_roster(self._path)
+            if found.hash == held.hash:
+                return None
+            check_later(held, found, self._own)
+            self._fits(found)
+        except (RosterFileError, RemoteProtocolError, ValueError) as error:
+            detail = error.detail if isinstance(error, RemoteProtocolError) else str(error)
+            self._tell("roster-refused", {"reason": detail})
+            return None
+        return found
 
 
 @dataclass(frozen=True)
@@ -293,3 +353,189 @@ def describe(configuration: Configuration) -> dict[str, Any]:
         "neighbours": parameters.neighbours,
         "configuration_hash": configuration.hash().hex(),
     }
+
+
+@dataclass(frozen=True)
+class HostedRun:
+    """What a server is to run now."""
+
+    experiment: Experiment
+    run: RunDirectory
+    completed: int
+    """Rounds that are done already."""
+    weights_seed: int
+
+
+def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
+    """The run of `begun_run`, or a new one. RunDirectoryError as there, or if there is nothing to run; OSError.
+
+    The folder must be held. Nobody chooses the seed of the weights: a new run draws its own.
+    """
+    if (begun := begun_run(folder, experiment)) is not None:
+        return begun
+    if experiment is None:
+        raise RunDirectoryError(f"{folder.path} has no run to go on with: name an experiment file")
+    new = folder.new_run(experiment.name)
+    new.keep_experiment(experiment_toml(experiment))
+    return HostedRun(experiment, new, 0, secrets.randbits(63))
+
+
+def begun_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun | None:
+    """The last run, if it was not finished or is of this very experiment. RunDirectoryError if it is not finished and
+    of another experiment, or cannot go on; ExperimentError, OSError."""
+    run = folder.last_run()
+    last = None if run is None else _begun(run)
+    if last is not None:
+        rounds = last.experiment.federation.rounds
+        if experiment is None or experiment == last.experiment:
+            return last
+        if last.completed < rounds:
+            raise RunDirectoryError(
+                f"{last.run.path} has {last.completed} of {rounds} rounds, of another experiment: finish it by the "
+                "same command without an experiment file, or move it away"
+            )
+    return None
+
+
+def _begun(run: RunDirectory) -> HostedRun | None:
+    """A run as it was left; None if not even its experiment was written."""
+    if not run.experiment.is_file():
+        return None
+    experiment = load(run.experiment)
+    if not run.model.is_file():
+        return HostedRun(experiment, run, 0, secrets.randbits(63))
+    progress = run.progress()
+    return HostedRun(experiment, run, progress.round, progress.split_seed)
+
+
+def without_seed(experiment: Experiment) -> Experiment:
+    """The experiment as hosts run it."""
+    return msgspec.structs.replace(experiment, federation=msgspec.structs.replace(experiment.federation, seed=None))
+
+
+def check_roster(experiment: Experiment, roster: Roster) -> None:
+    """Raise ValueError, naming the key, if the clients of this roster cannot begin the experiment."""
+    clients, there = experiment.federation.clients, len(roster.clients)
+    if clients > there:
+        raise ValueError(
+            f"federation.clients = {clients}: the roster has {there}; set it to {there}, or add the others"
+        )
+    check_changed(experiment, roster)
+
+
+def check_changed(experiment: Experiment, roster: Roster) -> None:
+    """Raise ValueError if the experiment cannot go on with this roster; it may have lost clients since it began."""
+    if experiment.protection.facts().single_vectors:
+        raise ValueError(
+            f'protection.scheme = "{experiment.protection.scheme}": its server works with the update of every client, '
+            'which is for `tacit simulate` only; between hosts take "fedsplit"'
+        )
+    clients = experiment.federation.clients
+    if experiment.federation.group_size and not roster.groups:
+        raise ValueError(
+            f"federation.group_size = {experiment.federation.group_size}: between hosts the roster has the groups, and "
+            "this one has none; make it with --group-size"
+        )
+    cohort = len(roster.gather(roster.clients, clients))
+    experiment.terms().check_groups([len(group) for group in roster.groups], cohort, experiment.policy.smallest_cohort)
+
+
+def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
+    """What this server knows of images. ValueError, naming the key, for what the experiment must say; OSError.
+
+    Where the clients are to sum up statistics, others stand in their place.
+    """
+    agreed, own = experiment.data, file.data
+    if agreed.factory:
+        return ServerImages.none()
+    if agreed.statistics == "sum":
+        agreed = standing_in(agreed, agreed.channels or _own_channels(file))
+    if not agreed.mean:
+        raise ValueError(
+            "data.mean and data.std are missing in the experiment: hosts do not see each other's images, and all must "
+            'normalise alike; `tacit data inspect` says those of a data set, and data.statistics = "sum" has the '
+            "clients sum them up"
+        )
+    names, test, stimuli = agreed.classes, None, None
+    if own is not None:
+        source = read(own if own.classes else msgspec.structs.replace(own, classes=agreed.classes))
+        if not len(source.test.images):
+            raise ValueError(f"data.source {own.source!r} of the server holds no test images")
+        if names and source.class_names != names:
+            raise ValueError("data.classes of the server's own file is another list than that of the experiment")
+        names = source.class_names
+        test = normalise(source, image_size=experiment.model.image_size, mean=agreed.mean, std=agreed.std)
+    if not names:
+        raise ValueError(
+            "data.classes is missing in the experiment: a server without images does not know the classes; "
+            "`tacit data inspect` lists those of a data set"
+        )
+    protection = experiment.protection
+    if len(protection.shown(np.arange(len(names)), len(names))):
+        if test is None:
+            raise ValueError(
+                f'protection.scheme = "{protection.scheme}" shows images of the server to all clients: give the server '
+                "some, in [data] of its own file"
+            )
+        shown = protection.shown(test.source.test.labels, len(names))
+        stimuli = Stimuli.of(test.normalised(test.source.test.images, shown))
+    return ServerImages(names, agreed.mean, agreed.std, test=test, stimuli=stimuli)
+
+
+def _own_channels(file: ServerFile) -> int:
+    if file.data is None:
+        raise ValueError(
+            'data.channels is missing in the experiment: with data.statistics = "sum" a server without images must be '
+            "told how many channels they have, 1 for grey images and 3 for coloured ones"
+        )
+    return read(file.data).test.images.channels
+
+
+async def run_server(
+    party: OpenedParty[ServerFile], experiment: Experiment | None, *, show: Tell
+) -> tuple[RunDirectory, dict[str, Any]]:
+    """Run an experiment, or go on with one, and return its run directory and summary, which is written too.
+
+    ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
+    """
+    # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
+    open_many_files()
+    began = time.monotonic()
+    status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
+    with at_work(party, status, show) as tell:
+        if experiment is not None:
+            check_roster(experiment, party.roster)
+            # Looked at before there is a run, and once more by it.
+            server_images(party.file, experiment)
+            experiment = without_seed(experiment)
+        hosted = choose_run(party.folder, experiment)
+        experiment, run = hosted.experiment, hosted.run
+        check_changed(experiment, party.roster)
+        watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
+        status.experiment, status.rounds = experiment.name, experiment.federation.rounds
+        status.round = hosted.completed
+        tell("run", {"directory": str(run.path), "completed": hosted.completed, "rounds": status.rounds})
+        job = ServerJob(
+            experiment=experiment,
+            run=run,
+            keys=party.keys,
+            roster=party.roster,
+            address=party.file.bind,
+            rounds=experiment.federation.rounds - hosted.completed,
+            completed=hosted.completed,
+            weights_seed=hosted.weights_seed,
+            command=command_line(),
+            device=party.file.device,
+            newer_roster=watch.newer,
+        )
+        ended = "all rounds were done before"
+        if job.rounds > 0:
+
+            def images(data: DataConfiguration) -> ServerImages:
+                return server_images(party.file, msgspec.structs.replace(experiment, data=data))
+
+            ended = (await serve(job, images, tell)).detail
+        summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
+        summary["ended"] = ended
+        keep_summary(run, summary)
+    return run, summary

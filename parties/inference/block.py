@@ -34,10 +34,7 @@ from collections.abc import Mapping
 import msgspec
 import torch
 
-from tacit.parties.inference.far_softmax import SHARE_RING, FarSoftmax
 from tacit.parties.inference.hidden import SPREAD, spread_slack
-from tacit.parties.inference.layer_norm import LayerNormProgram, layer_norm_requests
-from tacit.parties.inference.lookup import LookedUp
 from tacit.parties.inference.material import NORM_WORDS, AnyBlockRequest, Fixed, Lookup, Matrix, Narrow, Scores, Waves
 from tacit.parties.inference.operations import (
     MODEL,
@@ -53,6 +50,8 @@ from tacit.parties.inference.operations import (
 )
 from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.scales import Scales, Shape
+from tacit.parties.inference.scores import SHARE_RING, FarSoftmax
+from tacit.parties.inference.tables import LayerNormProgram, LookedUp, layer_norm_requests
 from tacit.protocol.inference.schedule import COARSE, HALVES, PLACE, STREAM, VECTORS, WEIGHTED, block_layer_shapes
 
 LAYER_RINGS = {"qkv": WORD_BITS, "proj": STREAM, "fc1": STREAM, "fc2": STREAM}

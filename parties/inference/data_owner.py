@@ -14,14 +14,24 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tacit.models.device import CPU
-from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
+from tacit.models.training import CPU
+from tacit.parties.inference.conversation import (
+    AHEAD,
+    FOR_OWNER,
+    Conversation,
+    Courier,
+    InferenceError,
+    Waiting,
+    Worker,
+    ended,
+    hear,
+    linked,
+    tick,
+)
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
-from tacit.parties.inference.owner import AHEAD, Waiting, hear, linked, tick
-from tacit.parties.inference.pass_plan import Planned, inference_plan
-from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
-from tacit.parties.inference.results import logits
+from tacit.parties.inference.passes import Planned, Preparation, RoundCost, hold_pass, inference_plan
+from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.keys import PartyKeys

@@ -9,11 +9,20 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.parties.correlated.dealing import Dealing, RequestError
-from tacit.parties.inference.conversation import Conversation, Courier, Worker, ended, own_failure, place
+from tacit.parties.correlated.material import Dealing, RequestError
+from tacit.parties.inference.conversation import (
+    TICK_SECONDS,
+    Conversation,
+    Courier,
+    ServingParty,
+    ServingSettings,
+    Worker,
+    ended,
+    own_failure,
+    place,
+)
 from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, encoded_correction
-from tacit.parties.inference.owner import TICK_SECONDS, ServingParty, ServingSettings
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import Diary
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.inference.dealer import InferenceDealer

@@ -36,21 +36,20 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.parties.correlated.dealing import RequestError
 from tacit.parties.correlated.material import (
     Draw,
+    Keystream,
     Linear,
     Product,
     Request,
+    RequestError,
     Shape,
     Weight,
     check,
     expand,
 )
-from tacit.parties.correlated.streams import Keystream
 from tacit.parties.correlated.trees import point_keys, threshold_keys
-from tacit.parties.inference.contraction import contracted, contracted_shape
-from tacit.parties.inference.ring import WORD_BITS, joined, product, signed, unpacked
+from tacit.parties.inference.ring import WORD_BITS, contracted, contracted_shape, joined, product, signed, unpacked
 from tacit.parties.inference.waves import LARGEST_HARMONICS, at, rounded, rounded_waves, waves
 from tacit.protocol.inference.schedule import COARSE, PLACE, THRESHOLD_LEVELS, byte_width
 

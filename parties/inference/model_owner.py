@@ -1,4 +1,9 @@
-"""The model owner of private inference as a party: it serves several data owners at the same time.
+"""What every data owner has used of its quota, on the model owner's disk: so that starting again renews nothing.
+
+One JSON file, written anew as a whole and synchronised before the pass that it counts begins. Entries of former days
+are left out.
+
+The model owner of private inference as a party: it serves several data owners at the same time.
 
 It listens for data owners and has one link to the dealer, which serves all sessions. Each session is a conversation
 with a program and threads of its own; what goes wrong in one leaves the others alone. Only a lost dealer ends all.
@@ -15,28 +20,70 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 import torch
 
-from tacit.models.device import CPU
-from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
-from tacit.parties.inference.ledger import Ledger
+from tacit.models.file_system import FILES, replace_file
+from tacit.models.training import CPU
+from tacit.parties.inference.conversation import (
+    AHEAD,
+    FOR_OWNER,
+    Conversation,
+    Courier,
+    InferenceError,
+    ServingParty,
+    ServingSettings,
+    Waiting,
+    Worker,
+    ended,
+    hear,
+    linked,
+)
 from tacit.parties.inference.operations import MODEL, FixedLinear
-from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, Waiting, hear, linked
-from tacit.parties.inference.pass_plan import PassPlan, of_model
-from tacit.parties.inference.passes import Preparation, hold_pass
+from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_model
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.quota import Quota
-from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
+from tacit.protocol.inference.quota import Quota, Spent
+from tacit.protocol.inference.results import Agreed, Charged, PassAsked, PassBegun
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.protocol.inference.service import Answers, ModelOwnerService
+
+
+class Ledger:
+    """path: of the file, 0600; None: it is kept in memory alone. ValueError for a file that is none."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._spent: dict[str, Spent] = {}
+        if path is not None:
+            try:
+                self._spent = msgspec.json.decode(FILES.read(path), type=dict[str, Spent])
+            except FileNotFoundError:
+                pass
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise ValueError(
+                    f"{path} does not say what data owners have used ({error}): restore it, or remove it, which gives "
+                    "each of them its whole quota of today again"
+                ) from None
+
+    def of(self, data_owner: str) -> Spent:
+        """What this one has used."""
+        return self._spent.get(data_owner, Spent())
+
+    def keep(self, charged: Charged) -> None:
+        """Note it, and return when it is on the disk. OSError, and nothing is noted."""
+        others = {name: spent for name, spent in self._spent.items() if spent.day >= charged.spent.day}
+        spent = others | {charged.peer: charged.spent}
+        if self._path is not None:
+            replace_file(self._path, msgspec.json.encode(spent))
+        self._spent = spent
 
 
 @dataclass(frozen=True, kw_only=True)

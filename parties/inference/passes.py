@@ -1,4 +1,8 @@
-"""The passes of a session at one owner: their material is ordered ahead and made into stages that are ready, whose
+"""What the passes of a session compute: one thing for all of them, which both owners derive from its terms.
+
+Here it is what a model says of images; other protocols have passes of their own, and take the owners as they are.
+
+The passes of a session at one owner: their material is ordered ahead and made into stages that are ready, whose
 programs are advanced in a thread; what these open goes through the machine.
 
 While a pass is computed, the material of the stages to come is already being fetched: `ahead` stages are ready or being
@@ -23,11 +27,14 @@ import torch
 from tacit.parties.correlated.material import Weight
 from tacit.parties.inference.conversation import Conversation, InferenceError, Worker, ended
 from tacit.parties.inference.material import AnyBlockRequest, corrected, correction_bytes, drawn, encoded_requests
+from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
+from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import byte_width, joined, unpacked
-from tacit.parties.inference.stages import Carried, PassStage, Run
+from tacit.parties.inference.stages import Carried, PassStage, Run, stages
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.inference.dealer import MOST_ORDERS
+from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened, PassRefused
 from tacit.protocol.inference.schedule import Sizes, layer_shapes
 
@@ -241,3 +248,30 @@ def _words(received: bytes | bytearray, expected: tuple[Expected, ...]) -> list[
         found.append(unpacked(octets[start:end].reshape(-1, byte_width(bits)), bits, shape))
         start = end
     return found
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """For one owner."""
+
+    public: PublicModel
+    course: Course
+    classes: int
+    """That are told apart."""
+    begun: Callable[[torch.Tensor], Carried] = Carried
+    """What a pass begins with, from this owner's share of its images."""
+
+
+Planned = Callable[[Terms], PassPlan]
+"""ValueError for terms whose parts do not fit."""
+
+
+def inference_plan(terms: Terms) -> PassPlan:
+    """A model, and what it says of images; a Planned."""
+    return of_model(public_of(terms), terms)
+
+
+def of_model(public: PublicModel, terms: Terms) -> PassPlan:
+    """The same at the model owner, who has said what is public."""
+    passed = stages(public, known=terms.input == "known", results=terms.results)
+    return PassPlan(public, lambda number: passed, terms.sizes.classes)

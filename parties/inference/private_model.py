@@ -10,9 +10,15 @@ import msgspec
 import torch
 
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.inference.model import Interface, PublicModel, fitted_model
-from tacit.parties.inference.results import check
-from tacit.parties.inference.weights import IntegerWeight, integer_model, weight_octets
+from tacit.parties.inference.model import (
+    IntegerWeight,
+    Interface,
+    PublicModel,
+    fitted_model,
+    integer_model,
+    weight_octets,
+)
+from tacit.parties.inference.ranking import check
 from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.inference.messages import Input, Terms
 from tacit.protocol.inference.schedule import LOGITS, Results

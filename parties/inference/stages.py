@@ -23,13 +23,12 @@ import torch
 from torch.nn import functional
 
 from tacit.parties.inference.block import BlockProgram, block_requests
-from tacit.parties.inference.layer_norm import LayerNormProgram, Norm, layer_norm_requests, normalised
-from tacit.parties.inference.lookup import LookedUp, Range
 from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, correction_bytes
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, FixedLinear, Party, Program, together
-from tacit.parties.inference.results import rankings, reduced, result_requests
+from tacit.parties.inference.ranking import rankings, reduced, result_requests
 from tacit.parties.inference.scales import Scales, variance_limits
+from tacit.parties.inference.tables import LayerNormProgram, LookedUp, Norm, Range, layer_norm_requests, normalised
 from tacit.protocol.inference.schedule import (
     LOGITS,
     PLACE,

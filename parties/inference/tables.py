@@ -3,23 +3,178 @@ numbers. (The protocol's transition tables are in tacit.protocol.inference.table
 
 Tables are computed by both owners, in float64 with operations that are rounded by themselves (IEEE 754), so that they
 are equal to the last bit.
+
+A value that is opened under a mask once, to look up functions of it and to tell whether it is within bounds.
+
+With c = x + r modulo 2^PLACE opened, x is (c mod 2^m) - (r mod 2^m) away from the lower end of the interval number (c
+>> m) - (r >> m): in it or, where that is negative, in the one before. The dealer's keys are of the interval of r: a
+share of 1 at that place, and of r mod 2^m, zero elsewhere. So the inner product with any public table, turned round by
+c, is a share of the function's value, linear around each lower end. The dealer does not know the table. (One-time truth
+tables, Ishai et al., TCC 2013, for the highest bits only, in keys of Boyle, Gilboa and Ishai.)
+
+Bounds are compared with the highest bits alone, in which x is floor(x / 2^m) or one more: beyond a bound a
+value is always found out of range, and within, unless it is less than one such unit from it, always in range. Both
+comparisons are one key's, evaluated at two places: with w(c) = [c < r], and c - b modulo the ring, [x < b] is
+w(c - b) - w(c) + [c < b] (Boyle et al., Eurocrypt 2021, section 4).
+
+LayerNorm without scale and shift, which the layer behind it takes over: on shares in three rounds, and in the clear.
+
+On shares: the stream, whose mean is zero because every weight that adds to it is centred, is opened under its mask, so
+that its squares and the products with the inverse root of their row's variance cost nothing but the opening of that
+root; the root comes from a table, and with it whether the variance is within bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
 import torch
 from msgspec import Meta
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
-from tacit.parties.inference.lookup import Range
-from tacit.parties.inference.material import Lookup
-from tacit.protocol.inference.schedule import PLACE, THRESHOLD_LEVELS
+from tacit.parties.correlated.trees import PointKeys, ThresholdKeys, Words, below, point_words
+from tacit.parties.inference.material import AnyBlockRequest, Lookup, Narrow
+from tacit.parties.inference.operations import MODEL, NarrowValue, Party, Program
+from tacit.parties.inference.ring import WORD_BITS, shifted
+from tacit.protocol.inference.schedule import CENTRED, PLACE, STREAM, THRESHOLD_LEVELS
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A value is in range from `low` up to, and without, `high`, in units of the bits that are compared."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, repr=False)
+class Trees:
+    """What an owner has of the trees of a request: its roots, and the keys that both were told."""
+
+    threshold_roots: Words
+    thresholds: ThresholdKeys
+    point_roots: Words
+    points: PointKeys | None
+
+
+def trees_of(request: Lookup, words: Sequence[torch.Tensor]) -> Trees:
+    """Out of an owner's words, without the mask."""
+    plain = [each.cpu().numpy().view(np.uint64) for each in words]
+    levels, index, roots = request.levels, request.index, 1 + (request.index > 0)
+    seeds, controls, values = plain[roots : roots + 3]
+    thresholds = ThresholdKeys(
+        seeds.reshape(-1, levels, 2), controls.reshape(-1, levels).astype(np.uint8), values.reshape(-1, levels + 1)
+    )
+    points = None
+    if index:
+        seeds, controls, values = plain[-3:]
+        points = PointKeys(
+            seeds.reshape(-1, index, 2), controls.reshape(-1, index).astype(np.uint8), values.reshape(-1, 2)
+        )
+    return Trees(plain[0].reshape(-1, 2), thresholds, plain[roots - 1].reshape(-1, 2), points)
+
+
+class LookedUp:
+    """One use: made ahead of the value, `masked`, then `settle`d."""
+
+    def __init__(self, party: Party, request: Lookup) -> None:
+        self._rank, self._request, self._device = party.rank, request, party.device
+        self._mask, *words = party.take(request)
+        self._trees = trees_of(request, words)
+        points = self._trees.points
+        self._points = (
+            None if points is None else point_words(party.rank, self._trees.point_roots, points).view(np.int64)
+        )
+        self._place = self._mask
+
+    @property
+    def levels(self) -> int:
+        """Bits that are compared."""
+        return self._request.levels
+
+    def masked(self, share: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """What to open of a value modulo 2^PLACE."""
+        return share + self._mask, PLACE
+
+    def settle(self, opened: torch.Tensor, limits: Range) -> torch.Tensor:
+        """Take in the sum; the share modulo 2^PLACE of how many values are out of range, one number."""
+        self.place(opened)
+        return self.outside(limits).sum()
+
+    def place(self, opened: torch.Tensor) -> None:
+        """Take in the sum of both masked shares."""
+        self._place = opened & ((1 << PLACE) - 1)
+
+    def outside(self, limits: Range) -> torch.Tensor:
+        """The shares modulo 2^PLACE of 1 for each value that is out of range, of 0 for each other."""
+        return outside([(self, limits)])[0]
+
+    def _compared(self, limits: Range) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the threshold of every value is looked at [n, 2], and what that has too much of 1 [n]."""
+        levels = self.levels
+        units = (self._place >> (PLACE - levels)).reshape(-1, 1).cpu()
+        # Strictly above the unit of the lower bound, since a value may seem to be one higher than it is.
+        bounds = torch.tensor([limits.low + 1 if limits.low else 0, limits.high])
+        inside = (units < bounds).long()
+        return (units - bounds) & ((1 << levels) - 1), inside[:, 1] - inside[:, 0]
+
+    def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        """The share modulo 2^64 of a function: int64 [2^index] at the lower ends of intervals, and per unit."""
+        assert self._points is not None
+        interval, rest = (part.numpy() for part in self._request.place(self._place.reshape(-1).cpu()))
+        level, slope = (_windows(table, interval) for table in (values, slopes))
+        ones, places = self._points[..., 0], self._points[..., 1]
+        share = _sums(ones, level) + rest * _sums(ones, slope) - _sums(places, slope)
+        return torch.from_numpy(share).reshape(self._place.shape).to(self._device)
+
+
+def outside(several: Sequence[tuple[LookedUp, Range]]) -> list[torch.Tensor]:
+    """`LookedUp.outside` of several that compare as many bits, of one party: one walk down many trees takes hardly
+    longer than one down a few."""
+    first = several[0][0]
+    places, extra = zip(*(looked_up._compared(limits) for looked_up, limits in several), strict=True)
+    trees = [looked_up._trees for looked_up, _ in several]
+    keys = ThresholdKeys(
+        *(
+            np.concatenate([getattr(each.thresholds, name) for each in trees])
+            for name in ("seeds", "controls", "values")
+        )
+    )
+    words: Words = torch.cat(places).numpy().view(np.uint64)
+    found = below(first._rank, np.concatenate([each.threshold_roots for each in trees]), keys, words)
+    lower, upper = torch.from_numpy(found.view(np.int64)).unbind(1)
+    share = lower - upper
+    if first._rank == MODEL:
+        share += 1 - torch.cat(extra)
+    parts = torch.split(share, [len(each) for each in extra])
+    return [
+        part.reshape(looked_up._place.shape).to(looked_up._device)
+        for part, (looked_up, _) in zip(parts, several, strict=True)
+    ]
+
+
+def _sums(words: Integers, table: Integers) -> Integers:
+    """Inner products of rows modulo 2^64, without a copy of either."""
+    found: Integers = np.einsum("ij,ij->i", words, table)
+    return found
+
+
+def _windows(table: torch.Tensor, intervals: Integers) -> Integers:
+    """For each interval c the words of a table [size] at c - j modulo size, for j = 0 ... size - 1: parts of the table
+    backwards, twice, which are copied whole."""
+    size, backwards = len(table), table.flip(0).cpu().numpy()
+    parts = np.lib.stride_tricks.sliding_window_view(np.concatenate([backwards, backwards]), size)
+    found: Integers = parts[size - 1 - intervals]
+    return found
+
 
 Positive = Annotated[float, Meta(ge=2.0**-100, le=2.0**100)]
 Steps = Annotated[int, Meta(ge=1, le=16)]
@@ -200,3 +355,61 @@ def _too_few(place: CheckedSum, domain: int, index: int) -> bool:
 def largest(place: CheckedSum, *, bits: int, unit: float) -> float:
     """What a sum that was found in range is at most."""
     return place.high * 2.0 ** (bits - place.levels) / (place.factor * unit)
+
+
+SQUARES: Final = 56
+"""Ring of sums of squares."""
+
+
+class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one LayerNorm."""
+
+    variance: Table
+    """Of the sum of squares."""
+    lift: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
+    """By which the first token is multiplied, the class token, which has the smallest variance."""
+    cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
+    """Bits that are cut off the result: it is modulo 2^STREAM then, or wider; without a cut modulo 2^WORD_BITS."""
+    normalised: Positive
+    """Scale of the result, once cut."""
+
+    @property
+    def ring(self) -> int:
+        """Bits of the result before the cut."""
+        return max(STREAM + self.cut, SQUARES) if self.cut else WORD_BITS
+
+
+def layer_norm_requests(shape: tuple[int, int, int], norm: Norm) -> tuple[AnyBlockRequest, ...]:
+    """What `LayerNormProgram` asks for, for a stream of this shape."""
+    return (norm.variance.request(shape[:-1]), Narrow(shape, CENTRED, 2, (*shape[:-1], 1), norm.ring))
+
+
+class LayerNormProgram:
+    """One use, made ahead of the stream."""
+
+    def __init__(self, party: Party, operation: str, shape: tuple[int, int, int], norm: Norm) -> None:
+        self._party, self._operation, self._norm = party, operation, norm
+        self._lookup = LookedUp(party, norm.variance.request(shape[:-1]))
+        self._value = NarrowValue(party, shape, CENTRED, degree=2, factor=(*shape[:-1], 1), ring=norm.ring)
+
+    def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """[B, T, D] modulo 2^STREAM to the normalised values, and the share of how many rows are out of range."""
+        party, operation, norm, value = self._party, self._operation, self._norm, self._value
+        lifted = torch.cat([stream[:, :1] * norm.lift, stream[:, 1:]], 1)
+        value.settle(*(yield from party.open(operation, value.masked(shifted(lifted, STREAM, STREAM - CENTRED)))))
+        squares = value.polynomial((0, 0, 1)).sum(-1) * norm.variance.factor
+        place = shifted(squares, SQUARES, SQUARES - PLACE)
+        (opened,) = yield from party.open(operation, self._lookup.masked(place))
+        outside = self._lookup.settle(opened, norm.variance.limits)
+        inverse = self._lookup.value(*norm.variance.words)[..., None]
+        normalised = value.times(*(yield from party.open(operation, value.masked_factor(inverse))))
+        return shifted(normalised, norm.ring, norm.cut) if norm.cut else normalised, outside
+
+
+def normalised(x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of [B, T, D] in the clear, float64, and the variances [B, T, 1] as their bounds are of them."""
+    centred = x.double() - x.double().mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    values = centred * norm.variance.inverse(variance)
+    variance[:, :1] *= norm.lift**2
+    return values, variance

@@ -19,9 +19,9 @@ from msgspec import Meta
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.learning.task import read_task
-from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.catalogue import pinnable, registered
 from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.protection import Protection
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Policy, below_policy

@@ -13,7 +13,6 @@ from typing import Self
 import zmq
 import zmq.asyncio
 
-from tacit.parties.links.address import resolve
 from tacit.parties.links.endpoint import (
     GREETING,
     AddressError,
@@ -23,6 +22,7 @@ from tacit.parties.links.endpoint import (
     LinkLost,
     LinkUp,
     PeerStalledError,
+    resolve,
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Member

@@ -1,4 +1,7 @@
-"""What both ends of a link share: events, limits, errors, and the loop that merges messages with link events.
+"""Addresses of links: tcp://HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets; or
+ipc://PATH. ZeroMQ takes others without a word, such as port 99999, and looks for a host that is none for ever.
+
+What both ends of a link share: events, limits, errors, and the loop that merges messages with link events.
 
 A link is one connection, over TCP or a Unix domain socket (ipc), under CURVE. Nothing here knows the protocol: a
 message is a tuple of frames. One empty frame on its own is the greeting of the transport: the client sends it on every
@@ -15,19 +18,69 @@ connection that was reset while what it had brought waited for room. Its peer ca
 that is being closed. Queues without bounds would prevent it, and let that peer fill the memory instead.
 """
 
+from __future__ import annotations
+
 import asyncio
+import ipaddress
 import re
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from tacit.parties.links.address import host_of
+IPC: Final = "ipc://"
+_TCP: Final = re.compile(r"tcp://(?P<host>\[[^\]]*\]|.+):(?P<port>\*|[0-9]+)")
+_LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?")
+
+
+def host_of(address: str) -> str | None:
+    """The host, an IPv6 address without its brackets; None for ipc://PATH. ValueError for what is no address."""
+    if address.startswith(IPC):
+        return None
+    found = _TCP.fullmatch(address)
+    if found is None or not (found["port"] == "*" or 0 < int(found["port"]) < 65_536):
+        raise ValueError(f"{address!r} is not an address; use tcp://HOST:PORT with a port from 1 to 65535")
+    host = found["host"]
+    if host.startswith("["):
+        if _version(host[1:-1]) != 6:
+            raise ValueError(f"{address!r} is not an address; in brackets stands an IPv6 address: tcp://[fd00::5]:7007")
+        return host[1:-1]
+    if _version(host) == 6 or ":" in host:
+        raise ValueError(f"{address!r} is not an address; write an IPv6 address in brackets: tcp://[fd00::5]:7007")
+    if host != "*" and not _version(host):
+        labels = host.rstrip(".").split(".")
+        numbers = labels[-1].isdigit()
+        if numbers or not all(_LABEL.fullmatch(label) for label in labels):
+            raise ValueError(f"{address!r} is not an address; {host!r} is neither a name nor an IPv4 address")
+    return host
+
+
+async def resolve(address: str) -> None:
+    """Look the host up, so that a name that nobody knows is told. ValueError if it is not found."""
+    host = host_of(address)
+    if host is None or host == "*" or _version(host):
+        return
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ValueError(
+            f"the name {host!r} of {address} is not known here ({error.strerror or error}): check its spelling, the "
+            "name server and /etc/hosts, or use the address"
+        ) from None
+
+
+def _version(host: str) -> int:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).version
+    except ValueError:
+        return 0
+
 
 GREETING = b""
 
@@ -136,7 +189,7 @@ class HandshakeRefused:
 Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused
 
 
-_UNCLOSED: set["Endpoint"] = set()
+_UNCLOSED: set[Endpoint] = set()
 """Kept from the garbage collector, which may end a context before the context's sockets, and then waits for ever."""
 
 

@@ -2,7 +2,7 @@
 
 Every coordinate has a weight of zero or one, clients count alike, and the mean of a coordinate is taken over those who
 contributed. Three protections differ in who draws the weights, and when: every client alone and anew in every round;
-every client alone and once; or all under a common key, so that none has few (models/coordinated_weights.py).
+every client alone and once; or all under a common key, so that none has few (models/binary_weights.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from tacit.models.binary_weights import binary_weights, zero_probabilities
+from tacit.models.binary_weights import binary_weights, coordinated_weights, coordination_words, zero_probabilities
 from tacit.models.configuration import TrainingConfiguration
-from tacit.models.coordinated_weights import coordinated_weights, coordination_words
 from tacit.models.layout import Layout
 from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
 from tacit.parties.protections.sides import Basis, ClientSide, Group, Protected, Trained, Work, round_seeds

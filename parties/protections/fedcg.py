@@ -106,7 +106,7 @@ class FedCGClient(SplitClient):
     def train(self, x: Any, y: torch.Tensor | None, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
         from torch import from_numpy
 
-        from tacit.models.fedcg_training import train_client
+        from tacit.models.fedcg import train_client
 
         assert y is not None
         training, device = self.basis.work.training.in_round(round), self.basis.device
@@ -143,7 +143,7 @@ class FedCGServer(ServerSide):
         mean: where to start; clients: models and numbers of samples; round: what is drawn follows from it, so that a
         resumed run draws the same. ValueError names a tensor that is not finite.
         """
-        from tacit.models.fedcg_training import distil
+        from tacit.models.fedcg import distil
 
         samples = sum(count for _, count in clients)
         teachers = [(self._loaded(flat), count / samples) for flat, count in clients]

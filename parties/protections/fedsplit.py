@@ -1,4 +1,4 @@
-"""FedSplit (Gu et al. 2021): the first part of the model never leaves a client, which has its own (models/split.py).
+"""FedSplit (Gu et al. 2021): the first part of the model never leaves a client, which has its own (models/layers.py).
 
 It starts as that of the server's first model and is whatever the client's last training made of it.
 """

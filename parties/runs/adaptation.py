@@ -14,10 +14,9 @@ from typing import Annotated
 from msgspec import Meta, convert, structs
 
 from tacit.models.adapters.configuration import AdaptationConfiguration, AdapterConfiguration, ParallelConfiguration
-from tacit.models.image_place import place
+from tacit.models.configuration import place
 from tacit.parties.protections.none import NoProtection
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import FederationSection
+from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.runs.served import served_experiment
 from tacit.protocol.adaptation.sums import LARGEST, LARGEST_SUM
 

@@ -1,4 +1,6 @@
-"""What happened in a run beside learning, in sentences: clients that cheated, rounds without a result or without
+"""Who was not in a round, in words.
+
+What happened in a run beside learning, in sentences: clients that cheated, rounds without a result or without
 some of the clients, members that changed, lost servers.
 
 All of it is read from the event logs. A run has sessions, the first and one for every --resume; each begins with the
@@ -14,7 +16,20 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.parties.runs.absence import without
+
+def without(absent: Mapping[str, str], most: int | None = None) -> str:
+    """ "client-2 and client-3 (why), client-4 (why)"; most: how many are named of those with one reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        reasons.setdefault(reason, []).append(name)
+    return ", ".join(f"{_named(names, most or len(names))} ({reason})" for reason, names in reasons.items())
+
+
+def _named(names: list[str], most: int) -> str:
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} others"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
 
 Events = list[dict[str, Any]]
 CHANGED: Final = ("added", "removed", "rotated", "regrouped")

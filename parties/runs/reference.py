@@ -11,8 +11,7 @@ import msgspec
 from msgspec.inspect import StructType
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.explain import Key, accepted, holds, keys, literal
+from tacit.parties.runs.experiment import Experiment, Key, accepted, holds, keys, literal
 from tacit.parties.runs.reveals import PROTECTS
 
 _WIDTH = 100

@@ -15,8 +15,7 @@ import numpy as np
 
 from tacit.parties.runs import experiment as experiments
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.student import FIGURES, STUDENT, DistillationExperiment, distilled
+from tacit.parties.runs.experiment import FIGURES, STUDENT, DistillationExperiment, Experiment, distilled
 
 if TYPE_CHECKING:
     import torch
@@ -103,11 +102,11 @@ def read_served(directory: Path) -> ServedModel:
 
 def read_student(directory: Path) -> ServedModel:
     """The student of a finished distillation. Raises as read_served()."""
-    from tacit.models.friendly import checkpoint
+    from tacit.models.friendly import distillation
 
     experiment = distilled(directory)
     data = _images(experiment, told_by=directory / FIGURES)
-    student = checkpoint.load(directory / STUDENT, experiment.model, classes=data.classes, channels=data.channels)
+    student = distillation.load(directory / STUDENT, experiment.model, classes=data.classes, channels=data.channels)
     return ServedModel(experiment, data, student)
 
 
@@ -144,8 +143,8 @@ def _trained(run: RunDirectory) -> Experiment:
 
 
 def _read_trained(run: RunDirectory) -> ServedModel:
-    from tacit.models.friendly import checkpoint
-    from tacit.models.friendly.convert import ConversionError
+    from tacit.models.friendly import distillation
+    from tacit.models.friendly.transformer import ConversionError
 
     experiment = _trained(run)
     try:
@@ -156,7 +155,7 @@ def _read_trained(run: RunDirectory) -> ServedModel:
         raise ValueError(str(error)) from None
     data = _images(experiment, told_by=run.experiment)
     try:
-        model = checkpoint.load_stock(run.model, experiment.model, classes=data.classes, channels=data.channels)
+        model = distillation.load_stock(run.model, experiment.model, classes=data.classes, channels=data.channels)
     except ConversionError as error:
         raise _not_served(run, f"model.name = {experiment.model.name!r}: {error}") from None
     return ServedModel(experiment, data, model)

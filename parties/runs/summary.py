@@ -1,4 +1,22 @@
-"""summary.json: the figures of a run, made from nothing but its event logs.
+"""Puts what clients found when they evaluated the model where the server's own figure would stand.
+
+The server cannot evaluate a model that is encrypted under a key of the clients, nor one of which every client has a
+part of its own. A client that has the result of a round evaluates it, and its `evaluated` event says so; here they
+complete the server's `round-done` of that round, several of them by their mean.
+
+What the noise of `dp-gaussian` guarantees in a run: epsilon for the delta of the experiment.
+
+The unit is all data of one client: two federations are neighbours if one client has other data in one of them. Its
+updates then differ by at most 2 dp_clip in Euclidean norm, and each carries noise of dp_noise * dp_clip, so that a
+round is a Gaussian mechanism of noise multiplier dp_noise / 2, and the rounds together one whose inverse square is the
+sum of theirs (Dong, Roth and Su 2022, "Gaussian Differential Privacy"). Epsilon is as in Balle and Wang 2018, exact.
+
+`update` holds towards whoever sees the client's updates one by one: the server without secure aggregation. `sum` holds
+towards whoever sees nothing but the sums: the noise of those in the sum adds up, without that of clients who collude,
+and where it is cut or rounded away, without that of anybody else. Rounds are not taken for subsampled: a client is in
+all of them, and an update for a round that was never closed, as when the server was killed, counts as one more.
+
+summary.json: the figures of a run, made from nothing but its event logs.
 
 Keys, stable: `name`, `final_accuracy`, `final_balanced_accuracy`, `final_loss`, `wall_seconds`,
 `protocol_share` (of the rounds), `rounds` (each with `round`, `status`, `accuracy`, `balanced_accuracy`, `loss`,
@@ -14,22 +32,91 @@ command, versions and machine: see provenance.py), `ended` (how, in words), `ver
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final, cast
 
 import msgspec
 
-from tacit.parties.runs import classes, evaluations, privacy
-from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.protections.protection import Noise
+from tacit.parties.runs import classes
+from tacit.parties.runs.directory import RunDirectory, told
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.incidents import incidents
 from tacit.parties.runs.outputs import PartyFigures, PhaseFigures, PrivacyFigures, Summary
-from tacit.parties.runs.provenance import told
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
+
+FIGURES: Final = ("accuracy", "balanced_accuracy", "loss")
+"""What they find."""
+
+
+def complete(logs: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Add these figures to the rounds that lack them. logs: the events of every party, changed in place."""
+    found: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for name, events in logs.items():
+        for event in events:
+            if event["event"] == "evaluated":
+                found[event["round"]][name] = event
+    for events in logs.values():
+        for event in events:
+            if event["event"] == "round-done" and event.get("accuracy", 0.0) is None and event["round"] in found:
+                judged = found[event["round"]].values()
+                # Runs that were begun by an earlier version lack some.
+                known = [figure for figure in FIGURES if all(figure in one for one in judged)]
+                event.update({figure: mean(one[figure] for one in judged) for figure in known})
+
+
+MOST_EPSILON: Final = 10.0
+"""Above it a guarantee is next to none: what is seen may change an adversary's odds by a factor of exp(10), 22,000."""
+
+
+def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: int) -> dict[str, Any] | None:
+    """`delta`, `epsilon_update` and `epsilon_sum`; None without noise. rounds: those of summary.json; updates: how many
+    a client made, at most.
+
+    An epsilon of None stands for infinity: without dp_clip noise of any size guarantees nothing. So does that of sums
+    without secure aggregation, where nobody sees the sums alone.
+    """
+    noise, aggregation = experiment.protection.noise(), experiment.aggregation
+    if noise is None:
+        return None
+    result: dict[str, Any] = {"delta": noise.delta, "epsilon_update": None, "epsilon_sum": None}
+    held = max(len(rounds), updates)
+    if not noise.norm or not held:
+        return result
+    multiplier = noise.multiplier / 2
+    result["epsilon_update"] = epsilon_of(noise.delta, held / multiplier**2)
+    if aggregation.mode != "none":
+        # A round that was aborted opened no sum, but is counted as the least that it could have.
+        honest = [1] * held
+        if _arrives_whole(experiment, noise):
+            corrupt = Fraction(str(aggregation.corrupt))
+            for place, entry in enumerate(rounds):
+                honest[place] = max(1, len(entry["survivors"]) - math.floor(corrupt * len(entry["cohort"])))
+        result["epsilon_sum"] = epsilon_of(noise.delta, sum(1 / (multiplier**2 * count) for count in honest))
+    return result
+
+
+def _arrives_whole(experiment: Experiment, noise: Noise) -> bool:
+    """Whether clipping and rounding leave the noise of the other clients in the sum."""
+    # Sampled at steps of half a standard deviation a Gaussian is one, but for a share of exp(-2 (2 pi)^2).
+    step = experiment.packing(tensor_sizes=(1,), metrics=()).quantiser.step
+    return experiment.clip >= noise.norm + noise.room and step <= noise.deviation / 2
+
+
+def epsilon_of(delta: float, inverse_square: float) -> float:
+    """Of Gaussian mechanisms of which the inverse squares of the noise multipliers add up to this."""
+    # Imported here: it takes seconds to load, and only runs with noise need it.
+    from dp_accounting import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(1 / math.sqrt(inverse_square), delta))
+
 
 SECURE_SUM = (
     Phase.MASKED_INPUT,
@@ -70,7 +157,7 @@ def _order(path: Path) -> list[tuple[str, int]]:
 def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:
     """The summary of all sessions of a run. `wall_seconds` is that of the present command."""
     logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"), key=_order)}
-    evaluations.complete(logs)
+    complete(logs)
     server = next((events for events in logs.values() if _is_server(events)), [])
     rounds = {event["round"]: event for event in server if event["event"] == "round-done"}
     sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
@@ -104,7 +191,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
-        "privacy": cast("PrivacyFigures | None", privacy.guarantee(experiment, listed, updates)),
+        "privacy": cast("PrivacyFigures | None", guarantee(experiment, listed, updates)),
         "aggregation": proposed,
         "configuration": msgspec.to_builtins(experiment),
         "seed": seed,

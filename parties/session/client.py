@@ -21,9 +21,8 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import CraftedModelError, Group, OtherClassesError, TaskError
-from tacit.parties.session.diary import Diary, told_of
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import Belonging, MemoryFile
+from tacit.parties.session.event_log import Diary, told_of
+from tacit.parties.session.journal import Belonging, JournalFile, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit

@@ -1,17 +1,76 @@
-"""What a party did, as JSON lines: one object per event with time, party, event and the fields of that event.
+"""When single messages left and came: what aligns the clocks of two hosts afterwards.
+
+Of messages of one type and round that follow each other, the first is noted, at either end the same, by what its
+envelope says. A time of sending is taken before the message leaves, one of receipt after it came: the time between them
+is never shorter than the way that the message took.
+
+What a party did, as JSON lines: one object per event with time, party, event and the fields of that event.
 
 Reports are made from these files. Every line is written at once and in whole, so that a killed party leaves at most one
 incomplete line at the end; the reader skips it, and the next start of the party removes it. Only plain JSON values are
 accepted: keys, shares and arrays are bytes or objects, so that none can slip in by mistake.
+
+What a party tells about itself: its event log, and the same events to whoever started it.
+
+Times come from here, so that machines and logs agree on the clock. Every change of the phase is an event that says how
+long the phase before it took, with the bytes since the last report, by the phase that they belong to; the log alone
+gets the times of single messages.
 """
+
+from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from tacit.models.file_system import FILES, FileSystem
+from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_structure
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import Difference, Roster
+
+MOST_NOTES = 16
+"""Notes of one peer and direction between two times that they are taken; a member's chatter fills no log."""
+SESSION_DIGITS = 8
+"""Of the session in hexadecimal: enough to tell those of one log apart."""
+
+Direction = Literal["sent", "received"]
+
+
+class MessageTimes:
+    """Notes of one party, until they are taken."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[Direction, str], tuple[bytes, int, str]] = {}
+        self._notes: dict[tuple[Direction, str], list[list[Any]]] = {}
+
+    def note(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
+        """A message leaves now, or has come. Of one that cannot be read nothing is noted, and of what bears no session:
+        a Hello, of which there may be several alike."""
+        try:
+            envelope = decode_structure(frames[0], Envelope, limit=ENVELOPE_LIMIT)
+        except (RemoteProtocolError, IndexError):
+            return
+        kind = (envelope.session, envelope.round, envelope.type)
+        if not any(envelope.session) or self._last.get((direction, peer)) == kind:
+            return
+        self._last[direction, peer] = kind
+        notes = self._notes.setdefault((direction, peer), [])
+        if len(notes) < MOST_NOTES:
+            session = envelope.session.hex()[:SESSION_DIGITS]
+            notes.append([peer, session, envelope.round, envelope.sequence, time.time()])
+
+    def take(self) -> dict[Direction, list[list[Any]]]:
+        """All notes by direction, each as peer, session, round, sequence number, time; they are forgotten here."""
+        notes, self._notes = self._notes, {}
+        taken: dict[Direction, list[list[Any]]] = {}
+        for (direction, _), listed in notes.items():
+            taken.setdefault(direction, []).extend(listed)
+        return taken
 
 
 class EventLogError(Exception):
@@ -135,3 +194,84 @@ def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
     if complete != content:
         files.truncate(path, len(complete))
     return complete
+
+
+Tell = Callable[[str, dict[str, Any]], None]
+"""Receives every event with its fields, for a live view; must return at once."""
+
+
+_OF_RUNS: Final = ("round", "round-over", "ended")
+
+
+def told_of(former: Roster, roster: Roster, difference: Difference) -> dict[str, Any]:
+    """The fields of the event that a later version of the roster is taken up."""
+    versions = {"former": former.version, "version": roster.version, "fingerprint": roster.fingerprint}
+    return {**versions, **asdict(difference)}
+
+
+class Diary:
+    """The events of one party."""
+
+    def __init__(self, log: EventLog, tell: Tell) -> None:
+        self.outside = False
+        """Whether this session is none of the run, but one before it that sums statistics: its phases and bytes are
+        told as those of round 0, and of its rounds, and of how it ended, only what went wrong."""
+        self._log = log
+        self._tell = tell
+        self._place = (0, Phase.SESSION)
+        self._since = self.now()
+        self._messages = MessageTimes()
+        self._reported: dict[tuple[int, Phase], tuple[int, int]] = {}
+
+    @staticmethod
+    def now() -> float:
+        """Seconds of a clock that never goes back."""
+        return time.monotonic()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Log an event and pass it on."""
+        if self.outside and event in _OF_RUNS and fields.get("code") is None:
+            return
+        self._log.write(event, **fields)
+        self._tell(event, fields)
+
+    def mention(self, event: str, **fields: Any) -> None:
+        """Tell without logging: what matters only now."""
+        self._tell(event, fields)
+
+    def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
+        """Note that a message is about to leave, or has come."""
+        self._messages.note(direction, peer, frames)
+
+    def follow(self, round: int, phase: Phase, traffic: Traffic) -> None:
+        """Note where the party is; on a change, report the phase that ended and what was moved meanwhile."""
+        round = 0 if self.outside else round
+        if (round, phase) == self._place:
+            return
+        now = self.now()
+        self.write(
+            "phase", round=self._place[0], phase=self._place[1].value, seconds=now - self._since, next=phase.value
+        )
+        self._place, self._since = (round, phase), now
+        self._report(traffic)
+
+    def close(self, traffic: Traffic) -> None:
+        """Report what is left to report; the last thing a party says."""
+        self.follow(0, Phase.SESSION, traffic)
+        self._report(traffic)
+
+    def _report(self, traffic: Traffic) -> None:
+        if times := self._messages.take():
+            self._log.write("messages", **times)
+        for place in sorted({*traffic.sent, *traffic.received}, key=lambda place: (place[0], place[1].value)):
+            sent, received = traffic.sent[place], traffic.received[place]
+            before = self._reported.get(place, (0, 0))
+            if (sent, received) != before:
+                self.write(
+                    "traffic",
+                    round=0 if self.outside else place[0],
+                    phase=place[1].value,
+                    sent=sent - before[0],
+                    received=received - before[1],
+                )
+                self._reported[place] = (sent, received)

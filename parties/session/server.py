@@ -24,7 +24,7 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session.diary import Diary, told_of
+from tacit.parties.session.event_log import Diary, told_of
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit

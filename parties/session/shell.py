@@ -1,4 +1,12 @@
-"""The loop that a process runs around its machine: receive, feed, do what it says, wake it at its deadline.
+"""Where the time of the protocol goes: seconds by kind of work, of one party.
+
+What a party does in a thread: one thing after the other, and only what is still wanted.
+
+Work that begins takes the place of what was begun before. That is interrupted where it says so (Proceed), and nobody
+hears of its result; what follows begins when it has ended. So two never work on the same model. Parties that share a
+process may share the thread too: then they take turns.
+
+The loop that a process runs around its machine: receive, feed, do what it says, wake it at its deadline.
 
 No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the other
 side is still heard meanwhile; its result is one more input of the machine.
@@ -8,19 +16,123 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 import zmq.asyncio
 
+from tacit.models.interruption import Interrupted, Proceed
 from tacit.parties.links.endpoint import Endpoint, Event, Received
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.workbench import Workbench
+from tacit.parties.session.event_log import Diary
 from tacit.protocol.core.machine import Ended, Output, Report, Transmit
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer
+from tacit.secagg.work import WorkKind, observe
+
+
+class Stopwatch:
+    """Times the protocol within its `with` block: nested work counts for the innermost kind, and all that runs in this
+    context counts, the tasks and threads that it hands work to included.
+
+    It costs one or two microseconds a call.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """Time spent so far, by the values of WorkKind."""
+        self.nested = threading.local()
+        """In `seconds`, what the calls inside the current one of this thread have taken."""
+
+    def __enter__(self) -> Stopwatch:
+        observe(lambda kind: _Lap(self, kind))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        observe(None)
+
+
+class _Lap:
+    """One call of a function that does work of this kind."""
+
+    __slots__ = ("_began", "_kind", "_outer", "_stopwatch")
+
+    def __init__(self, stopwatch: Stopwatch, kind: WorkKind) -> None:
+        self._stopwatch = stopwatch
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        nested = self._stopwatch.nested
+        self._outer = getattr(nested, "seconds", 0.0)
+        nested.seconds = 0.0
+        self._began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        elapsed = time.perf_counter() - self._began
+        nested = self._stopwatch.nested
+        self._stopwatch.seconds[self._kind.value] += elapsed - nested.seconds
+        nested.seconds = self._outer + elapsed
+
+
+Work = Callable[[Proceed], Any]
+
+
+class Workbench:
+    """The thread of one party. executor: where it is; None: wherever there is room."""
+
+    def __init__(self, executor: Executor | None = None) -> None:
+        self._executor = executor
+        self.present: asyncio.Future[Any] | None = None
+        """What is wanted now; None when there is nothing, or its result was taken."""
+        self.done = 0.0
+        """The share of the present work that is done, 0 to 1, as far as it says so."""
+        self._last: asyncio.Future[Any] | None = None
+        """What may still be in the thread."""
+        self._unwanted = threading.Event()
+
+    def begin(self, work: Work) -> None:
+        """Do this, in the place of what was begun before. It calls what it is given as often as it can."""
+        self.drop()
+        before, self._unwanted, self.done = self._last, threading.Event(), 0.0
+        self.present = self._last = asyncio.ensure_future(self._in_turn(before, work, self._unwanted))
+
+    def take(self) -> asyncio.Future[Any] | None:
+        """What is wanted and done, once."""
+        if self.present is None or not self.present.done():
+            return None
+        done, self.present = self.present, None
+        # It holds its result, and who was interrupted may still be in the thread.
+        self._last = None if self._last is done else self._last
+        return done
+
+    def drop(self) -> None:
+        """Nobody wants any more what was begun."""
+        self._unwanted.set()
+        if self.present is not None:
+            # Whatever becomes of it.
+            self.present.add_done_callback(lambda dropped: dropped.cancelled() or dropped.exception())
+            self.present = None
+
+    async def _in_turn(self, before: asyncio.Future[Any] | None, work: Work, unwanted: threading.Event) -> Any:
+        def proceed(done: int = 0, total: int = 0, /) -> None:
+            if unwanted.is_set():
+                raise Interrupted
+            self.done = done / total if total else 0.0
+
+        def take_turn() -> Any:
+            # It may have waited for others.
+            proceed()
+            return work(proceed)
+
+        if before is not None:
+            await asyncio.wait([before])
+        return await asyncio.get_running_loop().run_in_executor(self._executor, copy_context().run, take_turn)
+
 
 ALIVE_SECONDS = 1.0
 """How often a party tells that it is there."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.privacy import MOST_EPSILON
 from tacit.parties.runs.reveals import GIVES_AWAY
+from tacit.parties.runs.summary import MOST_EPSILON
 from tacit.simulate.report.adaptation_outputs import AdaptationFigures, SumNoiseFigures
 from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
 

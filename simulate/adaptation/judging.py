@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, balanced
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.simulate.adaptation.setting import Labelled

@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import torch
 
-from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.data_owner import DataOwnerParty, RoundLearned
-from tacit.parties.adaptation.dealer import deal_and_sum
+from tacit.parties.adaptation.rounds import deal_and_sum
 from tacit.parties.hosting.server import describe
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Seat, tell
 from tacit.simulate.adaptation.setting import Labelled
@@ -78,7 +77,7 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
     dealing, summing = addresses[DEALER].split()
 
     def keep(told: RoundLearned) -> None:
-        adapters_file.save(folder.of_owner(name), told.parameters, round=told.round)
+        standing.save(folder.of_owner(name), told.parameters, round=told.round)
 
     with EventLog(folder.run.events(name), name) as log:
         diary = Diary(log, tell(control, name))

@@ -20,21 +20,18 @@ import msgspec
 import torch
 
 from tacit.parties.adaptation.data_owner import LearnerSettings
-from tacit.parties.adaptation.dealer import SummingDealerSettings
 from tacit.parties.adaptation.model_owner import TeachingSettings
 from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
+from tacit.parties.adaptation.rounds import RoundsTask, SummingDealerSettings, configure_rounds, roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import RunDirectory
-from tacit.parties.runs.provenance import Provenance, Seed, command_line, provenance
+from tacit.parties.runs.directory import Provenance, RunDirectory, Seed, command_line, provenance
 from tacit.parties.session.client import ClientSettings
 from tacit.parties.session.event_log import read
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.parties.session.server import ServerSettings
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.adaptation.schedule import sum_words

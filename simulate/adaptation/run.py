@@ -18,8 +18,8 @@ import torch
 
 from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters
-from tacit.models.device import resolve_device
-from tacit.parties.adaptation import adapters_file
+from tacit.models.training import resolve_device
+from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
@@ -193,8 +193,8 @@ async def adapt(
         show(party, event, fields)
         if event == "learned" and fields["round"] not in rounds:
             # All data owners have the same; who has told it has it on the disk.
-            parameters, number = adapters_file.load(folder.of_owner(party), first)
-            adapters_file.save(folder.adapters(number), parameters, round=number)
+            parameters, number = standing.load(folder.of_owner(party), first)
+            standing.save(folder.adapters(number), parameters, round=number)
             judged(number, parameters)
 
     ends = await _held(experiment, folder, prepared, seed=seed, device=device, show=shown, recorded=recorded)

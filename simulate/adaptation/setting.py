@@ -17,11 +17,10 @@ import torch
 from tacit.models import checkpoint
 from tacit.models.data import Dataset, load, normalise, read
 from tacit.models.datasets.samples import Samples, Source
-from tacit.models.device import CPU
 from tacit.models.layout import Layout
+from tacit.models.networks import build
 from tacit.models.partition import divide
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.training import CPU, train
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import Progress, RunDirectory, claim, writing
 from tacit.parties.runs.experiment import Experiment

@@ -12,11 +12,9 @@ import msgspec
 
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import RunDirectoryError
-from tacit.parties.runs.privacy import epsilon_of
-from tacit.parties.runs.provenance import told
+from tacit.parties.runs.directory import RunDirectoryError, told
 from tacit.parties.runs.reveals import PROTECTS
-from tacit.parties.runs.summary import phases
+from tacit.parties.runs.summary import epsilon_of, phases
 from tacit.simulate.adaptation.judging import AdaptersJudged
 from tacit.simulate.adaptation.known import Known, read_known
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names, read_learning

@@ -16,8 +16,8 @@ from typing import Final
 import torch
 from torch import nn
 
-from tacit.models.device import seeded
 from tacit.models.extraction import copied_block, matched_outputs
+from tacit.models.training import seeded
 
 _SAME: Final = 0.01
 """Two outputs of the last block that are no further apart, relative to their norm, are of one image."""

@@ -17,7 +17,7 @@ import torch
 from timm.models.vision_transformer import Block
 from torch import nn
 
-from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.parallel import block_outputs
 from tacit.simulate.adaptation_audit.copies import centred, copied_blocks
 from tacit.simulate.adaptation_audit.imitation import (
     MatchedRows,

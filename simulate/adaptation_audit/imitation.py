@@ -20,11 +20,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.features import block_outputs, noted
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, logits
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, logits, noted
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.extraction import matched_images, matched_outputs
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tacit.protocol.inference.schedule import Sizes
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.adaptation_audit.copies import centred

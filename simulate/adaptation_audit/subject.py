@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import FullBatches, Order
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits
-from tacit.parties.adaptation import adapters_file
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
+from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.stages import input_share
 from tacit.parties.runs.adaptation import AdaptationExperiment
@@ -52,7 +51,7 @@ class AuditedAdaptation:
     def of(cls, experiment: AdaptationExperiment, folder: Folder, seed: int) -> AuditedAdaptation:
         """Of a run in this folder. ValueError or OSError for what is not there any more."""
         learning = read_learning(folder)
-        last, _ = adapters_file.load(folder.of_owner(owner_names(experiment.federation.clients)[0]), learning.initial())
+        last, _ = standing.load(folder.of_owner(owner_names(experiment.federation.clients)[0]), learning.initial())
         return cls(experiment, seed, setting(experiment, folder.path, seed=seed), learning, last)
 
     def images_of(self, owner: str) -> Labelled:

@@ -18,8 +18,7 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 
 UNPROTECTED: Final = "unprotected"
 DEFAULT_BITS: Final = 24

@@ -14,9 +14,8 @@ import torch
 from torch.nn.functional import unfold
 
 from tacit.models.attacks import april, binary, closed_form, inversion
-from tacit.models.attacks.labels import classifier, label_of
+from tacit.models.attacks.closed_form import POSITIONS, PROJECTION, PatchEmbedding, classifier, label_of, taken
 from tacit.models.attacks.model_key import KnownPlaintext, gram, most_like, with_key
-from tacit.models.attacks.patches import POSITIONS, PROJECTION, PatchEmbedding, taken
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.audit.subjects import Sight

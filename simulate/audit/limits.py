@@ -18,9 +18,8 @@ import torch
 
 from tacit.models.attacks.closed_form import image_of
 from tacit.models.configuration import TrainingConfiguration
-from tacit.models.device import CPU
 from tacit.models.layout import Layout
-from tacit.models.training import gradient, train
+from tacit.models.training import CPU, gradient, train
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.audit.figures import BATCH, CHANNEL, COHORT, STEPS, ClosedFormLimit, Score
 from tacit.simulate.audit.scores import judge, nearest, score

@@ -19,10 +19,8 @@ from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.configuration import Configuration, Mode, Policy

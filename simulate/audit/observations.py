@@ -1,7 +1,7 @@
 """What an observation tells beside images: the labels in it, and coordinates of one client alone.
 
-Labels are counted by the gradient of the classifier (models/attacks/labels.py), and a blind attacker gives the shares
-that labels have among other images. At a coordinate to which one honest client contributed alone, a sum is that
+Labels are counted by the gradient of the classifier (models/attacks/closed_form.py), and a blind attacker gives the
+shares that labels have among other images. At a coordinate to which one honest client contributed alone, a sum is that
 client's value: whoever opens it, or receives the model made of it, has it. How many there are follows from what the
 clients really contributed, which the audit looks up as it does the true images.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacit.models.attacks.labels import classifier, label_counts, whole
+from tacit.models.attacks.closed_form import classifier, label_counts, whole
 from tacit.simulate.audit.figures import NOT_ATTACKED, NOT_RECOVERED, RECOVERED, LabelFigures, ObservationRow
 from tacit.simulate.audit.scores import mean_interval
 from tacit.simulate.audit.subjects import AuditedRun

@@ -24,23 +24,19 @@ from typing import Any, Final, Literal
 import torch
 
 from tacit.models.adapters.configuration import ParallelConfiguration, Reveal
-from tacit.models.adapters.features import block_outputs
-from tacit.models.adapters.federated import Features, FullBatches, Schedule
+from tacit.models.adapters.federated import Features, FullBatches, Schedule, rehearsal
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import FinalNorm, each
-from tacit.models.adapters.rehearsal import rehearsal
+from tacit.models.adapters.parallel import FinalNorm, block_outputs, each
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import STOCK
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
+from tacit.models.networks import build
 from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.rehearsed import fitted_learning
+from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import PassCosts
 from tacit.parties.inference.operations import DATA
-from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes

@@ -26,13 +26,11 @@ from typing import Any, Final, Literal
 import timm
 import torch
 
-from tacit.models.device import resolve_device
-from tacit.models.friendly.blocks import STOCK, Approximation, Block, with_parameters
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.friendly.transformer import STOCK, Approximation, Block, FriendlyTransformer, convert, with_parameters
+from tacit.models.training import resolve_device
+from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import Inferred, PassCosts
-from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, material_bytes, stages

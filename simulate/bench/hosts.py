@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from tacit.parties.session.stopwatch import Stopwatch
+from tacit.parties.session.shell import Stopwatch
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement

@@ -27,8 +27,7 @@ from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.setting import Labelled

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tacit.models.size import gigabytes
-from tacit.parties.hosting.resources import available_memory
-from tacit.parties.session.stopwatch import Stopwatch
+from tacit.models.configuration import gigabytes
+from tacit.parties.hosting.folder import available_memory
+from tacit.parties.session.shell import Stopwatch
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement, record_bytes

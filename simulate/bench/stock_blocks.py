@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from tacit.models.friendly.blocks import Block, with_parameters
+from tacit.models.friendly.transformer import Block, with_parameters
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.peak import highest_bytes

@@ -97,7 +97,7 @@ def adaptation_schedule(*, terms: Fields, images: int) -> dict[str, Any]:
 
 def draw_zeros(*, secret: Octets, words: int) -> bytes:
     """What the model owner adds to so many words of its share, 8 bytes each; the data owner subtracts it."""
-    from tacit.parties.correlated.streams import Keystream
+    from tacit.parties.correlated.material import Keystream
 
     return Keystream(secret).draw((words,)).numpy().astype("<i8").tobytes()
 

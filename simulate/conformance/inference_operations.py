@@ -49,7 +49,7 @@ def commit_to_weights(*, salt: Octets, layers: tuple[LayerInput, ...]) -> bytes:
     """The commitment to a model with these layers, in their order."""
     import torch
 
-    from tacit.parties.inference.weights import IntegerWeight, weight_octets
+    from tacit.parties.inference.model import IntegerWeight, weight_octets
 
     weights = {
         str(number): IntegerWeight(
@@ -120,7 +120,7 @@ def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | No
     """What the dealer sends for each of the first encoded requests of a session, and to whom (0: the model owner, 1:
     the data owner); null where nothing is sent. `keys` are those of both owners, in that order.
     """
-    from tacit.parties.correlated.dealing import Dealing
+    from tacit.parties.correlated.material import Dealing
     from tacit.parties.inference.material import decoded_requests, encoded_correction
 
     dealing = Dealing(keys)
@@ -141,8 +141,8 @@ def evaluate_trees(
     import numpy as np
 
     from tacit.parties.correlated.trees import below, point_words
-    from tacit.parties.inference.lookup import trees_of
     from tacit.parties.inference.material import Lookup, corrected, decoded_requests, drawn
+    from tacit.parties.inference.tables import trees_of
 
     (request,) = decoded_requests(requests)
     if not isinstance(request, Lookup):

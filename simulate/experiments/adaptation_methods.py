@@ -62,7 +62,7 @@ class BesideBlocks:
 
     configuration: AdapterConfiguration = field(default_factory=ParallelConfiguration)
     sampled: bool = False
-    """Whether blocks are sampled in training (models/adapters/sampling.py)."""
+    """Whether blocks are sampled in training (models/adapters/parallel.py)."""
 
     @property
     def missing(self) -> str:
@@ -71,10 +71,8 @@ class BesideBlocks:
 
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
         """See Method."""
-        from tacit.models.adapters.features import final_norm
         from tacit.models.adapters.federated import balanced_accuracy, federated
-        from tacit.models.adapters.parallel import each, initial
-        from tacit.models.adapters.sampling import ALL_BLOCKS, StochasticBlocks
+        from tacit.models.adapters.parallel import ALL_BLOCKS, StochasticBlocks, each, final_norm, initial
 
         backbone = setting.backbone
         tokens, width = backbone.size

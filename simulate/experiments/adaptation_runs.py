@@ -10,18 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, LabelledOutputs, OneEpoch, Order, Schedule
+from tacit.models.adapters.parallel import block_outputs
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load
-from tacit.models.device import resolve_device
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
 from tacit.models.friendly.distillation import distill, judge
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
+from tacit.models.networks import build
+from tacit.models.training import resolve_device, train
 from tacit.simulate.experiments.adaptation import AdaptationSize, AdaptationTable, Cell, Cells, DataBlock
 from tacit.simulate.experiments.adaptation_images import AdaptationTask, LabelledImages, task
 from tacit.simulate.experiments.adaptation_methods import Setting

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
-from tacit.parties.runs.sections import Aggregation
+from tacit.parties.runs.experiment import Aggregation
 from tacit.simulate.experiments import figures, sawada
 from tacit.simulate.experiments.criteria import differences
 from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study

@@ -299,10 +299,9 @@ async def pretrain(
 
     from tacit.models import checkpoint
     from tacit.models import data as images
-    from tacit.models.device import resolve_device
     from tacit.models.layout import Layout
-    from tacit.models.training import evaluate, train
-    from tacit.models.vision_transformer import build
+    from tacit.models.networks import build
+    from tacit.models.training import evaluate, resolve_device, train
 
     torch.set_num_threads(1)
     chosen = resolve_device(device)

@@ -22,8 +22,7 @@ from tacit.parties.protections.fedsplit import FedSplit
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, Deadlines, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.criteria import MARGIN, differences, verdict
 from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, markdown_table, spread

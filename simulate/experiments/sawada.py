@@ -11,8 +11,7 @@ from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, Deadlines, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
 
 PAPER: Final = (
     "Sawada, Imaizumi and Kiya 2024, Enhancing Security Using Random Binary Weights in Privacy-Preserving Federated "

@@ -17,7 +17,7 @@ import msgspec
 from tacit.models.adapters.configuration import AdaptationConfiguration, Reveal
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.sections import FederationSection
+from tacit.parties.runs.experiment import FederationSection
 from tacit.simulate.experiments.criteria import verdict
 from tacit.simulate.experiments.study import Claim, ClaimVerdict
 from tacit.simulate.experiments.tastan_tables import PAPER, TWIN, VIT

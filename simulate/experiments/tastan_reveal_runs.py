@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from tacit.models.adapters.configuration import Reveal
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, FullBatches, Order, federated
-from tacit.models.adapters.parallel import FinalNorm
+from tacit.models.adapters.parallel import FinalNorm, block_outputs
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, read_learning

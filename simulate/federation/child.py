@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from tacit.parties.hosting.resources import open_many_files
+from tacit.parties.hosting.folder import open_many_files
 
 ENDING_SECONDS = 0.5
 """How long a supervisor that closed its connections may still take to end."""

@@ -30,8 +30,7 @@ from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task
 from tacit.parties.runs.directory import write_arrays
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES, check_memory, gigabytes, parameters
-from tacit.parties.hosting.resources import available_memory
-from tacit.parties.runs.experiment import Experiment, ExperimentError
-from tacit.parties.runs.sections import LONGEST_SECONDS
+from tacit.models.configuration import KEEPING_BYTES, TRAINING_BYTES, check_memory, gigabytes, parameters
+from tacit.parties.hosting.folder import available_memory
+from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, ExperimentError
 
 PROCESS_BYTES: Final = 60e6
 """Of a client's process, beside what it shares with the others and what its model takes (measured)."""

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.provenance import Seed, command_line
 from tacit.parties.session.event_log import EventLogError
 from tacit.parties.session.journal import JournalError
 from tacit.parties.session.shell import Surroundings

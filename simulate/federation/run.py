@@ -16,13 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tacit.parties.hosting.resources import open_many_files
+from tacit.parties.hosting.folder import open_many_files
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, writing
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.outputs import keep_summary
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
-from tacit.parties.runs.tables import keep_summary
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation import hosting
 from tacit.simulate.federation.actors import Actors

@@ -19,15 +19,13 @@ import torch
 
 from tacit.models.adapters.configuration import Reveal
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import FinalNorm
-from tacit.models.adapters.sampling import StochasticBlocks
-from tacit.parties.adaptation.federation import mean_of, shares_of_known
+from tacit.models.adapters.parallel import FinalNorm, StochasticBlocks
 from tacit.parties.adaptation.fixed_point import PARAMETER
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
+from tacit.parties.adaptation.rounds import mean_of, shares_of_known
 from tacit.parties.adaptation.standing import Learnt
 from tacit.parties.adaptation.step import flat
 from tacit.parties.correlated.material import LARGEST_WORDS
-from tacit.parties.inference.lookup import LookedUp
 from tacit.parties.inference.material import AnyBlockRequest, Matrix
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, Communication, FixedLinear, MatrixValue, Party, Program
@@ -43,6 +41,7 @@ from tacit.parties.inference.stages import (
     block_stage,
     in_range,
 )
+from tacit.parties.inference.tables import LookedUp
 from tacit.protocol.inference.schedule import (
     STREAM,
     WORD_BITS,

@@ -3,7 +3,7 @@
 The file is that of `tacit simulate` with one section more, [distillation]. The directory of the results:
 
 teacher.safetensors     the model that the student learned from
-student.safetensors     the student, with its polynomials and intervals (tacit.models.friendly.checkpoint)
+student.safetensors     the student, with its polynomials and intervals (tacit.models.friendly.distillation)
 distillation.json       everything that was measured
 curves.png              accuracy and losses by epoch
 """
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tacit.parties.runs.directory import write_output, writing
-from tacit.parties.runs.experiment import Kind
-from tacit.parties.runs.student import DistillationExperiment
+from tacit.parties.runs.experiment import DistillationExperiment, Kind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,13 +40,12 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     """
     from tacit.models.checkpoint import save
     from tacit.models.data import load as load_images
-    from tacit.models.device import resolve_device
-    from tacit.models.friendly import checkpoint, distillation
-    from tacit.models.friendly.blocks import Approximation
+    from tacit.models.friendly import distillation
     from tacit.models.friendly.calibration import calibrate, error_bounds
-    from tacit.models.friendly.convert import convert
+    from tacit.models.friendly.transformer import Approximation, convert
     from tacit.models.layout import Layout
-    from tacit.models.vision_transformer import build
+    from tacit.models.networks import build
+    from tacit.models.training import resolve_device
 
     settings = experiment.distillation
     approximation = Approximation(softmax_degree=settings.softmax_degree, inverse_steps=settings.inverse_steps)
@@ -81,7 +79,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     calibrate(student, data.x_train, margin=settings.margin)
     after = distillation.judge(student, teacher, *test, device=chosen)
     with writing(out / "student.safetensors"):
-        checkpoint.save(out / "student.safetensors", student, approximation)
+        distillation.save(out / "student.safetensors", student, approximation)
     figures = {
         "name": experiment.name,
         "seed": seed,

@@ -19,15 +19,14 @@ import torch
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSession, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
-from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.messages import Input

@@ -11,9 +11,9 @@ import msgspec
 import torch
 
 from tacit.models.adapters.parallel import AdapterParameters
-from tacit.models.device import resolve_device
-from tacit.parties.adaptation import adapters_file
-from tacit.parties.inference.results import check_labels
+from tacit.models.training import resolve_device
+from tacit.parties.adaptation import standing
+from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import load_as
 from tacit.protocol.inference.schedule import LOGITS, Results
@@ -95,7 +95,7 @@ def _learned(
     found = []
     for name in owner_names(experiment.federation.clients):
         try:
-            found.append(adapters_file.load(folder.of_owner(name), like))
+            found.append(standing.load(folder.of_owner(name), like))
         except FileNotFoundError:
             continue
     if not found:

@@ -16,11 +16,11 @@ from tacit.models.data import Dataset
 from tacit.models.data import read as read_images
 from tacit.models.datasets.image_files import ScaledFiles, image_files
 from tacit.models.datasets.samples import Samples
-from tacit.models.device import resolve_device
-from tacit.models.friendly.gauge import ActivationError
+from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.training import resolve_device
 from tacit.parties.inference.data_owner import Inferred
-from tacit.parties.inference.results import check_labels
+from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.protocol.inference.messages import Input

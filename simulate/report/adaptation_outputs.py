@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from tacit.parties.runs.directory import Invocation, Seed
 from tacit.parties.runs.outputs import DroppedClient, PhaseFigures
-from tacit.parties.runs.provenance import Invocation, Seed
 
 
 class JudgedFigures(TypedDict):

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-from tacit.parties.runs.experiment import Experiment, load
-from tacit.parties.runs.explain import holds, keys, literal
+from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.simulate.report.figures import compared_curves
 from tacit.simulate.report.history import History
 from tacit.simulate.report.outputs import ComparedRun, Comparison, KeyDifference

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tacit.parties.runs import classes
-from tacit.parties.runs.provenance import told
+from tacit.parties.runs.directory import told
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import (

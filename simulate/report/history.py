@@ -14,8 +14,8 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from tacit.parties.runs.classes import TestClasses
+from tacit.parties.runs.directory import Invocation, Seed
 from tacit.parties.runs.incidents import Incident
-from tacit.parties.runs.provenance import Invocation, Seed
 from tacit.protocol.core.messages import Phase
 
 

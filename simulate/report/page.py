@@ -21,8 +21,7 @@ from markupsafe import Markup
 
 from tacit.parties.runs.classes import TestClass, TestClasses
 from tacit.parties.runs.directory import RunDirectory
-from tacit.parties.runs.experiment import Experiment, load
-from tacit.parties.runs.explain import holds, keys, literal
+from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import exposure, sharers, smallest_sum

@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn.functional import layer_norm, one_hot
 
 from tacit.models.adapters.parallel import AdapterParameters
-from tacit.models.attacks.labels import label_counts
+from tacit.models.attacks.closed_form import label_counts
 
 _NOISE: Final = 0.5
 """Deviation of what the search begins with, beside the quotients of classes, so that images of a class differ."""

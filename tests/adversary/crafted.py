@@ -24,8 +24,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from tacit.models.attacks.labels import classifier
-from tacit.models.attacks.patches import taken
+from tacit.models.attacks.closed_form import classifier, taken
 
 EFFECT: Final = 1e-2
 """What is added to every pixel where the brightness is one above a bin, divided by the number of bins."""

@@ -28,11 +28,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from tacit.models.adapters.activation import GELU, Activation
-from tacit.models.adapters.features import block_outputs, final_norm
 from tacit.models.adapters.methods import AdaptedTransformer
-from tacit.models.adapters.parallel import AdapterParameters
-from tacit.models.attacks.patches import PatchEmbedding, taken
+from tacit.models.adapters.parallel import GELU, Activation, AdapterParameters, block_outputs, final_norm
+from tacit.models.attacks.closed_form import PatchEmbedding, taken
 
 STEEP: Final = 100.0
 """How much the argument of the activation grows from one bin to the next, on average."""

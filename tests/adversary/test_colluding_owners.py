@@ -25,17 +25,15 @@ from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import normalize
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, pooled
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
-from tacit.models.device import CPU
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
+from tacit.models.training import CPU, train
 from tacit.parties.adaptation.bounds import fitted_step
-from tacit.parties.adaptation.federation import mean_of
+from tacit.parties.adaptation.rounds import mean_of
 from tacit.parties.adaptation.step import StepSizes
 from tests.adversary.colluders import (
     HeadGradient,

@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from tacit.parties.correlated.material import AnyRequest
-from tacit.parties.crypten.key_agreement import LinkContribution
-from tacit.parties.crypten.supply import Announcement, Join
+from tacit.parties.crypten.supply import Announcement, Join, LinkContribution
 
 
 @pytest.mark.threat("computing-party/predicts-masks")

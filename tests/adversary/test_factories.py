@@ -14,8 +14,7 @@ from tacit.models.workload import FactoryError
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import Task, configure
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import FederationSection
+from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration
 from tests.cases import cases

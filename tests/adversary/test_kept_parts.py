@@ -17,8 +17,7 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.fedrsm import pack_uploads
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.messages import Welcome

@@ -18,14 +18,12 @@ from timm.models.vision_transformer import Block
 from torch import nn
 from torch.nn.functional import unfold
 
-from tacit.models.adapters.features import block_outputs
-from tacit.models.adapters.sampling import StochasticBlocks
+from tacit.models.adapters.parallel import StochasticBlocks, block_outputs
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
-from tacit.models.device import CPU, seeded
 from tacit.models.extraction import CopiedBlock, copied_block, matched_images, matched_outputs, relative_error
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
+from tacit.models.training import CPU, seeded, train
 from tests.cases import cases
 
 pytestmark = pytest.mark.threat("data-owner/permuted-blocks")

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.parties.hosting.party_file import PartyFileError, read_party
-from tacit.parties.hosting.party_schema import ModelOwnerFile
+from tacit.parties.hosting.party_file import ModelOwnerFile, PartyFileError, read_party
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Opening, StartPass

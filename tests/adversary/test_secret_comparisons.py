@@ -25,8 +25,8 @@ ALLOWED = {
         "the public keys that members advertised"
     ),
     ("protocol/group_key/holder.py", "order.former not in self._keys"): "the epochs of keys that this client holds",
-    ("parties/runs/explain.py", "str(type(section).__struct_config__.tag) == key.choice"): "the name of a setting",
-    ("parties/crypten/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
+    ("parties/runs/experiment.py", "str(type(section).__struct_config__.tag) == key.choice"): "the name of a setting",
+    ("parties/crypten/computation.py", "divisors == divisor"): "both parties know by what a share is divided",
     ("parties/learning/policy.py", "key not in pinnable()"): "the name of a setting that a policy pins",
     ("parties/learning/policy.py", "key in self.least"): "the name of a setting that a policy pins",
     ("parties/protections/fedrsm.py", "protection.mask == 'lowest'"): "a setting",

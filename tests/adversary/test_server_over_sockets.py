@@ -20,7 +20,7 @@ from msgspec import structs
 from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import NotConnectedError, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import Diary
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Frame, decode, encode_structure

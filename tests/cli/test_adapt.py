@@ -17,10 +17,9 @@ import torch
 from click.testing import Result
 
 from tacit.cli import adapt
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, FullBatches, federated
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
-from tacit.parties.adaptation import adapters_file
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs
+from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import load_as
@@ -83,7 +82,7 @@ class Run:
         return read_learning(self.folder)
 
     def adapters(self, round: int) -> AdapterParameters:
-        parameters, number = adapters_file.load(self.folder.adapters(round), self.learning.initial())
+        parameters, number = standing.load(self.folder.adapters(round), self.learning.initial())
         assert number == round
         return parameters
 

@@ -15,8 +15,8 @@ from tacit.models.friendly import distillation
 from tacit.models.friendly.calibration import error_bounds
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
-from tacit.parties.runs.explain import keys, literal
+from tacit.models.networks import build
+from tacit.parties.runs.experiment import keys, literal
 from tacit.parties.runs.served import read_student
 from tests.cli.outputs import check_output
 

@@ -20,8 +20,7 @@ from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.runs.directory import RunDirectory
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, Deadlines, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study

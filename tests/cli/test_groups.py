@@ -58,7 +58,7 @@ def test_an_owner_accepts_the_groups_of_one_roster(
         given.append(accepted_groups)
         return Ended(None, "over")
 
-    monkeypatch.setattr("tacit.parties.hosting.client_host.run_client", run_client)
+    monkeypatch.setattr("tacit.parties.hosting.client.run_client", run_client)
     for said in (roster.fingerprint, roster.fingerprint.replace(" ", "")):
         assert tacit("client", party, "--accept-groups", said).exit_code == 0
     assert tacit("client", party).exit_code == 0

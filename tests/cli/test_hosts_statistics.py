@@ -16,11 +16,10 @@ import torch
 from safetensors import safe_open
 
 from tacit.models.configuration import ImagesConfiguration
-from tacit.models.data import normalise, read
+from tacit.models.data import normalise, read, split
 from tacit.models.datasets.samples import Source
-from tacit.models.held_out import split
 from tacit.models.moments import moments
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tacit.parties.runs.experiment import load
 
 with pytest.MonkeyPatch.context() as patch:

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.parallel import initial
-from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation import standing
 from tacit.parties.hosting import preflight
 from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.learned import read_kept, read_learned
+from tacit.parties.hosting.learner_host import read_kept, read_learned
 from tacit.parties.runs.served import read_served
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.setting import Labelled
@@ -102,12 +102,12 @@ def test_predictions_are_those_of_the_adapters_in_the_clear(
 
 def other_rank(house: AdaptationHouse, state: Path) -> None:
     like = initial(ParallelConfiguration(rank=3), blocks=2, tokens=5, width=8, classes=2, seed=1)
-    adapters_file.save(state / "adapters.safetensors", like, round=2)
+    standing.save(state / "adapters.safetensors", like, round=2)
 
 
 def other_classes(house: AdaptationHouse, state: Path) -> None:
     like = initial(ParallelConfiguration(rank=2), blocks=2, tokens=5, width=8, classes=3, seed=1)
-    adapters_file.save(state / "adapters.safetensors", like, round=2)
+    standing.save(state / "adapters.safetensors", like, round=2)
 
 
 def nothing_learned(house: AdaptationHouse, state: Path) -> None:

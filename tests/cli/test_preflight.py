@@ -21,33 +21,34 @@ from msgspec.structs import replace
 
 from tacit.models.configuration import ImagesConfiguration
 from tacit.parties.hosting import preflight as module
-from tacit.parties.hosting.adaptation_sections import LearningSection
-from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass
-from tacit.parties.hosting.data_owner_host import own_answers
+from tacit.parties.hosting.data_owner_host import AnsweredBy, AnsweredPass, own_answers, own_images
 from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.own_images import own_images
-from tacit.parties.hosting.party_schema import (
+from tacit.parties.hosting.party_file import (
     ClientFile,
     DataOwnerFile,
     DealerFile,
     InferenceSection,
+    LearningSection,
     LogConfiguration,
     ModelOwnerFile,
     ServerFile,
 )
-from tacit.parties.hosting.peer_probe import (
+from tacit.parties.hosting.preflight import (
     DEALER,
     MODEL_OWNER,
     SERVER,
     SUMS,
     NotReady,
     Peer,
+    check_data_owner_memory,
+    check_pixels,
+    check_terms,
     check_version,
+    preflight,
     probe,
     why_no_link,
 )
-from tacit.parties.hosting.preflight import check_data_owner_memory, check_pixels, check_terms, preflight
-from tacit.parties.hosting.server_host import choose_run
+from tacit.parties.hosting.server import choose_run
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError, UnreachableError
 from tacit.parties.links.endpoint import Received

@@ -18,8 +18,8 @@ from tacit.models import checkpoint
 from tacit.models.data import load as load_data
 from tacit.models.layout import Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
+from tacit.models.networks import build
 from tacit.models.training import evaluate
-from tacit.models.vision_transformer import build
 from tacit.parties.runs.experiment import load
 
 pytestmark = pytest.mark.end_to_end

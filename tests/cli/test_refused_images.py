@@ -11,9 +11,7 @@ from typer.testing import CliRunner
 from tacit.cli import inference_host
 from tacit.cli.main import app
 from tacit.cli.output import REFUSED
-from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass, Answers, AnswersError
-from tacit.parties.hosting.data_owner_host import figures
-from tacit.parties.hosting.own_images import own_images
+from tacit.parties.hosting.data_owner_host import AnsweredBy, AnsweredPass, Answers, AnswersError, figures, own_images
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference_request import InferenceRequest
 

@@ -14,9 +14,9 @@ from click.testing import Result
 from PIL import Image
 
 from tacit.models import checkpoint
-from tacit.models.friendly.reach import reach_of
+from tacit.models.friendly.calibration import reach_of
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tacit.parties.runs.directory import Progress
 from tacit.parties.runs.experiment import built, load
 from tacit.parties.runs.reference import experiment_toml

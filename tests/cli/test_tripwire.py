@@ -10,7 +10,7 @@ from click.testing import Result
 from tacit.models.checkpoint import save
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tests.adversary.crafted import fishing
 
 with pytest.MonkeyPatch.context() as patch:

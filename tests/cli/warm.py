@@ -153,8 +153,8 @@ if __name__ == "__main__":
     import tacit.cli.host
     import tacit.cli.inference_host
     import tacit.cli.preflight
-    import tacit.parties.hosting.client_host
-    import tacit.parties.hosting.server_host
+    import tacit.parties.hosting.client
+    import tacit.parties.hosting.server
     import tacit.simulate.federation.preload  # noqa: F401
     from tacit.cli.main import main
 

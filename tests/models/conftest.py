@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 
 SMALL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, chisquare
 
-from tacit.models.binary_weights import RESOLUTION
-from tacit.models.coordinated_weights import coordinated_weights, coordination_words
+from tacit.models.binary_weights import RESOLUTION, coordinated_weights, coordination_words
 from tacit.models.layout import Layout, LayoutEntry
 
 ALL_WORDS = Layout((LayoutEntry("w", (RESOLUTION,)),))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tacit.models.device import resolve_device
+from tacit.models.training import resolve_device
 
 
 def test_cpu() -> None:

@@ -12,10 +12,8 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly import distillation
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate, fix_intervals, intervals
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.models.friendly.convert import convert
 from tacit.models.friendly.distillation import (
     RANGE_WEIGHT,
     Epoch,
@@ -27,9 +25,9 @@ from tacit.models.friendly.distillation import (
     range_loss,
     traced,
 )
-from tacit.models.friendly.gauge import Interval
-from tacit.models.friendly.polynomials import lowest_argument
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.polynomials import Interval, lowest_argument
+from tacit.models.friendly.transformer import Approximation, convert
+from tacit.models.networks import build
 
 CPU = torch.device("cpu")
 SETTINGS = DistillationConfiguration(layer_epochs=2, prediction_epochs=1, batch_size=8)

@@ -11,7 +11,7 @@ from tacit.models import split
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.fedcg import NOISE, CoupledModel, Discriminator, Generator, discriminator
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 
 SHAPES = [(12, 4, 4), (16, 5, 5), (3, 1, 1), (2, 6, 1), (2, 3, 7), (4, 32, 32), (17, 8), (1, 8), (9,)]
 

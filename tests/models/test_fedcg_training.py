@@ -9,10 +9,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
-from tacit.models.fedcg import NOISE, CoupledModel, Discriminator, discriminator
-from tacit.models.fedcg_training import RATE, attraction, distil, train_client
+from tacit.models.fedcg import NOISE, RATE, CoupledModel, Discriminator, attraction, discriminator, distil, train_client
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 
 CPU = torch.device("cpu")
 COUNT, SEED, STEP = 6, 9, 0.5

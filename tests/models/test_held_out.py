@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from tacit.models.held_out import split
+from tacit.models.data import split
 
 
 def images(count: int) -> torch.Tensor:

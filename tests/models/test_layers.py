@@ -10,7 +10,7 @@ from torch import nn
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layers import Granularity, layers, observed, outputs
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 
 
 def model_of(name: str) -> nn.Module:

@@ -9,7 +9,7 @@ from torch import nn
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 
 TABLE_1 = {"lenet": (166, 3, 41_203), "convnet": (3625, 9, 921_387), "resnet18": (43828, 17, 11_208_171)}
 """Kilobytes and convolutions as published, and the size of the state that these imply."""

@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from tacit.models.configuration import ModelConfiguration
-from tacit.models.size import check_memory, parameters
-from tacit.models.vision_transformer import build
+from tacit.models.configuration import ModelConfiguration, check_memory, parameters
+from tacit.models.networks import build
 
 SIZES = [
     {},
@@ -40,5 +39,5 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
 
 
 def test_nothing_slow_is_loaded() -> None:
-    code = "import sys, tacit.models.size; print(sorted({'torch', 'timm'} & set(sys.modules)))"
+    code = "import sys, tacit.models.configuration; print(sorted({'torch', 'timm'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -6,8 +6,8 @@ import pytest
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
+from tacit.models.networks import build
 from tacit.models.split import extractor
-from tacit.models.vision_transformer import build
 
 
 def parts(name: str, split: str = "", size: int = 32) -> tuple[Layout, frozenset[str]]:

@@ -13,9 +13,9 @@ from tacit.models.configuration import DataConfiguration, ModelConfiguration, Tr
 from tacit.models.data import load
 from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
+from tacit.models.networks import build
 from tacit.models.partition import divide
 from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient, train
-from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")
 EPSILON = 2.0**-24  # unit roundoff of float32

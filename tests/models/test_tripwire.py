@@ -11,9 +11,9 @@ from torch import nn
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import Dataset, load
 from tacit.models.layout import Layout
+from tacit.models.networks import build
 from tacit.models.training import gradient, train
 from tacit.models.tripwire import SuspiciousTensor, suspicious
-from tacit.models.vision_transformer import build
 from tests.adversary.crafted import Imprinted, fishing, imprint, read_imprint
 
 BINS, VICTIMS, SHAPE = 128, 16, (1, 16, 16)

@@ -13,7 +13,7 @@ from torch import nn
 from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 
 TINY = "test_vit"  # timm's own model for tests: 370,000 parameters, 160 x 160 pixels in patches of 16
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.cli.main import app
-from tacit.parties.hosting import client_host, server_host
+from tacit.parties.hosting import client, server
 from tacit.parties.hosting.client import ClientWork
 from tacit.parties.hosting.server import serve
 from tacit.parties.learning.keeper import Keeper
@@ -45,8 +45,8 @@ def _main(folder: Path, arguments: list[str]) -> None:
         return ClientWork(job, *given, on_update=record_update(folder, job.keys.name), **more)
 
     for module, name, changed in (
-        (client_host, "ClientWork", work),
-        (server_host, "serve", partial(serve, on_sum=partial(record_sum, folder))),
+        (client, "ClientWork", work),
+        (server, "serve", partial(serve, on_sum=partial(record_sum, folder))),
     ):
         setattr(module, name, changed)
     app(arguments)

@@ -24,14 +24,11 @@ from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, Deadlines
-from tacit.parties.runs.sections import FederationSection as Cohort
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment
+from tacit.parties.runs.experiment import FederationSection as Cohort
 from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from tacit.parties.inference.owner import limits
+from tacit.parties.inference.conversation import limits
 from tacit.parties.links.endpoint import Event
 from tacit.protocol.adaptation.data_owner import adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, AskSum

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import ClassVar, Final
 
-from tacit.parties.correlated.dealing import Dealing, RequestError
-from tacit.parties.correlated.material import Weight
+from tacit.parties.correlated.material import Dealing, RequestError, Weight
+from tacit.parties.inference.conversation import limits
 from tacit.parties.inference.material import (
     AnyBlockRequest,
     Fixed,
@@ -21,7 +21,6 @@ from tacit.parties.inference.material import (
     encoded_correction,
     encoded_requests,
 )
-from tacit.parties.inference.owner import limits
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION

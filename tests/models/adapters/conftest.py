@@ -10,10 +10,8 @@ from torch import nn
 
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
 
 BLOCKS, IMAGES, TOKENS, WIDTH, CLASSES, RANK = 3, 4, 5, 8, 3, 2
 

@@ -7,18 +7,24 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.features import block_outputs, final_norm
 from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated, pooled
-from tacit.models.adapters.parallel import initial
-from tacit.models.adapters.sampling import AllBlocks, BlockSampling, StochasticBlocks
+from tacit.models.adapters.parallel import (
+    GELU,
+    QUADRATIC_GELU,
+    Activation,
+    AllBlocks,
+    BlockSampling,
+    StochasticBlocks,
+    block_outputs,
+    final_norm,
+    initial,
+)
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
-from tacit.models.device import CPU
+from tacit.models.networks import build
 from tacit.models.partition import dirichlet
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.training import CPU, train
 
 TEST_IMAGES = 180
 SCHEDULE = Schedule(rounds=120, learning_rate=0.1, decay_rounds=(100,))

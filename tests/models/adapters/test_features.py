@@ -9,12 +9,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.adapters.features import block_outputs, final_norm
-from tacit.models.friendly.blocks import STOCK, norm_bound
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.gauge import ActivationError, Interval
-from tacit.models.friendly.polynomials import inverse_root_error
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.adapters.parallel import block_outputs, final_norm
+from tacit.models.friendly.polynomials import ActivationError, Interval, inverse_root_error
+from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert, norm_bound
 
 EPSILON = 2.0**-24  # unit roundoff of float32
 

@@ -21,8 +21,7 @@ from tacit.models.adapters.federated import (
     pooled,
 )
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
-from tacit.models.adapters.sampling import StochasticBlocks
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, StochasticBlocks, each, initial
 
 ONE = Schedule(rounds=1, learning_rate=0.01, decay_rounds=())
 

@@ -5,10 +5,18 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial, logits
+from tacit.models.adapters.parallel import (
+    GELU,
+    QUADRATIC_GELU,
+    Activation,
+    AdapterParameters,
+    FinalNorm,
+    each,
+    initial,
+    logits,
+)
 
 PROBE = each(torch.Tensor.double, initial(LinearProbeConfiguration(), blocks=3, tokens=5, width=8, classes=3, seed=0))
 

@@ -11,14 +11,11 @@ import torch
 from torch import nn
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.methods import Adaptation, Adapters, FullFineTuning, LowRankAdaptation, trained
+from tacit.models.adapters.parallel import block_outputs
 from tacit.models.configuration import TrainingConfiguration
-from tacit.models.device import CPU
-from tacit.models.friendly.blocks import STOCK
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.training import judge, train
+from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
+from tacit.models.training import CPU, judge, train
 
 LORA = pytest.param(
     LowRankAdaptation(rank=2),

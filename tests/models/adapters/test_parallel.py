@@ -4,9 +4,18 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial, logits, mix
+from tacit.models.adapters.parallel import (
+    GELU,
+    QUADRATIC_GELU,
+    Activation,
+    AdapterParameters,
+    FinalNorm,
+    each,
+    initial,
+    logits,
+    mix,
+)
 
 ACTIVATIONS = [GELU, QUADRATIC_GELU]
 

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.adapters.activation import QUADRATIC_GELU
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.federated import Features, FullBatches, Schedule
+from tacit.models.adapters.federated import Features, FullBatches, Reached, Schedule, rehearsal
 from tacit.models.adapters.gradients import descent
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits, mix
-from tacit.models.adapters.rehearsal import Reached, rehearsal
+from tacit.models.adapters.parallel import QUADRATIC_GELU, AdapterParameters, FinalNorm, logits, mix
 
 SCHEDULE = Schedule(rounds=6, learning_rate=0.1, decay_rounds=())
 

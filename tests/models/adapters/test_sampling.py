@@ -10,10 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.models.adapters.activation import QUADRATIC_GELU
 from tacit.models.adapters.gradients import descent
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits, mix
-from tacit.models.adapters.sampling import AllBlocks, StochasticBlocks, chain, masked
+from tacit.models.adapters.parallel import (
+    QUADRATIC_GELU,
+    AdapterParameters,
+    AllBlocks,
+    FinalNorm,
+    StochasticBlocks,
+    chain,
+    logits,
+    masked,
+    mix,
+)
 
 States = tuple[bool, ...]
 

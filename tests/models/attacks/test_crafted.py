@@ -8,7 +8,7 @@ from torch import nn
 
 from tacit.models.attacks import closed_form
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tests.adversary.crafted import fishing, imprint, read_imprint
 
 READ = 30.0

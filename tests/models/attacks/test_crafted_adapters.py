@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.methods import AdaptedTransformer, Adapters, trained
-from tacit.models.attacks.patches import PatchEmbedding
+from tacit.models.adapters.parallel import GELU, QUADRATIC_GELU, Activation
+from tacit.models.attacks.closed_form import PatchEmbedding
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.data import Dataset
+from tacit.models.networks import build
 from tacit.models.tripwire import suspicious
-from tacit.models.vision_transformer import build
 from tests.adversary.crafted_adapters import crafted_adapters, read_adapters
 
 RANK, CLIENTS, READ = 64, 8, 30.0

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from tacit.models.gaussian_noise import noise_bytes, noisy
-from tacit.parties.protections.budget import affordable, cost_of
+from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.protection import Noise
 
 with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ import timm
 import torch
 from torch import nn
 
+from tacit.models.attacks.closed_form import label_of
 from tacit.models.attacks.inversion import (
     DeepLeakageSettings,
     InvertingGradientsSettings,
@@ -15,8 +16,7 @@ from tacit.models.attacks.inversion import (
     inverting_gradients,
     total_variation,
 )
-from tacit.models.attacks.labels import label_of
-from tacit.models.convolutional import ConvNet, LeNet
+from tacit.models.networks import ConvNet, LeNet
 
 MEAN, STD = (0.5,) * 3, (0.25,) * 3
 Photograph = Callable[[int], torch.Tensor]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.models.attacks.labels import label_counts, label_of
+from tacit.models.attacks.closed_form import label_counts, label_of
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.networks import build
 from tacit.models.training import train
-from tacit.models.vision_transformer import build
 
 BATCHES = 25
 

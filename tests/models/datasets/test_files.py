@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.models.datasets.files import lines, require_checksum, require_file, require_folder, table, whole_number
+from tacit.models.datasets.samples import lines, require_checksum, require_file, require_folder, table, whole_number
 
 
 def rows(path: Path, *, header: bool = True) -> list[tuple[str, dict[str, str]]]:

@@ -7,10 +7,8 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
 
 SIZES = {
     "img_size": 8,

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.friendly.a_priori import block_ceiling, folded, logit_ceiling, token_ceiling
-from tacit.models.friendly.blocks import STOCK, Approximation
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.reach import BlockReach, reach_of
+from tacit.models.friendly.calibration import BlockReach, block_ceiling, folded, logit_ceiling, reach_of, token_ceiling
+from tacit.models.friendly.transformer import STOCK, Approximation, convert
 
 QUADRATIC = Approximation(softmax_degree=None, inverse_steps=None)
 WIDTH, TOKENS = 16, 5

@@ -9,11 +9,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.friendly.blocks import Approximation, LayerNorm, with_parameters
 from tacit.models.friendly.calibration import calibrate, error_bounds
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.gauge import Gauge, scaled, whole
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.friendly.polynomials import Gauge, scaled, whole
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, LayerNorm, convert, with_parameters
 
 FLOAT32 = 2.0**-24
 

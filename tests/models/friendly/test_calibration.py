@@ -8,11 +8,9 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate, error_bounds, fix_intervals, intervals
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.gauge import ActivationError, Gauge, Interval
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.friendly.polynomials import ActivationError, Gauge, Interval
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
 
 
 def test_intervals_hold_what_was_seen_and_the_margin_widens_them(

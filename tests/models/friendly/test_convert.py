@@ -11,9 +11,8 @@ from timm import layers as timm_layers
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import nn
 
-from tacit.models.friendly.blocks import STOCK, Approximation
 from tacit.models.friendly.calibration import calibrate, error_bounds
-from tacit.models.friendly.convert import ConversionError, convert
+from tacit.models.friendly.transformer import STOCK, Approximation, ConversionError, convert
 from tacit.models.layout import Layout
 
 Build = Callable[..., VisionTransformer]

@@ -9,12 +9,9 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from tacit.models.friendly.blocks import STOCK
-from tacit.models.friendly.calibration import calibrate, intervals
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.gauge import ActivationError
-from tacit.models.friendly.reach import BlockReach, NormReach, reach, reach_of
-from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.friendly.calibration import BlockReach, NormReach, calibrate, intervals, reach, reach_of
+from tacit.models.friendly.polynomials import ActivationError
+from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
 
 
 def largest(x: torch.Tensor) -> float:

@@ -17,21 +17,24 @@ import torch
 from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
-from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
 from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
+from tacit.parties.adaptation.rounds import (
+    RoundsTask,
+    SummingDealerSettings,
+    configure_rounds,
+    deal_and_sum,
+    roster_of_sums,
+)
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import material_bytes
 from tacit.parties.links import endpoint
 from tacit.parties.session.client import ClientSettings
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy

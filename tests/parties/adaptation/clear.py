@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from tacit.models.adapters.federated import Reached
 from tacit.models.adapters.gradients import descent
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
-from tacit.models.adapters.rehearsal import Reached
 from tacit.parties.adaptation.bounds import StepBounds
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
 

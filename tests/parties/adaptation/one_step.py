@@ -9,7 +9,7 @@ import torch
 from tacit.models.adapters.federated import Features
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation.bounds import StepScales
-from tacit.parties.adaptation.federation import nothing, shares_of_known
+from tacit.parties.adaptation.rounds import nothing, shares_of_known
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded

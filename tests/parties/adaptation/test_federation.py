@@ -8,18 +8,16 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
-from tacit.models.device import CPU
+from tacit.models.networks import build
 from tacit.models.partition import dirichlet
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.training import CPU, train
 from tacit.parties.adaptation.bounds import StepScales, fitted_step
-from tacit.parties.adaptation.federation import mean_of
 from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.rounds import mean_of
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded

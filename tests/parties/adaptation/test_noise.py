@@ -12,11 +12,11 @@ import torch
 
 from tacit.cli.output import learned_words
 from tacit.models.adapters.federated import Schedule
-from tacit.parties.adaptation.federation import mean_of, shares_of_known
 from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.noise import NoisePolicy, SumNoise, largest_norm
-from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rounds import mean_of, shares_of_known
 from tacit.parties.adaptation.standing import COUNTS, Counted
 from tacit.parties.adaptation.step import flat
 from tacit.protocol.adaptation.sums import OpeningPolicy

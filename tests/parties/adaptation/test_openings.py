@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.parties.adaptation.openings import Openings
+from tacit.parties.adaptation.model_owner import Openings
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.errors import RemoteProtocolError
 

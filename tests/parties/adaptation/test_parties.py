@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import torch
 
+from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.noise import NoisePolicy
-from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.federated import Features, FullBatches, Schedule
+from tacit.models.adapters.federated import Features, FullBatches, Schedule, rehearsal
 from tacit.models.adapters.parallel import initial
-from tacit.models.adapters.rehearsal import rehearsal
 from tacit.parties.adaptation.public import PublicLearning, learning_of, learning_terms
 from tacit.parties.adaptation.rehearsed import fitted_learning
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat, shaped

@@ -7,21 +7,17 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import ParallelConfiguration
-from tacit.models.adapters.features import block_outputs
-from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
-from tacit.models.adapters.parallel import FinalNorm, each, initial
-from tacit.models.adapters.rehearsal import Reached, rehearsal
+from tacit.models.adapters.federated import Features, FullBatches, Reached, Schedule, federated, rehearsal
+from tacit.models.adapters.parallel import FinalNorm, block_outputs, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
-from tacit.models.device import CPU
-from tacit.models.friendly.blocks import STOCK
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
+from tacit.models.friendly.transformer import STOCK, convert
+from tacit.models.networks import build
 from tacit.models.partition import dirichlet
-from tacit.models.training import train
-from tacit.models.vision_transformer import build
+from tacit.models.training import CPU, train
 from tacit.parties.adaptation.bounds import StepBounds
-from tacit.parties.adaptation.head_scales import told_reach
+from tacit.parties.adaptation.head import told_reach
 from tacit.parties.adaptation.rehearsed import MARGIN, fitted_learning, rehearsed_bounds
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.model import PublicModel, fitted_model

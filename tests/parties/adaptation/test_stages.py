@@ -13,12 +13,12 @@ import torch
 from tacit.models.adapters.gradients import descent
 from tacit.models.adapters.parallel import each, logits
 from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepBounds, StepScales, fitted_step
-from tacit.parties.adaptation.federation import nothing, shares_of_known
 from tacit.parties.adaptation.fixed_point import PARAMETER
+from tacit.parties.adaptation.rounds import nothing, shares_of_known
 from tacit.parties.adaptation.stages import LearningCarried, learning_stages, prediction_stages
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.results import logits as told_logits
+from tacit.parties.inference.ranking import logits as told_logits
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import Carried
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose

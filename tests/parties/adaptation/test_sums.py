@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.parties.adaptation.federation import mean_of, refreshed
 from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.rounds import mean_of, refreshed
 from tacit.parties.adaptation.step import StepSizes
-from tacit.parties.correlated.streams import Keystream
+from tacit.parties.correlated.material import Keystream
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.sum.exchange import Summed

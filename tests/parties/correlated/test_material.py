@@ -15,6 +15,7 @@ from tacit.parties.correlated.material import (
     And,
     AnyRequest,
     Bit,
+    Keystream,
     Linear,
     Permutation,
     Product,
@@ -29,7 +30,6 @@ from tacit.parties.correlated.material import (
     expand,
     floor_quotient,
 )
-from tacit.parties.correlated.streams import Keystream
 
 RING = 1 << 64
 NUMBER = 7

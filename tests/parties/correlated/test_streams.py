@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.parties.correlated.streams import Keystream, Purpose, derive
+from tacit.parties.correlated.material import Keystream, Purpose, derive
 
 KEY = bytes(range(32))
 

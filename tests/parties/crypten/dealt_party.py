@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from crypten_cases import CASES
 
-from tacit.parties.correlated.streams import Keystream
-from tacit.parties.crypten import wiring
+from tacit.parties.correlated.material import Keystream
+from tacit.parties.crypten import computation
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.computation import Computation, dealt_computation
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.link import PeerLink, connect, listen
-from tacit.parties.crypten.permutation import permute_rows
+from tacit.parties.crypten.shared_model import permute_rows
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control
@@ -266,7 +266,7 @@ def refusals(computation: Computation, rank: int) -> Outcome:
         assert "tuples are used once" in refused(MpcError, getattr(provider, name))
     assert "accepts no seed" in refused(ValueError, lambda: crypten.manual_seed(1, 2, 3))
     assert "call .cpu() first" in refused(ValueError, lambda: provider.square((1,), device="cuda"))
-    assert "call .cpu() first" in refused(ValueError, lambda: wiring._random_words((1,), device="cuda"))
+    assert "call .cpu() first" in refused(ValueError, lambda: computation._random_words((1,), device="cuda"))
     assert "divided by 0" in refused(ZeroDivisionError, lambda: encrypted() / 0)
     for value in (torch.inf, -torch.inf, torch.nan, 2.0**47, -(2.0**47)):
         spoiled = torch.tensor([1.0, value])
@@ -305,7 +305,10 @@ def no_other_generator(_: Computation, rank: int) -> Outcome:
     for place, module in list(sys.modules.items()):
         if place.startswith("crypten"):
             for name in names:
-                assert vars(module).get(name, wiring._random_words) in (wiring._random_words, wiring._random_bits)
+                assert vars(module).get(name, computation._random_words) in (
+                    computation._random_words,
+                    computation._random_bits,
+                )
     assert all(isinstance(stream, Keystream) for kind in crypten.generators.values() for stream in kind.values())
     return 0, 0, 0.0
 

@@ -22,9 +22,8 @@ from tacit.parties.correlated.material import (
 from tacit.parties.crypten import supply as supply_module
 from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.key_agreement import ComputationStreams, agree_on_streams
 from tacit.parties.crypten.link import Listener
-from tacit.parties.crypten.supply import JOIN, Join, Supply
+from tacit.parties.crypten.supply import JOIN, ComputationStreams, Join, Supply, agree_on_streams
 
 TWO = ("model", "data")
 THREE = (*TWO, "third")

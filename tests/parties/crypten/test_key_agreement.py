@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.parties.crypten import key_agreement
-from tacit.parties.crypten.key_agreement import ComputationStreams, LinkContribution, agree_on_streams
+from tacit.parties.crypten import supply
+from tacit.parties.crypten.supply import ComputationStreams, LinkContribution, agree_on_streams
 
 KEY = bytes(range(32))
 PARTIES = ("model", "data", "third")
@@ -46,7 +46,7 @@ def test_a_party_that_replays_its_contributions_gets_other_keys(play: Any, monke
     def agree(seat: Any) -> ComputationStreams:
         return agree_on_streams(seat.rank, seat.links)
 
-    fresh = key_agreement.os.urandom
+    fresh = supply.os.urandom
 
     def snapshot(size: int) -> bytes:
         if threading.current_thread().name != "model":
@@ -54,7 +54,7 @@ def test_a_party_that_replays_its_contributions_gets_other_keys(play: Any, monke
         replayed.append(b"\x07" * size)
         return replayed[-1]
 
-    monkeypatch.setattr(key_agreement.os, "urandom", snapshot)
+    monkeypatch.setattr(supply.os, "urandom", snapshot)
     sessions = [play(PARTIES[:2], agree, dealer=None)["model"] for _ in range(2)]
     assert replayed
     for purpose in ("previous", "following", "common"):
@@ -66,7 +66,7 @@ def test_a_party_that_replays_its_contributions_gets_other_keys(play: Any, monke
 def test_links_that_differ_give_other_keys_whatever_their_ends_contribute(
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_agreement, "os", SimpleNamespace(urandom=bytes))
+    monkeypatch.setattr(supply, "os", SimpleNamespace(urandom=bytes))
     first, second = (agreed(play, PARTIES[:2])[0] for _ in range(2))
     assert first.computation == second.computation  # The contributions are the same,
     for purpose in ("previous", "following"):  # the links are not.

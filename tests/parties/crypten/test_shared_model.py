@@ -8,12 +8,10 @@ import torch
 from torch import nn
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import Approximation, with_parameters
 from tacit.models.friendly.calibration import calibrate, fix_intervals, intervals
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.gauge import Interval
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.polynomials import Interval
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert, with_parameters
+from tacit.models.networks import build
 from tacit.parties.crypten.shared_model import check_shareable
 from tacit.simulate.bench.inference import infer
 from tacit.simulate.federation.processes import ProcessError

@@ -9,9 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from tacit.parties.correlated.material import Truncation, correct, expand, floor_quotient
-from tacit.parties.correlated.streams import Keystream
-from tacit.parties.crypten.truncation import mask, offset, quotient
+from tacit.parties.correlated.material import Keystream, Truncation, correct, expand, floor_quotient
+from tacit.parties.crypten.provider import mask, offset, quotient
 
 SCALE_BITS = 16
 SCALE = 1 << SCALE_BITS

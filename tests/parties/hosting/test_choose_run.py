@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from safetensors.numpy import save_file
 
 from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.server_host import HostedRun, choose_run, without_seed
+from tacit.parties.hosting.server import HostedRun, choose_run, without_seed
 from tacit.parties.protections.fedrsm import FedRSM
 from tacit.parties.runs.directory import Progress, RunDirectoryError
-from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.runs.sections import FederationSection
 
 DIGITS = Experiment(federation=FederationSection(clients=3, rounds=4))
 LUNGS = replace(DIGITS, name="lungs")

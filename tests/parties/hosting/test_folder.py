@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.log import line, logging_to, weight
-from tacit.parties.hosting.party_schema import LogConfiguration
-from tacit.parties.hosting.state import Status, StatusError, StatusFile, read_status
+from tacit.parties.hosting.folder import (
+    PartyFolder,
+    Status,
+    StatusError,
+    StatusFile,
+    line,
+    logging_to,
+    read_status,
+    weight,
+)
+from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.runs.directory import RunDirectoryError
 
 
@@ -136,7 +143,7 @@ def test_a_status_that_cannot_be_written_stops_nobody(folder: PartyFolder) -> No
 
 
 def test_the_log_weighs_and_rotates(folder: PartyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.parties.hosting.log._MEGABYTE", 200)
+    monkeypatch.setattr("tacit.parties.hosting.folder._MEGABYTE", 200)
     path = folder.log("client-1")
     events = [("phase", {"next": "TRAIN"}), ("round-over", {"round": 1, "code": None}), ("left", {"member": "x\ny"})]
     with logging_to(path, LogConfiguration(level="info", megabytes=1, files=2)) as log:

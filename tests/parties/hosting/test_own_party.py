@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tacit.parties import Client, FederationError, Server
-from tacit.parties.hosting.client_host import run_client
-from tacit.parties.hosting.opening import open_party
-from tacit.parties.hosting.party_schema import ClientFile
+from tacit.parties.hosting.client import run_client
+from tacit.parties.hosting.folder import open_party
+from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.protocol.core.roster import Roster

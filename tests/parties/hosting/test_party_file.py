@@ -6,8 +6,18 @@ import pytest
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.configuration import ImagesConfiguration
-from tacit.parties.hosting.party_file import ROLES, PartyFileError, party_toml, read_any, read_party
-from tacit.parties.hosting.party_schema import ClientFile, DataOwnerFile, LogConfiguration, ModelOwnerFile, ServerFile
+from tacit.parties.hosting.party_file import (
+    ROLES,
+    ClientFile,
+    DataOwnerFile,
+    LogConfiguration,
+    ModelOwnerFile,
+    PartyFileError,
+    ServerFile,
+    party_toml,
+    read_any,
+    read_party,
+)
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.hosting.roster_watch import RosterWatch
+from tacit.parties.hosting.server import RosterWatch
 from tacit.parties.links.keys import generate
 from tacit.parties.links.roster import make_roster, with_members, with_other_keys, without_members, write_roster
 from tacit.protocol.core.roster import Roster

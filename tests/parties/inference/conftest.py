@@ -9,11 +9,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import STOCK, Approximation, Block, with_parameters
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import STOCK, Approximation, Block, FriendlyTransformer, convert, with_parameters
+from tacit.models.networks import build
 from tacit.parties.inference.model import FittedModel, PublicModel, fitted_model
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.scales import Scales, Shape

@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from tacit.models.device import CPU
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.correlated.material import Linear, Request, Weight, correct, expand
-from tacit.parties.correlated.streams import Keystream
-from tacit.parties.inference.model import FittedModel
+from tacit.models.training import CPU
+from tacit.parties.correlated.material import Keystream, Linear, Request, Weight, correct, expand
+from tacit.parties.inference.model import FittedModel, IntegerWeight, integer_model
 from tacit.parties.inference.operations import DATA, MODEL, Communication, FixedLinear, Party, Program
 from tacit.parties.inference.ring import packed, unpacked
 from tacit.parties.inference.stages import Carried, ModelStage, input_share, stages
-from tacit.parties.inference.weights import IntegerWeight, integer_model
 from tacit.protocol.inference.schedule import PLACE, RANGE, WORD_BITS, Round
 
 

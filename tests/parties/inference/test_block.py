@@ -13,19 +13,17 @@ import pytest
 import timm
 import torch
 
-from tacit.models.friendly.blocks import STOCK
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
+from tacit.models.friendly.transformer import STOCK, convert
 from tacit.parties.inference import waves
 from tacit.parties.inference.block import BlockProgram
-from tacit.parties.inference.layer_norm import normalised
-from tacit.parties.inference.model import fitted_model
+from tacit.parties.inference.model import LEAST_WEIGHT_BITS, fitted_model, integer_model, integer_weights
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.scales import ATTENTION_INPUT, BoundError, stream_scale
 from tacit.parties.inference.stages import encoded
+from tacit.parties.inference.tables import normalised
 from tacit.parties.inference.waves import FitError
-from tacit.parties.inference.weights import LEAST_WEIGHT_BITS, integer_model, integer_weights
 from tacit.protocol.inference.schedule import PLACE, STREAM, block_rounds
 
 with pytest.MonkeyPatch.context() as patch:

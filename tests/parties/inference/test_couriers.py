@@ -12,7 +12,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties.inference import conversation, owner
+from tacit.parties.inference import conversation
 from tacit.parties.inference.conversation import Courier
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
@@ -83,7 +83,7 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
 ) -> None:
     monkeypatch.setattr(conversation, "MOST_WAITING", 50)
     few = Limits(max_frame_bytes=CHUNK_BYTES + 1024, max_frames=3, queue_messages=2)
-    monkeypatch.setattr(owner, "limits", lambda patience: few)
+    monkeypatch.setattr(conversation, "limits", lambda patience: few)
     async with house(tmp_path) as home:
         await home.dealer(address="ipc://*")
         await home.model_owner(private, address="ipc://*")  # Where the kernel keeps less than of TCP.

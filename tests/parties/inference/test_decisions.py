@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from tacit.parties.inference.block import block_requests
-from tacit.parties.inference.far_softmax import SHARE_RING, Far
-from tacit.parties.inference.layer_norm import SQUARES
 from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, Narrow, Scores, Waves, correction_bytes
 from tacit.parties.inference.ring import byte_width
 from tacit.parties.inference.scales import Scales, Shape
+from tacit.parties.inference.scores import SHARE_RING, Far
+from tacit.parties.inference.tables import SQUARES
 from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
 from tacit.protocol.inference.schedule import (
     CENTRED,

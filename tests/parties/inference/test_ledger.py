@@ -8,7 +8,7 @@ import torch
 
 from tacit.models.file_system import FILES
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.ledger import Ledger
+from tacit.parties.inference.model_owner import Ledger
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.quota import Quota, Spent

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.parties.inference.lookup import LookedUp, Range
 from tacit.parties.inference.material import Lookup
 from tacit.parties.inference.operations import Party, Program
+from tacit.parties.inference.tables import LookedUp, Range
 from tacit.protocol.inference.schedule import PLACE, THRESHOLD_LEVELS
 
 with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.correlated.streams import Keystream
+from tacit.parties.correlated.material import Keystream
 from tacit.parties.inference.material import Fixed, Lookup, Matrix, Narrow, Scores, Waves
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed

@@ -12,15 +12,13 @@ import msgspec
 import pytest
 import torch
 
-from tacit.models.friendly.blocks import Approximation
-from tacit.models.friendly.convert import convert
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import Approximation, convert
+from tacit.models.networks import build
 from tacit.parties.correlated.material import Request, check
-from tacit.parties.inference.model import PublicModel, fitted_model
+from tacit.parties.inference.model import PublicModel, fitted_model, integer_model, weight_octets
 from tacit.parties.inference.operations import DATA, FixedLinear, Party, Program
-from tacit.parties.inference.results import cut_bits
+from tacit.parties.inference.ranking import cut_bits
 from tacit.parties.inference.stages import Carried, input_share, stages
-from tacit.parties.inference.weights import integer_model, weight_octets
 from tacit.protocol.inference.schedule import LOGITS, layer_shapes
 
 with pytest.MonkeyPatch.context() as patch:

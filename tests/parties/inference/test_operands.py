@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.parties.inference.contraction import contracted, contracted_shape
-from tacit.parties.inference.operands import Operands, products_request
-from tacit.parties.inference.operations import Party, Program
-from tacit.parties.inference.ring import packed, signed
+from tacit.parties.inference.operations import Operands, Party, Program, products_request
+from tacit.parties.inference.ring import contracted, contracted_shape, packed, signed
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

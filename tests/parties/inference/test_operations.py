@@ -10,8 +10,9 @@ import msgspec
 import pytest
 import torch
 
-from tacit.parties.correlated.dealing import RequestError
+from tacit.parties.correlated.material import RequestError
 from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS, decoded_requests
+from tacit.parties.inference.model import IntegerWeight
 from tacit.parties.inference.operations import (
     MatrixValue,
     NarrowValue,
@@ -23,7 +24,6 @@ from tacit.parties.inference.operations import (
 )
 from tacit.parties.inference.ring import product, shifted, signed
 from tacit.parties.inference.waves import PLACES, Wave
-from tacit.parties.inference.weights import IntegerWeight
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

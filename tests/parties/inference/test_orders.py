@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.parties.inference.far_softmax import Far
 from tacit.parties.inference.material import encoded_requests
 from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.scores import Far
 from tacit.parties.inference.stages import stages
 from tacit.protocol.inference.schedule import Results, layer_shapes
 

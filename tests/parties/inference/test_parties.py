@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import with_parameters
+from tacit.models.friendly.transformer import with_parameters
 from tacit.parties.inference import data_owner, model_owner
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Inferred

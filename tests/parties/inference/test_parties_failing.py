@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from tacit.parties.correlated import material
-from tacit.parties.correlated.dealing import Dealing
-from tacit.parties.inference import owner, passes
-from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.correlated.material import Dealing
+from tacit.parties.inference import conversation, passes
+from tacit.parties.inference.conversation import InferenceError, events
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.operations import DATA, Party, Program, Words
-from tacit.parties.inference.owner import events
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
@@ -400,7 +399,7 @@ class Flooded(Scripted):
 
 
 async def test_a_lost_link_is_told_however_much_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, "LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr(conversation, "LAST_WORDS_SECONDS", 0.01)
     heard = events(Flooded(LinkLost("alice")), Surroundings())
     async with asyncio.timeout(PATIENCE):
         while await anext(heard) != LinkLost("alice"):

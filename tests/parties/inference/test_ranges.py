@@ -10,15 +10,14 @@ import msgspec
 import pytest
 import torch
 
-from tacit.models.friendly.a_priori import folded
-from tacit.models.friendly.gauge import Gauge
-from tacit.parties.inference.lookup import LookedUp
+from tacit.models.friendly.calibration import folded
+from tacit.models.friendly.polynomials import Gauge
 from tacit.parties.inference.material import Lookup
 from tacit.parties.inference.model import FittedModel
 from tacit.parties.inference.operations import DATA, Party, Program
-from tacit.parties.inference.results import logits
+from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.stages import COUNTED, in_range
-from tacit.parties.inference.tables import CheckedSum, Table
+from tacit.parties.inference.tables import CheckedSum, LookedUp, Table
 from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, WORD_BITS
 
 with pytest.MonkeyPatch.context() as patch:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.ranking import Ranking, ranking_requests
-from tacit.parties.inference.results import check, rankings, reduced, result_requests
+from tacit.parties.inference.ranking import Ranking, check, ranking_requests, rankings, reduced, result_requests
 from tacit.protocol.inference.schedule import (
     MOST_LABELS,
     RANKED,
@@ -113,7 +112,7 @@ def test_what_the_schedule_says_of_its_costs() -> None:
 def test_the_data_owner_is_told_labels_of_two_bytes_and_nothing_else(
     images: int, labels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.parties.inference.results._COMPARED", 2 * 45)  # Two images of ten classes.
+    monkeypatch.setattr("tacit.parties.inference.ranking._COMPARED", 2 * 45)  # Two images of ten classes.
     results, scale = Results(labels=labels, bits=0), 2.0**28
     words = torch.randn(images, 10, generator=torch.Generator().manual_seed(images)).mul(scale).long()
     pair = Pair()

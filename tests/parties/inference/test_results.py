@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.private_model import PrivateModel, public_of
-from tacit.parties.inference.results import check, cut_bits, logits, reduced
+from tacit.parties.inference.ranking import check, cut_bits, logits, reduced
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.messages import Input

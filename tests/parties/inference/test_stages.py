@@ -12,7 +12,7 @@ import torch
 from tacit.parties.inference.material import Narrow
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.results import logits
+from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.scales import HEAD_INPUT
 from tacit.parties.inference.stages import input_share, stages
 from tacit.protocol.inference.schedule import LOGITS, block_rounds, embedding_rounds, head_rounds, pass_rounds

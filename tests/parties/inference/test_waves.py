@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import STOCK
-from tacit.models.friendly.convert import convert
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import STOCK, convert
+from tacit.models.networks import build
 from tacit.parties.inference.material import Waves
 from tacit.parties.inference.model import PublicModel, fitted_model
 from tacit.parties.inference.operations import Party, WaveValue

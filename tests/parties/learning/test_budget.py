@@ -9,8 +9,7 @@ from dp_accounting import get_epsilon_gaussian
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import Task
-from tacit.parties.protections.budget import affordable, cost_of
-from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.protections.gaussian_noise import GaussianNoise, affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Noise
 from tacit.parties.session.journal import JournalFile

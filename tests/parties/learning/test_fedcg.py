@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
-from tacit.models.fedcg import CoupledModel
-from tacit.models.fedcg_training import distil
+from tacit.models.fedcg import CoupledModel, distil
 from tacit.models.interruption import to_the_end
 from tacit.models.layout import Flat, Layout
 from tacit.parties.learning.keeper import Keeper
@@ -20,8 +19,7 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.sides import Basis
-from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, FederationSection, parse
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
-from tacit.models.held_out import split
+from tacit.models.data import split
 from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
 from tacit.parties.learning.keeper import Keeper
@@ -18,8 +18,7 @@ from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, METRICS, Ta
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption, GroupModel
 from tacit.parties.protections.sides import Group, TaskError
-from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, FederationSection, parse
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tests.world.group_keys import memory_group_key

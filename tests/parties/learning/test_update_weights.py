@@ -19,8 +19,7 @@ from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.sides import Basis, Group, TaskError, Trained
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total

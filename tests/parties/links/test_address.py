@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.parties.links.address import host_of, resolve
+from tacit.parties.links.endpoint import host_of, resolve
 
 HOSTS = {
     "tcp://127.0.0.1:7007": "127.0.0.1",

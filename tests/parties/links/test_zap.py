@@ -7,7 +7,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties.links.zap import ZAP_ADDRESS, ZapHandler
+from tacit.parties.links.server_endpoint import ZAP_ADDRESS, ZapHandler
 
 KEY = bytes(range(32))
 GOOD = [b"1.0", b"request", b"tacit", b"192.0.2.7", b"", b"CURVE", KEY]

@@ -19,8 +19,7 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Facts, Protection, Scheme, name_of
-from tacit.parties.runs.experiment import ClientPolicy, Experiment
-from tacit.parties.runs.sections import Aggregation
+from tacit.parties.runs.experiment import Aggregation, ClientPolicy, Experiment
 from tacit.secagg.packing import WeightForm
 
 SPLITTING = [("split", ["", "blocks.1"], ["x" * 129])]

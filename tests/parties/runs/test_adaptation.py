@@ -9,8 +9,7 @@ import pytest
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.experiment import ExperimentError, load_as
-from tacit.parties.runs.explain import accepted, holds, keys
+from tacit.parties.runs.experiment import ExperimentError, accepted, holds, keys, load_as
 from tacit.parties.runs.reference import adaptation_markdown, experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
 

@@ -15,10 +15,21 @@ from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.protections.catalogue import read_protection, registered
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.fixed_position import FixedPosition
-from tacit.parties.runs.experiment import Experiment, ExperimentError, load, parse, with_overrides
-from tacit.parties.runs.explain import accepted, keys, literal, read_section, refusal
+from tacit.parties.runs.experiment import (
+    Aggregation,
+    Experiment,
+    ExperimentError,
+    FederationSection,
+    accepted,
+    keys,
+    literal,
+    load,
+    parse,
+    read_section,
+    refusal,
+    with_overrides,
+)
 from tacit.parties.runs.reference import experiment_toml, reference_markdown
-from tacit.parties.runs.sections import Aggregation, FederationSection
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.runs.absence import without
-from tacit.parties.runs.incidents import Incident, incidents
+from tacit.parties.runs.incidents import Incident, incidents, without
 
 Events = list[dict[str, Any]]
 LOST = {"event": "ended", "code": "LEFT", "detail": "the link to server is lost"}

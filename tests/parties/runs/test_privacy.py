@@ -8,9 +8,8 @@ from scipy.stats import norm
 
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.gaussian_noise import GaussianNoise
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.privacy import guarantee
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
+from tacit.parties.runs.summary import guarantee
 
 CLIENTS = 5
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line, provenance, told
 from tacit.parties.runs.experiment import parse
-from tacit.parties.runs.provenance import Seed, command_line, provenance, told
 from tacit.parties.runs.summary import summarise
 from tacit.parties.session.event_log import EventLog
 from tacit.simulate.federation.roles import Plan

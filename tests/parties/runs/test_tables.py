@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.directory import RunDirectory
-from tacit.parties.runs.tables import CLIENT_COLUMNS, ROUND_COLUMNS, keep_summary
+from tacit.parties.runs.outputs import CLIENT_COLUMNS, ROUND_COLUMNS, keep_summary
 
 DROP = {"party": "b", "phase": "TRAIN", "code": "LEFT", "detail": 'its link, "gone"', "included_in_sum": False}
 COMPLETED = {

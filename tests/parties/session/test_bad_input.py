@@ -17,7 +17,7 @@ from tacit.cli.main import app
 from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Limits, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint

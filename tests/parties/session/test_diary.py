@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog, read
+from tacit.parties.session.event_log import Diary, EventLog, read
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.messages import Phase
 

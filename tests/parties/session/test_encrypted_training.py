@@ -31,8 +31,7 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import Group
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.secagg.packing import Total

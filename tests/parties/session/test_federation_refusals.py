@@ -20,7 +20,7 @@ from tacit.parties.links.keys import encode_key, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import shell
 from tacit.parties.session.client import CANNOT_TRAIN
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import Diary
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code

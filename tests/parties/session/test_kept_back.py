@@ -28,8 +28,7 @@ from tacit.parties.protections.fedrsm import (
     upload_metrics,
 )
 from tacit.parties.protections.sides import Basis, TaskError
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation, FederationSection
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 

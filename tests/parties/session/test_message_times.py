@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.session.event_log import read
-from tacit.parties.session.message_times import MOST_NOTES, MessageTimes
+from tacit.parties.session.event_log import MOST_NOTES, MessageTimes, read
 from tacit.protocol.core.codec import Envelope as Head
 from tacit.protocol.core.codec import Frame, encode_structure
 

@@ -22,9 +22,8 @@ from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import Group, TaskError
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation
-from tacit.parties.session.memory_file import Belonging, MemoryFile
+from tacit.parties.runs.experiment import Aggregation, Experiment
+from tacit.parties.session.journal import Belonging, MemoryFile
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration

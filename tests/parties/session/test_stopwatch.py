@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tacit.parties.session.stopwatch import Stopwatch
+from tacit.parties.session.shell import Stopwatch
 from tacit.secagg.work import WorkKind, work
 
 STEP = 0.01

@@ -12,8 +12,8 @@ import torch
 
 from tacit.models.interruption import Interrupted, Proceed, to_the_end
 from tacit.parties.learning.learner import Draft, Learner, Update
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.workbench import Workbench
+from tacit.parties.session.event_log import Diary
+from tacit.parties.session.shell import Workbench
 from tacit.protocol.sum.configuration import Configuration
 
 STRAGGLER = "client-4"

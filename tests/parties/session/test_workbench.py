@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tacit.models.interruption import Interrupted, Proceed
-from tacit.parties.session.workbench import Workbench
+from tacit.parties.session.shell import Workbench
 
 
 @pytest.mark.asyncio

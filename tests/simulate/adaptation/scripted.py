@@ -12,7 +12,7 @@ import msgspec
 from tacit.models.adapters.configuration import AdaptationConfiguration, LinearProbeConfiguration, Reveal
 from tacit.models.adapters.parallel import initial
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.provenance import Seed, provenance
+from tacit.parties.runs.directory import Seed, provenance
 from tacit.parties.session.event_log import EventLog
 from tacit.simulate.adaptation.judging import AdaptersJudged
 from tacit.simulate.adaptation.known import Known

@@ -14,15 +14,14 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import AdaptationConfiguration, ParallelConfiguration
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Features, FullBatches, federated
-from tacit.models.adapters.parallel import FinalNorm
+from tacit.models.adapters.parallel import FinalNorm, block_outputs
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
-from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation import standing
 from tacit.parties.inference.ring import packed
 from tacit.parties.inference.stages import input_share
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.sections import FederationSection
+from tacit.parties.runs.experiment import FederationSection
 from tacit.protocol.adaptation.messages import ADAPTATION_VERSION
 from tacit.protocol.core.codec import Envelope, encode
 from tacit.protocol.core.messages import Message
@@ -68,7 +67,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedAdaptat
         for own in prepared.setting.owners
     ]
     *_, last = federated(learning.initial(), norm, clients, learning.schedule, FullBatches(32, 1), seed=SEED)
-    adapters_file.save(folder.of_owner(OWNER), last, round=4)
+    standing.save(folder.of_owner(OWNER), last, round=4)
     yield AuditedAdaptation.of(EXPERIMENT, folder, SEED)
     torch.set_num_threads(before)
 

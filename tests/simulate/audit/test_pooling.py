@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import DataConfiguration, TrainingConfiguration
-from tacit.models.convolutional import LeNet
 from tacit.models.layout import Layout
+from tacit.models.networks import LeNet
 from tacit.models.training import gradient
 from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.simulate.audit.arms import default_experiment, unprotected

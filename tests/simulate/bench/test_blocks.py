@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.models.friendly.blocks import Approximation
+from tacit.models.friendly.transformer import Approximation
 from tacit.protocol.inference.schedule import Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError

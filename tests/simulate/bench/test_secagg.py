@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.parties.hosting.resources import available_memory
+from tacit.parties.hosting.folder import available_memory
 from tacit.secagg.work import WorkKind
 from tests.cli.outputs import check_output
 

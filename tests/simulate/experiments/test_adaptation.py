@@ -12,15 +12,14 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from tacit.models.adapters.configuration import ParallelConfiguration
-from tacit.models.adapters.features import final_norm
 from tacit.models.adapters.federated import OneEpoch, Schedule, balanced_accuracy, federated
 from tacit.models.adapters.methods import AdaptedTransformer, Adapters, FullFineTuning
-from tacit.models.adapters.parallel import initial
+from tacit.models.adapters.parallel import final_norm, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import Dataset, load
-from tacit.models.device import CPU
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
+from tacit.models.training import CPU
 from tacit.simulate.experiments.adaptation import AdaptationTable, Cells
 from tacit.simulate.experiments.adaptation_images import LabelledImages, task
 from tacit.simulate.experiments.adaptation_methods import (

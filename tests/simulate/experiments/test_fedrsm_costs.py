@@ -9,7 +9,7 @@ import pytest
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layers import Granularity, layers
 from tacit.models.layout import Layout
-from tacit.models.vision_transformer import build
+from tacit.models.networks import build
 from tacit.simulate.experiments.fedrsm_table2 import MODELS, PUBLISHED, SMALL_MODELS, experiment
 
 UPLOADS = 10 * 300

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import ParallelConfiguration, Reveal
-from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.federated import Order
+from tacit.models.adapters.parallel import block_outputs
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import STOCK
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
+from tacit.models.networks import build
 from tacit.simulate.adaptation_audit.copies import centred
 from tacit.simulate.experiments.adaptation_parts import DataPart
 from tacit.simulate.experiments.reveal_copies import copies, told_passes

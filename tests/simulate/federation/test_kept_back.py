@@ -12,8 +12,8 @@ from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.data import load
 from tacit.models.layout import Layout
+from tacit.models.networks import build
 from tacit.models.stimuli import stimulus_indices
-from tacit.models.vision_transformer import build
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
 from tacit.simulate.federation.run import new_plan, simulate

@@ -13,9 +13,9 @@ import torch
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.parties.correlated.material import check
+from tacit.parties.inference.model import integer_model
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import PassStage, input_share
-from tacit.parties.inference.weights import integer_model
 from tacit.protocol.inference.schedule import PLACE, STREAM, Sizes
 from tacit.simulate.insecure.revealed_outputs import (
     Revealed,

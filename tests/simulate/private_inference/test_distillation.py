@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.runs.sections import FederationSection
-from tacit.parties.runs.student import DistillationExperiment
+from tacit.parties.runs.experiment import DistillationExperiment, FederationSection
 from tacit.simulate.bench.inference import measure
 from tacit.simulate.private_inference.distillation import distil
 

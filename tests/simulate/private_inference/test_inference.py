@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import Approximation, convert
+from tacit.models.networks import build
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.simulate.federation.processes import ProcessError

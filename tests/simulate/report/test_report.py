@@ -12,8 +12,7 @@ import torch
 
 from tacit.parties.runs.classes import described
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-from tacit.parties.runs.experiment import Experiment, ExperimentError
-from tacit.parties.runs.explain import holds, keys
+from tacit.parties.runs.experiment import Experiment, ExperimentError, holds, keys
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory

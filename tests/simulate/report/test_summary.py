@@ -8,8 +8,7 @@ import pytest
 
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.runs.directory import RunDirectory, write_json
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.sections import Aggregation
+from tacit.parties.runs.experiment import Aggregation, Experiment
 from tacit.parties.runs.summary import ROUND_KEYS, summarise
 from tacit.parties.session.event_log import EventLog
 

@@ -22,9 +22,8 @@ from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.adaptation.rounds import roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.session.client import ClientSettings
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.event_log import Diary
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.protocol.adaptation.messages import AdaptationTerms
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Role

@@ -18,10 +18,8 @@ import tacit.parties.session.shell
 from tacit.parties.links.keys import PartyKeys, generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient

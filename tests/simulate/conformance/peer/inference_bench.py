@@ -15,11 +15,9 @@ import torch
 
 import tacit.parties.links.endpoint
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate
-from tacit.models.friendly.convert import convert
-from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.models.vision_transformer import build
+from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
+from tacit.models.networks import build
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import DataOwnerSettings, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
@@ -27,8 +25,7 @@ from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSetti
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import write_roster
-from tacit.parties.session.diary import Diary
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import Diary, EventLog
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster

@@ -12,7 +12,7 @@ from msgspec import structs
 
 import tacit.parties.adaptation.data_owner
 import tacit.parties.adaptation.model_owner
-from tacit.parties.adaptation.openings import Openings
+from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.rounds import contribution
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.model_owner import LearningModelOwner

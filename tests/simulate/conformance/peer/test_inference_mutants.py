@@ -17,7 +17,7 @@ import tacit.parties.inference.dealer
 import tacit.parties.inference.model_owner
 import tacit.protocol.inference.dealer
 import tacit.protocol.inference.session
-from tacit.parties.correlated.dealing import Dealing
+from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference.conversation import Conversation
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.link import Link
