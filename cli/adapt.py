@@ -14,7 +14,7 @@ from tacit.cli.interruption import interruptible
 from tacit.parties.runs.reveals import GIVES_AWAY
 
 if TYPE_CHECKING:  # What it imports takes a moment to load.
-    from tacit.simulate.report.adaptation_outputs import AdaptationFigures
+    from tacit.simulate.report.outputs import AdaptationFigures
 
 
 def adapt(
@@ -158,7 +158,7 @@ class _Screen:
             f"{sum(summary['dealer_bytes'].values()) / 1e6:.1f} MB; {summary['wall_seconds']:.0f} s in all",
         )
         if summary["noise"] is not None:
-            from tacit.simulate.adaptation.exposure import noise_told
+            from tacit.simulate.adaptation.page import noise_told
 
             output.say(self._console, noise_told(summary["noise"]))
         output.say(self._console, f"everything is in {path}; ask what was learned: tacit predict {path}")

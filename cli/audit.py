@@ -64,9 +64,8 @@ def audit(
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output
     from tacit.parties.runs.experiment import ExperimentError, load
     from tacit.simulate.audit.adversaries import AdversaryError, default_order
-    from tacit.simulate.federation.processes import ProcessError, warm_up
+    from tacit.simulate.federation.processes import InputError, ProcessError, SimulationError, warm_up
     from tacit.simulate.federation.run import default_directory
-    from tacit.simulate.federation.supervision import InputError, SimulationError
 
     console = output.screen()
     with output.complaining(
@@ -95,8 +94,7 @@ def audit(
 
         work: Any
         if adapted and path is not None:
-            from tacit.simulate.adaptation_audit.order import adaptation_order
-            from tacit.simulate.adaptation_audit.run import arms_of, audit_adaptation
+            from tacit.simulate.adaptation_audit.run import adaptation_order, arms_of, audit_adaptation
 
             chosen = adaptation_order(path, run, seed=seed, **asked)
             work, arms = partial(audit_adaptation, chosen), arms_of(chosen.experiment)
@@ -190,7 +188,7 @@ def _builtins(found: Any) -> dict[str, Any]:
 
 
 def _list() -> None:
-    from tacit.simulate.adaptation_audit.order import IMAGE_ATTACKS, MODEL_ATTACKS, SOURCES
+    from tacit.simulate.adaptation_audit.run import IMAGE_ATTACKS, MODEL_ATTACKS, SOURCES
     from tacit.simulate.audit.attacks import ATTACKS
 
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]

@@ -139,7 +139,7 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     import numpy as np
 
     from tacit.models.data import read, statistics
-    from tacit.simulate.federation.weights import largest_weight, shares
+    from tacit.simulate.federation.hosting import largest_weight, shares
 
     progress.update(reading, description=f"reading {experiment.data.source}")
     source = read(experiment.data)

@@ -99,9 +99,8 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.experiments.data import DataError
     from tacit.simulate.experiments.engine import AbortedError, ArmsError, prepare, run_study
-    from tacit.simulate.experiments.seeds import SeedsError, read_seeds
-    from tacit.simulate.federation.processes import ProcessError
-    from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
+    from tacit.simulate.experiments.study import SeedsError, read_seeds
+    from tacit.simulate.federation.processes import InputError, ProcessError, ServerLostError, SimulationError
 
     wrong = (SeedsError, ArmsError, DataError, RunDirectoryError)
     with output.complaining((wrong, output.WRONG_INPUT), (OSError, output.FAILED)):
@@ -152,7 +151,7 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
 def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> list[ClaimVerdict]:
     """What needs no federation is measured in this process."""
     from tacit.parties.runs.directory import RunDirectoryError, claim
-    from tacit.simulate.experiments.seeds import read_seeds
+    from tacit.simulate.experiments.study import read_seeds
     from tacit.simulate.federation.processes import ProcessError
 
     begun = False

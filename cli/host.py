@@ -76,7 +76,7 @@ def server(
     from tacit.parties.runs.directory import RunDirectory
     from tacit.parties.runs.experiment import check_factories, load
     from tacit.parties.session.event_log import EventLogError
-    from tacit.simulate.dashboard.place import DashboardError, listening
+    from tacit.simulate.dashboard.server import DashboardError, listening
     from tacit.simulate.report.page import write_report
     from tacit.simulate.report.reading import recorded
 

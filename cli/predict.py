@@ -48,7 +48,7 @@ def predict(
         with suppress(OSError):
             warm_up()
         from tacit.simulate.adaptation.plan import Folder
-        from tacit.simulate.private_inference.predictions import PredictionRequest, predict
+        from tacit.simulate.private_inference.private_images import PredictionRequest, predict
 
         request = PredictionRequest(Folder(directory), images)
         return predict(request, batch=batch, device=device, labels=labels, progress=progress)

@@ -12,7 +12,7 @@ from tacit.cli.output import WRONG_INPUT, failure, say, screen
 
 _RUNS: Final = "tacit.parties.runs.outputs"
 _MORE: Final = "tacit.simulate.report.outputs"
-_ADAPTATION: Final = "tacit.simulate.report.adaptation_outputs"
+_ADAPTATION: Final = "tacit.simulate.report.outputs"
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,12 @@ def simulate(
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
-    from tacit.simulate.dashboard.place import DashboardError, listening
+    from tacit.simulate.dashboard.server import DashboardError, listening
     from tacit.simulate.federation import run as federation
     from tacit.simulate.federation.actors import MissingRayError, require_ray
     from tacit.simulate.federation.faults import FaultError, read_faults
-    from tacit.simulate.federation.processes import ProcessError
-    from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
-    from tacit.simulate.federation.verification import VerificationError
+    from tacit.simulate.federation.processes import InputError, ProcessError, ServerLostError, SimulationError
+    from tacit.simulate.federation.run import VerificationError
     from tacit.simulate.report.reading import recorded
     from tacit.simulate.report.tensorboard import MissingTensorBoardError, TensorBoard
 

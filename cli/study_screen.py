@@ -14,7 +14,7 @@ from rich.table import Table
 from tacit.cli.output import say, table
 from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, RunResult, Study, spread
-from tacit.simulate.federation.supervision import Show
+from tacit.simulate.federation.processes import Show
 
 
 class StudyScreen:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tacit.models.device import CPU
 from tacit.models.layout import Flat, Layout
+from tacit.models.training import CPU
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.sides import Basis, Moved
 from tacit.protocol.sum.configuration import Configuration

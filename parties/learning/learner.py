@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tacit.models.held_out import split
+from tacit.models.data import split
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
 from tacit.models.training import (

@@ -30,16 +30,22 @@ from tacit.parties.runs.directory import claim, write_output, writing
 from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
-from tacit.simulate.adaptation.judging import AdaptersJudged, Judge
-from tacit.simulate.adaptation.known import Known, keep
-from tacit.simulate.adaptation.parties import run_data_owner, run_dealer, run_model_owner
-from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, Recorded, Seat, owner_names
+from tacit.simulate.adaptation.plan import (
+    DEALER,
+    MODEL_OWNER,
+    Folder,
+    Recorded,
+    Seat,
+    owner_names,
+    run_data_owner,
+    run_dealer,
+    run_model_owner,
+)
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
-from tacit.simulate.adaptation.summary import summarise
-from tacit.simulate.federation.in_turn import Program, results
-from tacit.simulate.federation.processes import Message
+from tacit.simulate.adaptation.summary import AdaptersJudged, Judge, Known, keep, summarise
+from tacit.simulate.federation.processes import Message, Program, results
 from tacit.simulate.insecure.revealed_outputs import check_enrolled
-from tacit.simulate.report.adaptation_outputs import AdaptationFigures
+from tacit.simulate.report.outputs import AdaptationFigures
 
 Show = Callable[[str, str, dict[str, Any]], None]
 """Gets the name of a party, what it tells, and the fields of that. Of the supervisor itself the name is ""."""

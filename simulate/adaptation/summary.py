@@ -1,24 +1,36 @@
-"""summary.json of an adaptation: its figures, made from the event logs, and what its adapters were judged by."""
+"""Adapters in the clear, beside the model that they were learned for: what nobody but a simulation can do.
+
+What the supervisor of an adaptation knows beside the event logs, on the disk from before the first round on: so that
+figures can be made of a run that goes on, or was killed.
+
+summary.json of an adaptation: its figures, made from the event logs, and what its adapters were judged by.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import median, median_low
 from typing import Any, Final, Literal, cast
 
 import msgspec
+import torch
+from torch.nn.functional import cross_entropy
 
+from tacit.models.adapters.federated import Features, balanced
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
+from tacit.models.file_system import replace_file
+from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
+from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import RunDirectoryError, told
+from tacit.parties.runs.directory import RunDirectoryError, told, writing
 from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.summary import epsilon_of, phases
-from tacit.simulate.adaptation.judging import AdaptersJudged
-from tacit.simulate.adaptation.known import Known, read_known
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names, read_learning
-from tacit.simulate.report.adaptation_outputs import (
+from tacit.simulate.adaptation.setting import Labelled
+from tacit.simulate.report.outputs import (
     AdaptationFigures,
     AdaptationOwner,
     AdaptationParty,
@@ -27,6 +39,72 @@ from tacit.simulate.report.adaptation_outputs import (
     JudgedFigures,
     SumNoiseFigures,
 )
+
+
+@dataclass(frozen=True)
+class AdaptersJudged:
+    """On images that nobody has learned from."""
+
+    accuracy: float
+    balanced_accuracy: float
+    loss: float
+
+
+class Judge:
+    """Of the common adapters of a run, on its test images."""
+
+    def __init__(self, learning: PublicLearning, transformer: FriendlyTransformer, test: Labelled) -> None:
+        ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
+        # On shares tokens have lost their mean, and a head reads them without factor and offset of the last norm.
+        self._norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+        outputs = block_outputs(transformer, test.images).double()
+        self._test = Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=test.labels)
+
+    @torch.no_grad()
+    def logits(self, parameters: AdapterParameters) -> torch.Tensor:
+        """Float64 [N, classes], of all images."""
+        return logits(parameters, self._norm, self._test.outputs)
+
+    def judged(self, parameters: AdapterParameters) -> AdaptersJudged:
+        """How well these adapters do."""
+        found = self.logits(parameters)
+        answers = found.argmax(-1)
+        return AdaptersJudged(
+            accuracy=(answers == self._test.labels).double().mean().item(),
+            balanced_accuracy=balanced(answers, self._test.labels),
+            loss=cross_entropy(found, self._test.labels).item(),
+        )
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a run."""
+
+    began: float
+    """Seconds since 1970."""
+    classes: tuple[str, ...]
+    parameters: int
+    """How many numbers are learned."""
+    judged: dict[int, AdaptersJudged]
+    """The common adapters on test images, by the round that they are after; 0: the first ones."""
+
+
+def keep(folder: Folder, known: Known) -> None:
+    """Write it, whole or not at all. OSError as of `writing`."""
+    with writing(folder.judged):
+        replace_file(folder.judged, msgspec.json.format(msgspec.json.encode(known), indent=2) + b"\n")
+
+
+def read_known(folder: Folder) -> Known:
+    """What a run has kept. RunDirectoryError if that is nothing yet, or cannot be read."""
+    try:
+        return msgspec.json.decode(folder.judged.read_bytes(), type=Known)
+    except FileNotFoundError:
+        raise RunDirectoryError(
+            f"{folder.path}: the first round has not begun: there is nothing to report yet; wait for it"
+        ) from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunDirectoryError(f"{folder.judged} cannot be read ({error}): restore it") from None
+
 
 Events = list[dict[str, Any]]
 

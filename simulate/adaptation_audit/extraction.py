@@ -1,4 +1,13 @@
-"""The model of an adaptation, attacked by a data owner with what it was told.
+"""Models that a data owner teaches on its own images, with what it was told, or with nothing but their labels.
+
+Which of its images an output is of, nobody tells it. It matches outputs of a batch to each other, and its own pixels to
+the first of them (models/extraction.py), class by class, as it is told the labels beside the last one. A network of the
+same sizes, with random weights, is then taught to leave what the model's blocks leave; what it makes of the images is
+matched to the outputs again and again, which mends the first matches. Where no output is told, it is taught to give the
+right labels through the adapters and the head that every data owner is told; the floor has a head of its own in their
+place.
+
+The model of an adaptation, attacked by a data owner with what it was told.
 
 Both attacks end with a network whose answers, by the common adapters and head, are compared with those of the adapted
 model on images that nobody has learned from. `copied-blocks` has all of the model before the first output that is told,
@@ -7,28 +16,192 @@ and copies in the place of the other blocks; `imitation` has nothing of the mode
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import torch
 from timm.models.vision_transformer import Block
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.parallel import block_outputs
-from tacit.simulate.adaptation_audit.copies import centred, copied_blocks
-from tacit.simulate.adaptation_audit.imitation import (
-    MatchedRows,
-    by_adapters,
-    by_labels,
-    by_outputs,
-    imitation,
-)
-from tacit.simulate.adaptation_audit.subject import AuditedAdaptation, TellingPass
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, logits, noted
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.extraction import matched_images, matched_outputs
+from tacit.models.networks import build
+from tacit.protocol.inference.schedule import Sizes
+from tacit.simulate.adaptation.setting import Labelled
+from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, TellingPass, centred, copied_blocks
 from tacit.simulate.audit.figures import NOT_ATTACKED, ModelJudged, ModelRow
 from tacit.simulate.audit.scores import mean_interval
+
+BATCH: Final = 32
+LEARNING_RATE: Final = 2e-3
+WEIGHT_DECAY: Final = 0.05
+AGAIN: Final = 5
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""From numbers of images [B], outputs of the student's blocks [L, B, T, D] and its logits [B, C]."""
+
+
+class MatchedRows:
+    """Outputs of blocks given to the images of a data owner, which it knows with their labels.
+
+    in_order: the images of all rows are known, so that nothing is matched. ValueError for no pass.
+    """
+
+    def __init__(self, passes: Sequence[TellingPass], own: Labelled, *, in_order: bool = False) -> None:
+        if not passes:
+            raise ValueError("no output of a block was told")
+        self._own, self._in_order = own, in_order
+        self._batches = [_Batch.of(each) for each in passes]
+        self.rows: dict[int, dict[int, torch.Tensor]] = {}
+        """By block and by the number of the image, float32 [T, D]."""
+        self.ordered = 0.0
+        """Share of the outputs that are given to their own image."""
+        self._give([self._by_pixels(each) for each in self._batches])
+
+    def again(self, student: nn.Module) -> None:
+        """Match anew, by what a student makes of the images, which has learned from the matches before."""
+        if self._in_order:
+            return
+        blocks, outputs = sorted(self.rows), centred(block_outputs(student, self._own.images))
+        found = []
+        for batch in self._batches:
+            rows, ours = (
+                torch.cat([part[block] for block in blocks if block in batch.rows], 1)
+                for part in (batch.rows, {block: outputs[block, batch.own] for block in blocks})
+            )
+            found.append(self._matched(batch, partial(_by_outputs, ours, rows)))
+        self._give(found)
+
+    def _by_pixels(self, batch: _Batch) -> torch.Tensor:
+        if self._in_order:
+            return batch.true
+        rows = batch.rows[min(batch.rows)].double()
+        return self._matched(batch, lambda own, at: matched_images(batch.patches[own], rows[at]))
+
+    def _matched(self, batch: _Batch, order: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Numbers of images for the rows of a batch, class by class; order: of its images at some places, for those of
+        its rows at others."""
+        labels, found = self._own.labels[batch.own], torch.empty_like(batch.own)
+        for label in sorted(set(batch.labels.tolist())):
+            own, at = (each.eq(label).nonzero()[:, 0] for each in (labels, batch.labels))
+            found[at] = batch.own[own[order(own, at)]]
+        return found
+
+    def _give(self, found: Sequence[torch.Tensor]) -> None:
+        self.rows = {}
+        right = 0
+        for batch, images in zip(self._batches, found, strict=True):
+            right += int((images == batch.true).sum())
+            for block, rows in batch.rows.items():
+                self.rows.setdefault(block, {}).update(zip(images.tolist(), rows, strict=True))
+        self.ordered = right / sum(len(batch.own) for batch in self._batches)
+
+
+def _by_outputs(ours: torch.Tensor, rows: torch.Tensor, own: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return matched_outputs(ours[own], rows[at])
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Of a pass, all rows in the order of the last output, into which they are matched from block to block."""
+
+    rows: dict[int, torch.Tensor] = field(repr=False)
+    labels: torch.Tensor = field(repr=False)
+    own: torch.Tensor = field(repr=False)
+    patches: torch.Tensor = field(repr=False)
+    true: torch.Tensor = field(repr=False)
+    """Of which image each row is, to judge by."""
+
+    @classmethod
+    def of(cls, told: TellingPass) -> _Batch:
+        last = max(told.rows)
+        rows = {last: told.rows[last].rows}
+        for block in sorted(told.rows, reverse=True)[1:]:
+            each = told.rows[block].rows
+            rows[block] = each[matched_outputs(each, rows[min(rows)])]
+        return cls(rows, told.labels, told.own, told.patches, told.rows[last].images)
+
+
+def imitation(
+    own: Labelled,
+    sizes: Sizes,
+    classes: int,
+    loss: Loss,
+    *,
+    epochs: int,
+    seed: int,
+    again: Callable[[nn.Module], None] = lambda student: None,
+) -> nn.Module:
+    """A network of these sizes and so many classes, in evaluation mode, taught on all images of a data owner. By AdamW,
+    at a rate that rises and falls in one cycle; seed: of initial weights, and of the order of images; again: called
+    with what there is every AGAIN epochs, to match anew.
+
+    FloatingPointError as soon as a loss is not finite.
+    """
+    configuration = ModelConfiguration(
+        image_size=sizes.side,
+        patch_size=sizes.patch,
+        width=sizes.width,
+        depth=sizes.blocks,
+        heads=sizes.heads,
+        mlp_ratio=sizes.hidden / sizes.width,
+    )
+    student, count = build(configuration, classes=classes, channels=sizes.channels, seed=seed).train(), len(own.labels)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    steps = epochs * math.ceil(count / BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
+    order = torch.Generator().manual_seed(seed)
+    for epoch in range(epochs):
+        if epoch and not epoch % AGAIN:
+            again(student)
+        for chosen in torch.split(torch.randperm(count, generator=order), BATCH):
+            with noted(student) as seen:
+                answers = student(own.images[chosen])
+            found = loss(chosen, torch.stack(seen), answers)
+            if not math.isfinite(found.item()):
+                raise FloatingPointError(f"the loss of an imitation is {found.item()}")
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(found)
+            optimizer.step()
+            schedule.step()
+    return student.eval()
+
+
+def by_labels(own: Labelled) -> Loss:
+    """The loss of a student that is told nothing."""
+    return lambda chosen, outputs, answers: cross_entropy(answers, own.labels[chosen])
+
+
+def by_adapters(own: Labelled, parameters: AdapterParameters, epsilon: float) -> Loss:
+    """The loss of one that is told adapters and head alone."""
+    single = each(lambda tensor: tensor.float(), parameters)
+    ones = torch.ones(single.head_weight.shape[1])
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=epsilon)
+    return lambda chosen, outputs, answers: cross_entropy(logits(single, norm, centred(outputs)), own.labels[chosen])
+
+
+def by_outputs(matched: MatchedRows) -> Loss:
+    """The loss of one that is told outputs: squares of what it errs by, in units of how outputs of a block vary."""
+    units = {block: torch.stack([*rows.values()]).var() for block, rows in matched.rows.items()}
+
+    def loss(chosen: torch.Tensor, outputs: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+        ours, total = centred(outputs), 0.0 * answers.sum()
+        for block, rows in matched.rows.items():
+            there = [(place, rows[name]) for place, name in enumerate(chosen.tolist()) if name in rows]
+            if there:
+                places, theirs = zip(*there, strict=True)
+                wrong = ours[block, list(places)] - torch.stack(theirs)
+                total = total + wrong.square().mean() / units[block]
+        return total
+
+    return loss
+
 
 COPIED_BLOCKS: Final = "copied-blocks"
 IMITATION: Final = "imitation"

@@ -15,9 +15,9 @@ from tacit.simulate.audit.arms import arms_of, default_arms, default_experiment
 from tacit.simulate.audit.attacks import ATTACKS, Budget, usual
 from tacit.simulate.audit.run import Order
 from tacit.simulate.audit.subtraction import SUBTRACTION, subtraction_arms
-from tacit.simulate.audit.wire import WIRE
+from tacit.simulate.audit.views import WIRE
+from tacit.simulate.federation.processes import SERVER
 from tacit.simulate.federation.run import party_names
-from tacit.simulate.federation.supervision import SERVER
 
 _ELSEWHERE: Final = {
     "data-owner": "it is a party of an adaptation; give the TOML or the run of one (`tacit config --adaptation`)",

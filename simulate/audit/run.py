@@ -22,7 +22,7 @@ import torch
 
 from tacit.parties.runs.directory import RunDirectory, claim
 from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
-from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget
+from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Budget, Observations
 from tacit.simulate.audit.attempts import PLAYED, attempts, why_not
 from tacit.simulate.audit.figures import (
     NOT_ATTACKED,
@@ -34,18 +34,15 @@ from tacit.simulate.audit.figures import (
     ServerAttempt,
 )
 from tacit.simulate.audit.limits import limits_of
-from tacit.simulate.audit.observations import Observations
 from tacit.simulate.audit.pooling import pooled
 from tacit.simulate.audit.scores import Pixels, judge, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.subtraction import attempted, differences, one_image_each
-from tacit.simulate.audit.views import UpdateView, observed
-from tacit.simulate.audit.wire import TAP, WIRE, on_the_wire
-from tacit.simulate.federation.processes import in_daemon_thread
+from tacit.simulate.audit.views import TAP, WIRE, UpdateView, observed, on_the_wire
+from tacit.simulate.federation.processes import SERVER, in_daemon_thread
 from tacit.simulate.federation.recording import read
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import new_plan, simulate
-from tacit.simulate.federation.supervision import SERVER
 
 Tell = Callable[[str], None]
 

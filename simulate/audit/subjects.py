@@ -24,12 +24,11 @@ from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import integer, round_seeds
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.audit.keys import FormerKey
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
-from tacit.simulate.audit.views import RunTerms, UpdateView
+from tacit.simulate.audit.views import FormerKey, RunTerms, UpdateView
 from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.hosting import shares, weighed
 from tacit.simulate.federation.run import party_names
-from tacit.simulate.federation.weights import shares, weighed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Two sums, and what the first has more than the second: runs whose server leaves clients out, and what it learns so.
 
-The server is one of the audit's own (tacit.simulate.federation.subtracting_server), and all clients are as ever. Each
+The server is one of the audit's own (tacit.simulate.federation.cheats), and all clients are as ever. Each
 has one image, so that its updates are the same in every round, as they are where a client takes all of its images: who
 draws others anew is another one in the second sum, and the difference of both is of no use.
 """

@@ -1,9 +1,23 @@
-"""What an adversary knows of the clients' updates after a recorded run, worked out of its own recordings alone.
+"""The keys of an encrypted model, round by round: what a member had, and what it keeps when it is removed.
+
+Members agree on a key before the first round, and again when it is renewed; one of them then sends the server the model
+under the new key. A member that was removed at that moment has the key before. Together with a server it has more: the
+model before, which it can decrypt, and the same model under the new key.
+
+What an adversary knows of the clients' updates after a recorded run, worked out of its own recordings alone.
 
 A server without secure aggregation has every upload; with it, uploads under masks and the sums that it opened; together
 with clients, the sums less what these clients contributed. A client has the models that it was given: the difference of
 two is the mean of a round, from which it takes its own part. In each case the adversary knows the model that the update
 was made from, because it sent or received it. A server with a client has the client's keys of an encrypted model.
+
+An outsider on the wire: what a relay between clients and server sees, which is bytes under CURVE and their times.
+
+Streams are those of ZMTP 3 (ZeroMQ RFC 23): a greeting of 64 octets, then frames of a flag, a length and a body. Under
+CURVE (RFC 26) the body of a message's frame is a name, a nonce and a box, whose ciphertext is longer than what is in it
+by a constant. So lengths of frames are told, and with them who sends an update, of how many numbers, and who stops.
+The ciphertext itself is attacked as if it were the ring words of an upload. Whose stream it is, the outsider need not
+know: of all clients' images any counts.
 """
 
 from __future__ import annotations
@@ -23,14 +37,81 @@ from tacit.parties.learning.keeper import Keeper
 from tacit.parties.protections.encryption import GroupModel
 from tacit.protocol.core.codec import Packet, decode
 from tacit.protocol.core.messages import Chunk
+from tacit.protocol.group_key.messages import KeyedModel
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
-from tacit.simulate.audit.keys import FormerKey, Renewals, Sealed, given_models, model_keys
-from tacit.simulate.federation.recording import HeardMessage, OpenedSum, OwnWords, Record, read
-from tacit.simulate.federation.supervision import SERVER
+from tacit.simulate.federation.processes import SERVER
+from tacit.simulate.federation.recording import HeardMessage, HeldKey, OpenedSum, OwnWords, Record, read
+from tacit.simulate.federation.relay import PassedBytes, passed
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormerKey:
+    """The key before the one of a round, and the model under either when the key was renewed."""
+
+    key: ModelKey = field(repr=False)
+    before: Flat = field(repr=False)
+    after: Flat = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """How the model of a round is encrypted, as far as an adversary knows it."""
+
+    first: Flat | None = field(repr=False)
+    """The first model of the run under the key of this round; None if it was renewed since."""
+    key: ModelKey | None = field(repr=False)
+    """Of this round, where a member is there."""
+    former: FormerKey | None = field(repr=False)
+
+
+class Renewals:
+    """Goes from round to round."""
+
+    def __init__(self) -> None:
+        self._last: Sealed | None = None
+
+    def round(self, before: Flat, model: Flat, key: ModelKey | None, *, given: bool) -> Sealed:
+        """The next round. before: the server's own model after the last one; model: that of this round; given: whether
+        a member sent it."""
+        last = self._last
+        if last is None:
+            last = Sealed(first=model, key=key, former=None)
+        elif given:
+            former = None if last.key is None else FormerKey(key=last.key, before=before, after=model)
+            last = Sealed(first=None, key=key, former=former)
+        self._last = last
+        return last
+
+
+def model_keys(records: Iterable[Record], group: GroupModel | None) -> dict[int, ModelKey]:
+    """The keys that a client held, by round; none of a model that is not encrypted."""
+    if group is None:
+        return {}
+    return {record.round: group.key(record.key) for record in records if isinstance(record, HeldKey)}
+
+
+def given_models(records: Iterable[Record]) -> dict[int, bytes]:
+    """The models that members gave a server, little-endian float32, by the round that was opened next."""
+    given, chunks = dict[int, bytes](), dict[int, bytes]()
+    for record in records:
+        if isinstance(record, OpenedSum) and chunks:
+            given[record.round] = b"".join(chunks[chunk] for chunk in sorted(chunks))
+            chunks = {}
+        if not isinstance(record, HeardMessage):
+            continue
+        packet = decode([memoryview(frame) for frame in record.frames], MESSAGES)
+        if packet.kind is KeyedModel:
+            chunks = {}
+        elif packet.kind is Chunk and packet.payload is not None:
+            said = packet.parse()
+            assert isinstance(said, Chunk)
+            chunks[said.chunk] = bytes(packet.payload)
+    return given
+
 
 UPLOAD: Final = "upload"
 WITH_KEYS: Final = "upload, and the keys of a member"
@@ -279,3 +360,103 @@ def _added(parts: Sequence[Total]) -> Total:
         metrics={},
         tensor_sizes=parts[0].tensor_sizes,
     )
+
+
+WIRE: Final = "wire"
+"""The name of who is there."""
+TAP: Final = "wire.passed"
+"""The file of what passed, beside the recordings."""
+ON_THE_WIRE: Final = "bytes on the wire"
+"""How what it observes begins."""
+
+_GREETING: Final = 64
+_LONG: Final = 0x02
+"""The flag of a frame whose length takes eight octets, not one."""
+_MESSAGE: Final = b"\x07MESSAGE"
+_BEFORE: Final = len(_MESSAGE) + 8 + 16 + 1
+"""Octets in front of what a frame holds: the name, a nonce, a tag, and a flag that is encrypted too."""
+LARGE: Final = 4096
+"""Octets from which on a frame is part of a model or an update."""
+
+
+@dataclass(frozen=True)
+class Ciphertext:
+    """What is in one frame of a message, encrypted: as long as it is in the clear."""
+
+    seconds: float
+    """When its last octet passed, on the monotonic clock."""
+    octets: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """Of one stream, the frames that are large."""
+
+    sent: tuple[Ciphertext, ...]
+    """By who has connected, a client."""
+    given: tuple[Ciphertext, ...]
+    """By the server."""
+
+    def uploads(self) -> list[bytes]:
+        """What was sent between one model and the next, put together."""
+        starts = [frame.seconds for frame in self.given]
+        several: dict[int, list[bytes]] = defaultdict(list)
+        for frame in self.sent:
+            several[sum(start < frame.seconds for start in starts)].append(frame.octets)
+        return [b"".join(parts) for _, parts in sorted(several.items())]
+
+    def parameters(self) -> int:
+        """About how many numbers of four octets the first model had, by its length; 0 if none came."""
+        first = self.sent[0].seconds if self.sent else float("inf")
+        return sum(len(frame.octets) for frame in self.given if frame.seconds < first) // 4
+
+
+def exchanged(tap: Path) -> list[Exchanged]:
+    """Of every stream that a relay kept, in the order in which they were opened."""
+    pieces: dict[int, dict[bool, list[PassedBytes]]] = defaultdict(lambda: {True: [], False: []})
+    for piece in passed(tap):
+        pieces[piece.stream][piece.onwards].append(piece)
+    streams = (ways for _, ways in sorted(pieces.items()))
+    return [Exchanged(sent=tuple(_large(ways[True])), given=tuple(_large(ways[False]))) for ways in streams]
+
+
+def told(streams: Sequence[Exchanged]) -> str:
+    """What lengths and times alone say, in words."""
+    counts = [len(one.uploads()) for one in streams]
+    most = max(counts, default=0)
+    lost = sum(0 < count < most for count in counts)
+    parameters = max((one.parameters() for one in streams), default=0)
+    return f"{sum(map(bool, counts))} clients sent up to {most} updates of {parameters:,} numbers, {lost} stopped early"
+
+
+def on_the_wire(tap: Path, terms: RunTerms) -> list[UpdateView]:
+    """Every upload's ciphertext, read as an upload; by round, and by stream. Of the model its architecture is known."""
+    configuration, model = terms.configuration, terms.keeper().flat
+    packing = configuration.packing()
+    size = packing.length * packing.ring.wire_bytes
+    streams = [one for one in exchanged(tap) if one.uploads()]
+    what = f"{ON_THE_WIRE}: {told(streams)}"
+    views: list[UpdateView] = []
+    for stream in streams:
+        for round, octets in enumerate(stream.uploads(), 1):
+            words = packing.ring.unpack(octets[:size].ljust(size, b"\0"))
+            views.append(masked(what, terms.clients, words, configuration, model, None, round))
+    return sorted(views, key=lambda view: view.round)
+
+
+def _large(pieces: Sequence[PassedBytes]) -> Iterator[Ciphertext]:
+    """The frames of one direction that are large. What is not ZMTP under CURVE has none."""
+    stream, ends, end = b"".join(piece.octets for piece in pieces), list[tuple[int, float]](), 0
+    for piece in pieces:
+        ends.append((end := end + len(piece.octets), piece.seconds))
+    place, passed_by = _GREETING, iter(ends)
+    reached, seconds = 0, 0.0
+    while place < len(stream):
+        size = 8 if stream[place] & _LONG else 1
+        length = int.from_bytes(stream[place + 1 : place + 1 + size])
+        body = stream[place + 1 + size : place + 1 + size + length]
+        place += 1 + size + length
+        while reached < min(place, len(stream)):
+            reached, seconds = next(passed_by)
+        if len(body) == length >= LARGE and body.startswith(_MESSAGE):
+            yield Ciphertext(seconds, body[_BEFORE:])

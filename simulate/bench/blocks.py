@@ -9,38 +9,289 @@ is made and fetched, as in use: the sustained seconds, of whole passes, embeddin
 (stock_blocks.py) computes the same polynomials over gloo, and makes its material while it computes. One thread for each
 process, and all of them on two cores. A link that is shaped is the one between model owner and data owner, in both;
 links of the dealer and of the third party never are.
+
+Stock CrypTen on the blocks of a transformer, over gloo on loopback, to compare with our protocol.
+
+It makes its tuples while it computes: its time includes preprocessing.
+
+The traffic of stock CrypTen's two computing parties through a relay, without a change to CrypTen or gloo.
+
+Processes of torch.distributed find each other in a store: each publishes the address where it listens, 127.0.0.1 and a
+port, and of every two the one with the higher address connects to the other. Here the store is ours: it hands out
+addresses that are chosen for the reader. A rank sees those above itself at addresses higher than its own, so that it
+waits for them, and those below itself at 0.0.0.0, which is lower and means this machine; the port is the published one,
+or, between model owner and data owner, one of the relay's that leads there. So there is one connection for every pair
+of ranks in every group, as without us, and each of those between the two passes through the relay, both ways.
+
+All of this hangs on what gloo publishes, which is nobody's promise: who measures asks the relay whether the bytes have
+passed. An entry that is no such address remains as it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
+import struct
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from statistics import mean, median
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
+from urllib.parse import parse_qs, urlparse
 
 import timm
 import torch
+
+# torch.distributed has them too, but not for type checkers.
+from torch._C._distributed_c10d import FileStore, Store
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import STOCK, Approximation, Block, FriendlyTransformer, convert, with_parameters
 from tacit.models.training import resolve_device
 from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import Inferred, PassCosts
+from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, material_bytes, stages
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
-from tacit.simulate.bench import stock_blocks
-from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.peak import highest_bytes
-from tacit.simulate.federation.relay import Shaping, relaying
-from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferencePlan, run
+from tacit.simulate.bench.ends import BenchmarkError, highest_bytes
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.processes import Program, results
+from tacit.simulate.federation.relay import Relay, Shaping, relaying
+from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER, InferencePlan, run
+
+_SCHEME: Final = "relayed"
+_PARTIES: Final = {0, 1}
+_LENGTH = struct.Struct("<Q")
+# Address family (2: IPv4), port in network order, address.
+_SOCKET_ADDRESS = struct.Struct("=H2s4s")
+_IPV4: Final = 2
+_LOOPBACK: Final = bytes((127, 0, 0, 1))
+_THIS_MACHINE: Final = bytes(4)
+
+
+def prepare(path: Path, rank: int, relay: Relay | None) -> None:
+    """Let crypten.init() join, as this rank of two, those who meet at this file; one thread computes in this process.
+
+    With a relay, once in a process (then RuntimeError).
+    """
+    torch.set_num_threads(1)
+    os.environ |= {
+        "DISTRIBUTED_BACKEND": "gloo",
+        "RENDEZVOUS": f"file://{path}" if relay is None else _relayed(path, relay),
+        "WORLD_SIZE": str(len(_PARTIES)),
+        "RANK": str(rank),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def _relayed(path: Path, relay: Relay) -> str:
+    stores: list[Store] = []
+
+    def meet(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+        parts = urlparse(url)
+        numbers = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
+        rank, ranks = numbers["rank"], numbers["world_size"]
+        # Kept, since those that come to hold it hold the part of it that is not Python.
+        stores.append(_RelayedStore(FileStore(parts.path, ranks), rank, relay))
+        yield stores[-1], rank, ranks
+
+    register_rendezvous_handler(_SCHEME, meet)  # type: ignore[no-untyped-call]
+    return f"{_SCHEME}://{path}"
+
+
+class _RelayedStore(Store):
+    """A store that publishes addresses with the rank of their owner, and hands them out as the reader shall see them.
+
+    Rank r is published as 127.0.0.(r + 1), although it listens at 127.0.0.1 like all.
+    """
+
+    def __init__(self, store: Store, rank: int, relay: Relay) -> None:
+        super().__init__()
+        self._store = store
+        self._rank = rank
+        self._relay = relay
+
+    def set(self, key: str, value: Any) -> None:
+        if (place := _place(value)) is not None:
+            _, port, _ = _SOCKET_ADDRESS.unpack_from(value, place)
+            value = _with(value, place, port, bytes((127, 0, 0, self._rank + 1)))
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        value = self._store.get(key)
+        if (place := _place(value)) is None:
+            return value
+        _, port, address = _SOCKET_ADDRESS.unpack_from(value, place)
+        rank = address[-1] - 1
+        if rank >= self._rank:
+            return value
+        if {rank, self._rank} == _PARTIES:
+            port = self._relay.through(int.from_bytes(port, "big")).to_bytes(2, "big")
+        return _with(value, place, port, _THIS_MACHINE)
+
+    def add(self, key: str, value: int) -> int:
+        return self._store.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete_key(key)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._store.set_timeout(timeout)
+
+    def wait(self, keys: list[str], *timeout: timedelta) -> None:
+        self._store.wait(keys, *timeout)
+
+
+def _place(value: bytes) -> int | None:
+    """Where gloo's entry of a rank has the socket's address: behind the host's name and a length. None: no entry."""
+    if len(value) < _LENGTH.size:
+        return None
+    place = _LENGTH.size + _LENGTH.unpack_from(value)[0] + _LENGTH.size
+    if place + _SOCKET_ADDRESS.size > len(value):
+        return None
+    family, _, address = _SOCKET_ADDRESS.unpack_from(value, place)
+    return place if family == _IPV4 and address[:3] == _LOOPBACK[:3] else None
+
+
+def _with(value: bytes, place: int, port: bytes, address: bytes) -> bytes:
+    return value[:place] + _SOCKET_ADDRESS.pack(_IPV4, port, address) + value[place + _SOCKET_ADDRESS.size :]
+
+
+_OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
+"""In the order of their ranks."""
+
+
+def stock_library() -> Any:
+    """CrypTen, which only comparisons load. CryptenMissingError, a ValueError, where it is not installed."""
+    from tacit.parties.crypten.compatibility import crypten
+
+    return crypten
+
+
+def measure_stock(
+    blocks: Sequence[Block],
+    x: torch.Tensor,
+    *,
+    provider: str,
+    repeats: int,
+    shaping: Shaping,
+    cores: Collection[int],
+    progress: Callable[[str], object],
+) -> dict[str, Any]:
+    """Figures of a pass of x through the blocks, and its `output` [n]. ProcessError if a process fails.
+
+    provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party; cores: where all processes run.
+    """
+    parties = [*_OWNERS, *([DEALER] if provider == "TTP" else [])]
+    with relaying(shaping) as relay, TemporaryDirectory() as meeting:
+        given = {
+            "meeting": meeting,
+            "relay": relay,
+            "provider": provider,
+            "blocks": blocks,
+            "x": x,
+            "repeats": repeats,
+            "cores": cores,
+        }
+        programs: dict[str, Program] = {party: (_stock, {"rank": rank, **given}) for rank, party in enumerate(parties)}
+        found = asyncio.run(results(programs, lambda party, message: progress(message["progress"])))
+        data, first = found[DATA_OWNER], found[MODEL_OWNER]
+        relayed = relayed_bytes(relay, (1 + repeats) * data["bytes"])
+    # What rank 0 counts beyond its peer it has asked of the third party, and received from it.
+    dealt = first["bytes"] - data["bytes"]
+    return {
+        "online_seconds": median(data["seconds"]),
+        "sustained_seconds": mean(data["seconds"]),
+        "online_bytes_sent": dict.fromkeys(_OWNERS, data["bytes"] // 2),
+        "dealer_bytes": {MODEL_OWNER: dealt, DATA_OWNER: 0},
+        "rounds": data["rounds"],
+        "total": {"bytes": data["bytes"] + dealt, "rounds": first["rounds"]},
+        "peak_bytes": {party: found[party]["peak_bytes"] for party in parties},
+        "relayed_bytes": relayed,
+        "output": torch.tensor(data["output"]).double(),
+    }
+
+
+def relayed_bytes(relay: Relay | None, sent: int) -> int | None:
+    """The relay's count. BenchmarkError if it is below what the owners have sent each other."""
+    if relay is None:
+        return None
+    forwarded = relay.forwarded()
+    if forwarded < sent:
+        raise BenchmarkError(
+            f"of {sent} bytes between model owner and data owner, {forwarded} have passed through the relay: this "
+            "release of torch connects its processes in another way; leave out --latency and --bandwidth"
+        )
+    return forwarded
+
+
+async def _stock(control: Control, *, addresses: dict[str, str], **arguments: Any) -> dict[str, Any]:
+    os.sched_setaffinity(0, arguments.pop("cores"))
+    figures = await asyncio.to_thread(_run_stock, control, **arguments)
+    return figures | {"peak_bytes": highest_bytes()}
+
+
+def _run_stock(
+    control: Control,
+    *,
+    rank: int,
+    meeting: str,
+    relay: Relay | None,
+    provider: str,
+    blocks: Sequence[Block],
+    x: torch.Tensor,
+    repeats: int,
+) -> dict[str, Any]:
+    """One process. Its model owner shares the weights, its data owner the input, beforehand."""
+    prepare(Path(meeting) / "gloo", rank, relay)
+    crypten = stock_library()
+    crypten.cfg.mpc.provider = provider
+    crypten.cfg.communicator.verbose = True
+    if rank == len(_OWNERS):
+        crypten.mpc.provider.ttp_provider.TTPServer()
+        return {}
+    crypten.init()
+    communicator = crypten.communicator.get()
+    with crypten.no_grad():
+        shared = [
+            with_parameters(block, lambda name, tensor: crypten.cryptensor(tensor, src=MODEL)) for block in blocks
+        ]
+        seconds = []
+        for repeat in range(repeats + 1):
+            if rank == DATA:
+                control.send({"progress": f"CrypTen, {provider}, pass {repeat} of {repeats}"})
+            stream = crypten.cryptensor(x.float(), src=DATA)
+            communicator.barrier()
+            communicator.reset_communication_stats()
+            begin = time.perf_counter()
+            for block in shared:
+                stream = block(stream)
+            seconds.append(time.perf_counter() - begin)
+        costs = communicator.get_communication_stats()
+        output = stream.get_plain_text(dst=DATA)
+    communicator.barrier()
+    crypten.uninit()
+    return {
+        "seconds": seconds[1:],
+        "bytes": int(costs["bytes"]),
+        "rounds": int(costs["rounds"]),
+        "output": output.flatten().tolist() if rank == DATA else None,
+    }
+
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 1.5
@@ -109,7 +360,7 @@ def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[
     """
     resolve_device(setting.device)
     if setting.against is not None:
-        stock_blocks.stock_library()  # Refused now rather than after minutes.
+        stock_library()  # Refused now rather than after minutes.
     tasks = {}
     for name, approximation in ((TRUE, STOCK), (POLYNOMIALS, Approximation())):
         progress(f"making the model: {_said(name)}")
@@ -143,7 +394,7 @@ def _crypten(
     blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
     rows: dict[str, Any] = {}
     for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
-        row = stock_blocks.measure(
+        row = measure_stock(
             blocks,
             given,
             provider=provider,
@@ -254,7 +505,7 @@ def _session(
         )
         (found,) = run(task.model, [images], plan, show)
         sent = sum(cost.sent + cost.received for each in found.passes for cost in each.rounds)
-        return found, stock_blocks.relayed_bytes(relay, sent), peaks
+        return found, relayed_bytes(relay, sent), peaks
 
 
 def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:

@@ -2,24 +2,47 @@
 
 A party's time is that of decoding what it receives, its machine, and encoding what it says; waiting and delivery are
 nobody's. A client's phase runs from the message that opens it to the client's answer; the server's are its states.
+
+What a process has used at most, in bytes, as Linux accounts it (VmHWM): in all, or above its size at some moment.
+
+The same exchange over real sockets: every client has a CURVE link of its own to the server, on loopback TCP.
+
+Clients in processes of their own: so that many use every core, and that the memory of one can be told.
+
+A host imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of
+frames come and go through a pipe, one batch at a time. Its peak is what it used above its size after the imports.
+`exchange` delivers them to and from the server; a client that drops out is gone when the vectors are asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Iterable
-from typing import Final
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import numpy as np
 
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import EndpointClosedError, LinkLost, NotConnectedError, Received
+from tacit.parties.links.keys import generate
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.shell import Stopwatch
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Output, Send
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
@@ -131,3 +154,242 @@ class TimedServer:
         for name, frames in answers:
             self.sent[name] += sum(len(frame) for frame in frames)
         return answers
+
+
+class Peak:
+    """Counts from its making on."""
+
+    def __init__(self) -> None:
+        self._baseline = resident_bytes()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+    def bytes(self) -> int:
+        """The peak so far."""
+        return _status_bytes("VmHWM") - self._baseline
+
+
+def resident_bytes() -> int:
+    """What this process has in memory now."""
+    return _status_bytes("VmRSS")
+
+
+def highest_bytes(process: int | Literal["self"] = "self") -> int:
+    """The most that this process, or that of this number, has had in memory. OSError or BenchmarkError if it has
+    ended."""
+    return _status_bytes("VmHWM", process)
+
+
+def _status_bytes(field: str, process: int | Literal["self"] = "self") -> int:
+    for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise BenchmarkError(f"this system does not tell {field}; memory is measured on Linux only")
+
+
+MOST_CLIENTS = 200
+"""Every link takes threads and sockets of its own in this one process."""
+
+LOOPBACK = "tcp://127.0.0.1:*"
+
+
+Ask = Callable[[Frames | None], list[Frames]]
+"""What a client answers to a message; None: it advertises its keys."""
+
+
+async def exchange_over_sockets(
+    clients: Mapping[str, Ask], server: TimedServer, dropping: set[str], progress: Callable[[str], None]
+) -> None:
+    """Compute the sum. A dropping client closes its link when it is told who shared, instead of sending its vector."""
+    if len(clients) > MOST_CLIENTS:
+        raise BenchmarkError(f"--transport zmq takes at most {MOST_CLIENTS} clients on one machine, not {len(clients)}")
+    keys = {name: generate(name) for name in (SERVER, *clients)}
+    roster = Roster(members=tuple(own.member("server" if name == SERVER else "client") for name, own in keys.items()))
+    async with await ServerEndpoint.bind(LOOPBACK, keys=keys[SERVER], roster=roster) as endpoint:
+        progress("connecting")
+        links = await asyncio.gather(
+            *(ClientEndpoint.connect(endpoint.address, keys=keys[name], server=roster.server) for name in clients)
+        )
+        tasks = [
+            asyncio.ensure_future(_client(ask, link, server if name in dropping else None))
+            for (name, ask), link in zip(clients.items(), links, strict=True)
+        ]
+        try:
+            await _serve_sums(server, endpoint, progress)
+        finally:
+            await asyncio.gather(*(link.close() for link in links))
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _serve_sums(server: TimedServer, endpoint: ServerEndpoint, progress: Callable[[str], None]) -> None:
+    phase = ""
+    while server.summed is None:
+        event = await endpoint.receive()
+        if isinstance(event, Received):
+            answers = server.receive(event.sender, list(event.frames))
+        elif isinstance(event, LinkLost):
+            answers = server.drop(event.peer)
+        else:
+            continue
+        for receiver, frames in answers:
+            try:
+                await endpoint.send(receiver, frames)
+            except NotConnectedError:
+                continue
+        if server.machine.state.value != phase:
+            phase = server.machine.state.value
+            progress(phase)
+
+
+async def _client(ask: Ask, link: ClientEndpoint, drops: TimedServer | None) -> None:
+    """A client at its link. drops: the server of whose MASKED_INPUT it takes no part."""
+    for frames in ask(None):
+        await link.send(frames)
+    try:
+        while True:
+            event = await link.receive()
+            if not isinstance(event, Received):
+                continue
+            if drops is not None and drops.machine.state.value == Phase.MASKED_INPUT.value:
+                await link.close()
+                return
+            for frames in ask(list(event.frames)):
+                await link.send(frames)
+    except EndpointClosedError:
+        return
+
+
+BATCH: Final = 32
+"""Messages that are delivered to a host at once."""
+
+Question = tuple[int, Frames | None]
+"""A member, and a message of the server to it; None: advertise your keys."""
+Answer = tuple[int, list[Frames]]
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """What a host measured."""
+
+    seconds: dict[int, dict[Phase, float]]
+    """By member."""
+    masks: dict[int, int]
+    """By member."""
+    peak_bytes: int
+    work_seconds: dict[str, float]
+    """By kind of work; empty unless profiled."""
+
+
+class ClientHost:
+    """Some members of the cohort, elsewhere; ends with its `with` block. secrets: signing secrets by member."""
+
+    def __init__(self, agreement: Agreement, secrets: Mapping[int, bytes], *, profile: bool) -> None:
+        self.members = tuple(secrets)
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve_host, args=(theirs, agreement, dict(secrets), profile), daemon=True
+        )
+
+    def __enter__(self) -> ClientHost:
+        self._process.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pipe.close()
+        self._process.join()
+
+    def post(self, batch: list[Question]) -> None:
+        """Ask; `collect` before the next question, or both ends wait for each other."""
+        self.pipe.send(
+            [(member, None if frames is None else [bytes(frame) for frame in frames]) for member, frames in batch]
+        )
+
+    def ask(self, member: int, frames: Frames | None) -> list[Frames]:
+        """Post one question and wait for its answer."""
+        self.post([(member, frames)])
+        answers: list[Frames] = self.collect()[0][1]
+        return answers
+
+    def figures(self) -> HostFigures:
+        """What it measured so far."""
+        self.pipe.send(None)
+        figures: HostFigures = self.collect()
+        return figures
+
+    def collect(self) -> Any:
+        """The answers to what was posted, a list[Answer], or the figures. BenchmarkError if a client aborted."""
+        try:
+            received = self.pipe.recv()
+        except EOFError:
+            raise BenchmarkError(f"the process of {len(self.members)} clients died") from None
+        if isinstance(received, str):
+            raise BenchmarkError(received)
+        return received
+
+
+def exchange(
+    hosts: list[ClientHost], server: TimedServer, dropping: set[str], progress: Callable[[str], None], *, at_once: int
+) -> None:
+    """Compute a sum: until nobody has anything more to say. BenchmarkError if it is aborted.
+
+    at_once: how many hosts may work at the same time; with one, the server does not work beside it.
+    """
+    names = server.machine.agreement.cohort
+    members = {name: member for member, name in enumerate(names)}
+    queues = [(host, deque[Question]((member, None) for member in host.members)) for host in hosts]
+    queue_of = {member: queue for host, queue in queues for member in host.members}
+    busy: dict[object, ClientHost] = {}
+    phase = ""
+    while True:
+        for host, queue in queues:
+            if queue and host.pipe not in busy and len(busy) < at_once:
+                host.post([queue.popleft() for _ in range(min(BATCH, len(queue)))])
+                busy[host.pipe] = host
+        if not busy:
+            return
+        for pipe in wait([host.pipe for host in busy.values()]):
+            for member, answers in busy.pop(pipe).collect():
+                for frames in answers:
+                    for receiver, message in server.hear(names[member], frames, dropping):
+                        queue_of[members[receiver]].append((members[receiver], message))
+        if server.machine.state.value != phase:
+            phase = server.machine.state.value
+            progress(phase)
+
+
+def _serve_host(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], profile: bool) -> None:
+    # A real client is alone: it does not pay for a collector that walks over thousands of others.
+    gc.disable()
+    peak = Peak()
+    clients = {
+        member: TimedClient(agreement, member, SigningKey(secret), vector(agreement.ring, agreement.length, member))
+        for member, secret in secrets.items()
+    }
+    stopwatch = Stopwatch()
+    with stopwatch if profile else nullcontext():
+        while True:
+            try:
+                batch: list[Question] | None = pipe.recv()
+            except EOFError:
+                return
+            if batch is None:
+                pipe.send(
+                    HostFigures(
+                        {member: dict(client.seconds) for member, client in clients.items()},
+                        {member: client.masks for member, client in clients.items()},
+                        peak.bytes(),
+                        dict(stopwatch.seconds),
+                    )
+                )
+                continue
+            try:
+                answers = [(member, _answer(clients[member], frames)) for member, frames in batch]
+            except BenchmarkError as error:
+                pipe.send(str(error))
+            else:
+                pipe.send(answers)
+
+
+def _answer(client: TimedClient, frames: Frames | None) -> list[Frames]:
+    answers = client.start() if frames is None else client.receive(frames)
+    return [[bytes(frame) for frame in answer] for answer in answers]

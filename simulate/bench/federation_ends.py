@@ -33,9 +33,7 @@ from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
-from tacit.simulate.bench.ends import SERVER, BenchmarkError
-from tacit.simulate.bench.peak import resident_bytes
-from tacit.simulate.bench.sockets import LOOPBACK
+from tacit.simulate.bench.ends import LOOPBACK, SERVER, BenchmarkError, resident_bytes
 
 PATIENCE: Final = 600.0
 _LOOK_AGAIN: Final = 1.0

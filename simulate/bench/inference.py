@@ -27,7 +27,7 @@ from tacit.parties.links.keys import generate
 from tacit.parties.runs.served import read_student
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.federation.processes import Program, results
 
 DEALER: Final = "dealer"
 MODEL_OWNER, DATA_OWNER = PARTIES = ("model-owner", "data-owner")

@@ -31,10 +31,9 @@ from tacit.parties.session.event_log import Diary, EventLog
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.peak import highest_bytes
+from tacit.simulate.bench.ends import BenchmarkError, highest_bytes
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.federation.processes import Program, results
 from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
 from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER
 

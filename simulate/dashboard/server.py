@@ -1,4 +1,13 @@
-"""The page at work: an HTTP server in a thread of its own, which no reader can make wait for, nor hold up a round.
+"""Who may read the page: where it listens, and what a reader must show.
+
+On this machine's own addresses everybody may who is on it, if the browser was sent to such an address by its name, so
+that no page of somebody else's can have it read by a name that leads here. Elsewhere a token is needed, which is drawn
+at the start. It is shown in a header, or in a cookie that the first answer to it sets; never in an address, since
+addresses are kept in logs and histories. Everything is read-only: GET and HEAD.
+
+Where the page listens, as --dashboard names it.
+
+The page at work: an HTTP server in a thread of its own, which no reader can make wait for, nor hold up a round.
 
 Events are handed over and folded in that thread. Each reader of the stream gets what differs from what it was sent
 last, at most twice a second: nothing queues up for a slow one, and one that takes nothing for a while is cut off.
@@ -10,27 +19,171 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
+import re
+import secrets
+import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.resources import files
+from ipaddress import ip_address
 from typing import Any, Final, Self
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.dashboard.access import Guard, draw_token
-from tacit.simulate.dashboard.live import Live
 from tacit.simulate.dashboard.metrics import CONTENT_TYPE, Metrics
-from tacit.simulate.dashboard.place import OpenPlace
-from tacit.simulate.dashboard.view import page, sections
-from tacit.simulate.report.fold import Event
+from tacit.simulate.dashboard.view import Live, page, sections
+from tacit.simulate.report.history import Event
+
+
+class DashboardError(Exception):
+    """The page cannot be shown; the message names the address and the remedy."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the page listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """HOST:PORT, with an IPv6 address in brackets; of :PORT and PORT this machine alone. DashboardError if not."""
+        found = re.fullmatch(r"(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*):)?(?P<port>\d{1,5})", text)
+        if found is None or int(found["port"]) > 65_535:
+            raise DashboardError(
+                f"--dashboard {text}: expected HOST:PORT, such as 127.0.0.1:8080, or [::1]:8080 with IPv6"
+            )
+        return cls((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def listen(self) -> OpenPlace:
+        """Listen there. DashboardError if it cannot."""
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+            listening = socket.socket(family, kind)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(address)
+                listening.listen()
+            except OSError:
+                listening.close()
+                raise
+        except OSError as error:
+            raise DashboardError(
+                f"--dashboard {self}: cannot listen there: {error.strerror}; use an address of this host and a port "
+                "that no other process uses"
+            ) from error
+        listening.setblocking(False)
+        return OpenPlace(Place(self.host, listening.getsockname()[1]), listening)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class OpenPlace:
+    """A socket that listens there, and its place with the port that the system chose."""
+
+    place: Place
+    socket: socket.socket
+
+
+@contextmanager
+def listening(where: str) -> Iterator[OpenPlace]:
+    """Listen there, as Place.parse reads it, before there is anything to show. DashboardError if it cannot."""
+    listener = Place.parse(where).listen()
+    with listener.socket:
+        yield listener
+
+
+OPEN: Final = frozenset({"/enter", "/enter.js", "/dashboard.css"})
+"""What is shown without a token: it is the same everywhere, and asks for one."""
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+UNKNOWN: Final = (
+    "tacit: open the link that was printed at the start, or send its token as the header 'Authorization: Bearer TOKEN'"
+)
+MISDIRECTED: Final = "tacit: this page is for this machine alone; open it as http://localhost"
+
+
+class Guard:
+    """Lets nobody through to the pages who may not read them, and says to the browser how narrow these are."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None, port: int) -> None:
+        self._app = app
+        self._token = token
+        self._cookie = f"tacit-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        request = Request(scope)
+        cookie = ""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if cookie:
+                    headers.append("Set-Cookie", cookie)
+            await send(message)
+
+        refusal = self._refusal(request)
+        if refusal is None and self._token is not None and self._in_header(request):
+            cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Lax; Path=/"
+        app = self._app if refusal is None else refusal
+        await app(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> PlainTextResponse | None:
+        if self._token is None:
+            host = re.sub(r":\d+\Z", "", request.headers.get("host", ""))
+            if not Place(host.strip("[]"), 0).loopback:
+                return PlainTextResponse(f"{MISDIRECTED}\n", 421)
+        elif request.url.path not in OPEN and not (
+            self._in_header(request) or self._is_token(request.cookies.get(self._cookie, ""))
+        ):
+            return PlainTextResponse(f"{UNKNOWN}\n", 401, {"WWW-Authenticate": "Bearer"})
+        return None
+
+    def _in_header(self, request: Request) -> bool:
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self._is_token(shown)
+
+    def _is_token(self, shown: str) -> bool:
+        return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
+
+
+def draw_token() -> str:
+    """256 random bits, as an address can hold them."""
+    return secrets.token_urlsafe(32)
+
 
 PAUSE_SECONDS: Final = 0.5
 """Between two messages to a reader."""

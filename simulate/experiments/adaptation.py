@@ -4,6 +4,8 @@ An owner trains a vision transformer on images of its own and distils it into on
 classes of theirs. All in the clear and in one process: with or without protection the same is learnt. A row is a way to
 adapt, a column a way to divide the images, a block a data set. Loads no torch; adaptation_runs.py does the work, and
 adaptation_page.py tells of it.
+
+What the cells of a table of adaptation say of claims about its rows, for every data set.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import msgspec
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.simulate.experiments.adaptation_images import DataPart, Division
 from tacit.simulate.experiments.adaptation_methods import Method
-from tacit.simulate.experiments.adaptation_parts import DataPart, Division
-from tacit.simulate.experiments.study import Claim, ClaimVerdict
+from tacit.simulate.experiments.study import MARGIN, Claim, ClaimVerdict, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +119,48 @@ class AdaptationTable(Claim):
         if found is None:
             raise ValueError(f"{self.name} has no small twin: its data set has no stand-in; leave --small out")
         return found
+
+
+def better(cells: Cells, row: str, other: str) -> list[ClaimVerdict]:
+    """Whether a row is more accurate than another in every column."""
+    return [
+        verdict(
+            _by_column(cells, block, row, other),
+            claim=f"{block}: {row} is more accurate than {other} in every column",
+            above=0.0,
+        )
+        for block in cells.blocks
+    ]
+
+
+def as_good(cells: Cells, row: str, other: str) -> list[ClaimVerdict]:
+    """Whether a row is at most MARGIN less accurate than another in every column."""
+    return [
+        verdict(
+            _by_column(cells, block, row, other),
+            claim=f"{block}: {row} is at most {100 * MARGIN:.0f} points below {other} in every column",
+            above=-MARGIN,
+        )
+        for block in cells.blocks
+    ]
+
+
+def loses_less(cells: Cells, row: str, other: str, *, before: str, after: str) -> list[ClaimVerdict]:
+    """Whether a row loses less accuracy than another from one column to another."""
+    verdicts = []
+    for block in cells.blocks:
+        first, second = (_differences(cells, block, row, other, column) for column in (before, after))
+        kept = [late - early for early, late in zip(first, second, strict=True)]
+        claim = f"{block}: {row} loses less than {other} from {before} to {after}"
+        verdicts.append(verdict({"difference of the losses": kept}, claim=claim, above=0.0))
+    return verdicts
+
+
+def _by_column(cells: Cells, block: str, row: str, other: str) -> dict[str, list[float]]:
+    return {column: _differences(cells, block, row, other, column) for column in cells.columns}
+
+
+def _differences(cells: Cells, block: str, row: str, other: str, column: str) -> list[float]:
+    """Empty if one of both could not be measured."""
+    ours, theirs = (cells.of(block, name, column) for name in (row, other))
+    return [one - two for one, two in zip(ours, theirs, strict=True)] if ours and theirs else []

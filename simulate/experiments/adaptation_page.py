@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.simulate.experiments.adaptation import AdaptationSize, AdaptationTable, Cell, Cells
-from tacit.simulate.experiments.figures import COLOURS, MARKERS
 from tacit.simulate.experiments.measurement import Progress
+from tacit.simulate.experiments.page import COLOURS, MARKERS
 from tacit.simulate.experiments.study import ClaimVerdict, markdown_table, spread
 
 if TYPE_CHECKING:  # Both take a second or two to load, which whoever asks for the list of tables need not wait for.

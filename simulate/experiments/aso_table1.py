@@ -9,9 +9,8 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import Aggregation
-from tacit.simulate.experiments import figures, sawada
-from tacit.simulate.experiments.criteria import differences
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study
+from tacit.simulate.experiments import page, sawada
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences
 
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""
@@ -125,5 +124,5 @@ STUDY: Final = Study(
         ),
     ),
     judge=judge,
-    draw=figures.points,
+    draw=page.points,
 )

@@ -31,10 +31,9 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.experiments.data import StudyImages, find, halve, sample
 from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.processes import Exit, InputError, Processes, Show, SimulationError
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import GRACE_SECONDS, new_plan, resumed_plan, simulate
-from tacit.simulate.federation.supervision import InputError, Show, SimulationError
 
 
 class Watcher(Protocol):

@@ -23,9 +23,19 @@ from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
-from tacit.simulate.experiments import figures
-from tacit.simulate.experiments.criteria import MARGIN, differences, verdict
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, markdown_table, spread
+from tacit.simulate.experiments import page
+from tacit.simulate.experiments.study import (
+    MARGIN,
+    Arm,
+    ArmResult,
+    ClaimVerdict,
+    Size,
+    Study,
+    differences,
+    markdown_table,
+    spread,
+    verdict,
+)
 
 CLIP: Final = 8.0
 """Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""
@@ -258,7 +268,7 @@ STUDY: Final = Study(
         ),
     ),
     judge=judge,
-    draw=figures.points,
+    draw=page.points,
     details=details,
     images_per_client={10: 500, 43: 1000},
 )

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Final
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.simulate.experiments import figures, sawada
-from tacit.simulate.experiments.criteria import EQUAL_OR_LOWER, MARGIN, compare, differences, verdict
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study
+from tacit.simulate.experiments import page, sawada
+from tacit.simulate.experiments.study import (
+    EQUAL_OR_LOWER,
+    MARGIN,
+    Arm,
+    ArmResult,
+    ClaimVerdict,
+    Size,
+    Study,
+    compare,
+    differences,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +98,7 @@ def draw(results: Sequence[ArmResult]) -> Figure:
         for start, title in STARTS.items()
     }
     labels = {result.arm.name: result.arm.name.partition("-")[2] for result in results}
-    return figures.curves(panels, labels=labels)
+    return page.curves(panels, labels=labels)
 
 
 def _published(start: str, scheme: str) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
-from tacit.simulate.experiments import figures, sawada
+from tacit.simulate.experiments import page, sawada
 from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study, markdown_table
 
 LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
@@ -160,7 +160,7 @@ STUDY: Final = Study(
     ),
     quantity=quantity,
     judge=judge,
-    draw=lambda results: figures.distributions(results, computed),
+    draw=lambda results: page.distributions(results, computed),
     details=details,
     record_moves=True,
 )

@@ -1,4 +1,12 @@
-"""What a table or figure of a paper is, as data: its arms, the paper's figures, and what we do differently.
+"""The seeds of a study, as the command takes them: "0-4" or "0,2,7".
+
+What accuracies, seed by seed, decide of a sentence.
+
+Whatever is claimed of a difference is asked of its mean over the seeds, with the 95 % interval of Student's t around
+it: as wide as so few seeds leave it, with three 4.303 standard errors to each side. Where the interval holds both
+answers, the runs decide nothing, and a single seed never does.
+
+What a table or figure of a paper is, as data: its arms, the paper's figures, and what we do differently.
 
 A study has two sizes. The full one takes the paper's own settings; the small one is a twin that runs in minutes and is
 set so that the paper's claim shows if it holds. Every arm is an experiment as `tacit simulate` takes it; the engine
@@ -8,18 +16,46 @@ before, that model.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.runs.experiment import Experiment
 
-if TYPE_CHECKING:  # Drawing takes a second to load, which whoever asks for the list of studies need not wait for.
+if TYPE_CHECKING:
     from matplotlib.figure import Figure
+import math
+
+MOST_SEEDS: Final = 1000
+LARGEST: Final = 999_999
+
+
+class SeedsError(ValueError):
+    """Text that names no seeds; the message says what would."""
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Ascending numbers and ranges, separated by commas. Raises SeedsError."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), flags=re.ASCII)
+        if match is None:
+            raise SeedsError(f"--seeds {text}: {part!r} is no seed: give numbers up to {LARGEST}, as in 0-4 or 0,2,7")
+        first = int(match[1])
+        seeds += range(first, int(match[2] or first) + 1)
+        if len(seeds) > MOST_SEEDS:
+            raise SeedsError(f"--seeds {text}: at most {MOST_SEEDS} runs of an arm")
+        if match[2] and int(match[2]) < first:
+            raise SeedsError(f"--seeds {text}: {part!r} goes down; write it as {match[2]}-{match[1]}")
+    if any(later <= earlier for earlier, later in pairwise(seeds)):
+        raise SeedsError(f"--seeds {text}: every seed once, in ascending order")
+    return tuple(seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,3 +205,72 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 def spread(values: Sequence[float]) -> float:
     """Sample standard deviation; nan for a single value."""
     return statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+MARGIN: Final = 0.02
+"""Accuracies that differ by no more count as equal: two images of a hundred."""
+INTERVAL: Final = "95 % interval (Student's t; with three seeds 4.303 standard errors to each side)"
+EQUAL_OR_LOWER: Final = (
+    f"the accuracy of an arm less that of the unprotected one, seed by seed, and the {INTERVAL} of its mean: equal if "
+    f"all of it is within {100 * MARGIN:.0f} points, else lower (or higher) if the mean is beyond that and the "
+    "interval leaves out 0, else undecided"
+)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Of the 95 % interval of the mean; infinite for a single value."""
+    if len(values) < 2:
+        return float("inf")
+    # Imported here: scipy.stats takes a second to load, and `tacit experiment list` needs none of it.
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * spread(values) / math.sqrt(len(values))
+
+
+def is_above(values: Sequence[float], bound: float) -> bool | None:
+    """Whether the mean is above a bound by its whole interval; None if it is neither above nor below by as much."""
+    if len(values) < 2:
+        return None
+    # Rounded, so that equal accuracies differ by nothing.
+    distance = round(statistics.mean(values) - bound, 9)
+    return None if abs(distance) <= half_width(values) else distance > 0
+
+
+def differences(arm: ArmResult, baseline: ArmResult) -> list[float]:
+    """The accuracy of an arm less that of the baseline, seed by seed: both saw the same data in the same order."""
+    return [ours - theirs for ours, theirs in zip(arm.accuracies, baseline.accuracies, strict=True)]
+
+
+def compare(found: Sequence[float]) -> str:
+    """One of equal, lower, higher and undecided, of differences seed by seed: see EQUAL_OR_LOWER."""
+    if len(found) < 2:
+        return "undecided"
+    # Rounded, so that a difference of just the margin is within it.
+    mean, width = round(statistics.mean(found), 9), half_width(found)
+    if round(abs(mean) + width, 9) <= MARGIN:
+        return "equal"
+    if abs(mean) <= MARGIN or abs(mean) <= width:
+        return "undecided"
+    return "lower" if mean < 0 else "higher"
+
+
+def verdict(found: Mapping[str, Sequence[float]], *, claim: str, above: float) -> ClaimVerdict:
+    """Of differences of accuracies, seed by seed, by what they are of: whether all are above a bound."""
+    decided = {name: is_above(values, above) for name, values in found.items()}
+    not_so = [name for name, holds in decided.items() if holds is False]
+    unclear = [name for name, holds in decided.items() if holds is None]
+    detail = ", ".join(
+        f"{name} {100 * statistics.mean(values):+.1f} points" if values else f"{name} not measured"
+        for name, values in found.items()
+    )
+    if not_so:
+        detail += f"; not so: {', '.join(not_so)}"
+    if unclear:
+        detail += f"; undecided: {', '.join(unclear)}"
+    return ClaimVerdict(
+        claim=claim,
+        criterion=f"the difference of the accuracies, seed by seed, has a mean whose {INTERVAL} is above "
+        f"{100 * above:g} points; not so if it is below; if both are in it, and with one seed, undecided",
+        holds=False if not_so else None if unclear else True,
+        detail=detail,
+    )

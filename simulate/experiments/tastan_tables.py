@@ -14,10 +14,12 @@ from tacit.simulate.experiments.adaptation import (
     DataBlock,
     TableColumn,
     TableRow,
+    as_good,
+    better,
+    loses_less,
 )
-from tacit.simulate.experiments.adaptation_claims import as_good, better, loses_less
+from tacit.simulate.experiments.adaptation_images import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.adaptation_methods import BesideBlocks, LowRankThroughout, Throughout
-from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.study import ClaimVerdict
 
 PAPER: Final = (

@@ -4,6 +4,14 @@ A client that cheats is a client as any other, with its process, its keys and it
 or keeps back before it is signed and numbered for the link. So only the lie itself can be found, by the rule that it
 breaks. A lie that finds no occasion (a vector of one chunk cannot stall, without masks nobody shares secrets) is not
 told; one that is told, stands in the client's own log.
+
+A server that cheats on purpose: it has clients compute the same twice, and one of them left out the second time.
+
+The first round has everybody. Every later one begins from the same model but for one unit in the last place of one
+parameter, so that everybody's update is the same again, and lacks somebody: what the first sum has more is theirs.
+Where the roster has groups the server takes no heed of them, and tries to leave out one client alone before it leaves
+out groups. It is a server as any other but for that, and a client sees no rule broken, unless there are groups. Only an
+audit starts it (Plan.subtracts).
 """
 
 from __future__ import annotations
@@ -19,11 +27,14 @@ from msgspec import structs
 from tacit.protocol.core.codec import Packet, encode_structure
 from tacit.protocol.core.machine import Machine, Output, Report, Send
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
-from tacit.protocol.core.roster import encode_members
+from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import ClientPart
-from tacit.protocol.sum.agreement import complaint_signed
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.session.server_session import Model
+from tacit.protocol.sum.agreement import Agreement, complaint_signed
 from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest, VectorChunk
 
 
@@ -140,3 +151,33 @@ class CheatingClient(TrainingClient):
                 return reports
             said = lie
         return [*reports, *super().pass_on(part, said)]
+
+
+def schedule(roster: Roster) -> tuple[tuple[str, ...], ...]:
+    """Who is left out, round by round: nobody, then each client; with groups nobody, the first client, each group."""
+    alone = tuple((name,) for name in roster.clients)
+    return ((), *alone[:1], *roster.groups) if roster.groups else ((), *alone)
+
+
+class SubtractingServer(TrainingServer):
+    """Takes no heed of the sums; after the schedule it begins again."""
+
+    def __init__(self, roster: Roster, configuration: Configuration, model: bytes, **given: Any) -> None:
+        super().__init__(roster, configuration, model, **given)
+        self._first = np.frombuffer(model, "<f4")
+
+    def next_round(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
+        values = self._first.copy()
+        if self.round % 2:
+            values[0] = np.nextafter(values[0], np.float32(np.inf))
+        return super().next_round(values.tobytes(), now, unusable=unusable)
+
+    def _gathered(self, there: Sequence[str]) -> tuple[str, ...]:
+        parts = schedule(self._roster)
+        out = parts[self.round % len(parts)]
+        if not out:
+            return super()._gathered(there)
+        return tuple(name for name in self._roster.clients if name in there and name not in out)
+
+    def _agreement(self, cohort: tuple[str, ...], round: int, model: Model) -> Agreement:
+        return replace(super()._agreement(cohort, round, model), groups=())

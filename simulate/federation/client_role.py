@@ -34,9 +34,9 @@ from tacit.parties.session.event_log import Diary, EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.hosting import shares
 from tacit.simulate.federation.roles import FAILED, USER_ERRORS, Plan, Role, client_outcome, explain, tell
 from tacit.simulate.federation.shared_images import kept
-from tacit.simulate.federation.weights import shares
 
 LEAST_SOCKETS = 64
 SOCKETS_PER_CLIENT = 6

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.parties.runs.own_functions import FederationResult, experiment_of
-from tacit.simulate.federation.processes import ProcessError
+from tacit.simulate.federation.processes import ProcessError, Show, SimulationError
 from tacit.simulate.federation.run import default_directory, new_plan, simulate
-from tacit.simulate.federation.supervision import Show, SimulationError
 
 
 class Federation:

@@ -15,8 +15,8 @@ MODULES = (
     "timm.models.vision_transformer",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     *(["tacit.parties.crypten.computation"] if find_spec("crypten") else []),
-    "tacit.simulate.federation.server_role",
-    "tacit.simulate.federation.client_role",
+    "tacit.simulate.federation.roles",
+    "tacit.simulate.federation.roles",
     "tacit.simulate.federation.child",
 )
 

@@ -25,10 +25,10 @@ from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer
+from tacit.simulate.federation.cheats import SubtractingServer
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
 from tacit.simulate.federation.recording import Recording
-from tacit.simulate.federation.subtracting_server import SubtractingServer
 
 USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""

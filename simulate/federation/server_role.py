@@ -19,8 +19,8 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.hosting import shares, weighed
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
-from tacit.simulate.federation.weights import shares, weighed
 
 
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:

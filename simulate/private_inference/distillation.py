@@ -115,7 +115,7 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     """Accuracy and losses by epoch as a PNG, the two stages apart, like Fig. 7 of the paper."""
     from matplotlib.figure import Figure
 
-    from tacit.simulate.experiments.figures import COLOURS
+    from tacit.simulate.experiments.page import COLOURS
     from tacit.simulate.report.figures import style
 
     with style():

@@ -32,8 +32,7 @@ from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.in_turn import Program, results
-from tacit.simulate.federation.processes import Message, ProcessError
+from tacit.simulate.federation.processes import Message, ProcessError, Program, results
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"

@@ -1,4 +1,6 @@
-"""report.html: one page about a run, made from its event logs and its experiment file.
+"""Why a round has no sum, in words: what each code means to those who run a federation, and what to do.
+
+report.html: one page about a run, made from its event logs and its experiment file.
 
 The page is self-contained and loads nothing: figures are inline SVG, the style sheet is in the template
 (report.html.j2), there are no scripts, and a content security policy forbids what is left. Everything that parties
@@ -14,7 +16,7 @@ from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup
@@ -23,6 +25,7 @@ from tacit.parties.runs.classes import TestClass, TestClasses
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
 from tacit.simulate.report.figures import (
@@ -39,8 +42,58 @@ from tacit.simulate.report.figures import (
 )
 from tacit.simulate.report.history import History, PartyHistory, RoundHistory, Unread
 from tacit.simulate.report.reading import read_history
-from tacit.simulate.report.reasons import reason
 from tacit.simulate.report.words import FILTERS
+
+REASONS: Final[dict[Code, tuple[str, str]]] = {
+    Code.MALFORMED: (
+        "A message could not be read.",
+        "Install the same release on both sides; if that is so, distrust its sender.",
+    ),
+    Code.VERSION: ("A party speaks another version of the protocol.", "Install the same release on all hosts."),
+    Code.UNEXPECTED: ("A party said what it may not say at that moment.", "Distrust it, or report a defect."),
+    Code.SESSION: ("A message was of another session or round.", "Start that party again."),
+    Code.SENDER: ("A party called itself by the name of another one.", "Distrust it."),
+    Code.SEQUENCE: (
+        "A message was replayed, or came out of order.",
+        "Start that party again; if it recurs, distrust it.",
+    ),
+    Code.ROSTER: (
+        "Two parties hold different rosters.",
+        "Give all hosts the same roster, and compare its fingerprint; a later version goes around by itself.",
+    ),
+    Code.POLICY: (
+        "A client's policy accepts less than what was proposed.",
+        "Compare the experiment with the policy of that client; one of them has to change.",
+    ),
+    Code.MODEL: ("A model was not the announced one, or cannot be used.", "Look into the server's log."),
+    Code.KEYS: ("The list of public keys broke a rule.", "Distrust the server, if it was a client who refused."),
+    Code.SIGNATURE: ("A signature does not verify.", "Compare the rosters; if they are the same, distrust the sender."),
+    Code.MEMBERS: ("A list of members was not what it must be.", "Distrust the sender."),
+    Code.THRESHOLD: (
+        "Fewer clients were left than are needed to open the sum.",
+        "See below who was lost and why. The model is as it was before the round.",
+    ),
+    Code.SHARES: ("Shares of secrets were missing, or not those committed to.", "Distrust the sender."),
+    Code.VECTOR: (
+        "A vector, or the sum, is not one that honest clients can make.",
+        "Nobody can tell whose it was: look at the clients that joined last.",
+    ),
+    Code.SECRET: ("A secret that was put together is not the one that its owner committed to.", "Distrust its owner."),
+    Code.TIMEOUT: (
+        "The time for a phase was over.",
+        "Look after the clients that were waited for, or raise the deadlines of the experiment.",
+    ),
+    Code.LEFT: ("A party left, or lost its link for too long.", "Look into its log."),
+    Code.LOCAL: ("A party could not go on by itself: its disk, data or device.", "Look into its log."),
+}
+"""By code: what happened, and what to do next."""
+
+
+def reason(code: str | None) -> tuple[str, str]:
+    """What a code of an event means, and what to do; empty for none, and for what is no code of ours."""
+    known = Code.__members__.get(code or "")
+    return REASONS[known] if known is not None else ("", "")
+
 
 FIGURES = {
     "accuracy": "Accuracy",

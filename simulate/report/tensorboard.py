@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tacit.simulate.report.fold import Fold
-from tacit.simulate.report.history import JUDGED_BY_CLIENTS, RoundHistory
+from tacit.simulate.report.history import JUDGED_BY_CLIENTS, Fold, RoundHistory
 
 JUDGED: Final = ("accuracy", "balanced_accuracy", "loss")
 COUNTED: Final = ("train_accuracy", "train_loss", "clipped", "samples")

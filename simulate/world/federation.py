@@ -29,9 +29,7 @@ from tacit.protocol.session.rounds import Journal, JournalLine, NewModel, Roster
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.network import Parcel, written
-from tacit.simulate.world.streams import Streams, new_members
-from tacit.simulate.world.world import Timer, World
+from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_members, written
 
 SERVER: Final = "server"
 PATIENCE, GRACE, JOIN_SECONDS = 3600.0, 10.0, 60.0

@@ -40,9 +40,7 @@ from tacit.protocol.inference.results import (
 from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, weight_bytes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
 from tacit.protocol.inference.tables import DealerState, InferenceState
-from tacit.simulate.world.network import Parcel, written
-from tacit.simulate.world.streams import Streams, new_members
-from tacit.simulate.world.world import Timer, World
+from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_members, written
 
 MODEL_OWNER: Final = "model-owner"
 DEALER: Final = "dealer"

@@ -36,7 +36,7 @@ from tacit.protocol.sum.sharing import open_secrets
 from tacit.protocol.sum.tables import ClientState
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 

@@ -21,7 +21,7 @@ from tacit.simulate.world.adaptation import (
     whole_round,
 )
 from tacit.simulate.world.inference import MODEL_OWNER, data_owner_names
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 FIRST, SECOND, LIAR = NAMES = data_owner_names(3)

@@ -10,7 +10,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.session.rounds import RoundDone
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 CHEAT = "client-4"

@@ -8,7 +8,7 @@ from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server_session import HELLO_SECONDS, HELLOS
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 CHEAT, TIMES = "client-4", 500
 

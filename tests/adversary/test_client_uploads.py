@@ -12,7 +12,7 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.messages import VectorChunk
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 
 CLIENTS = 13
 CHEATS = tuple(f"client-{number}" for number in range(UPLOADS))

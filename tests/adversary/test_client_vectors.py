@@ -22,7 +22,7 @@ from tacit.protocol.sum.messages import (
     VectorChunk,
 )
 from tacit.secagg.packing import Packing, Total, WeightForm
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -29,7 +29,7 @@ from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

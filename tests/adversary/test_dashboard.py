@@ -11,8 +11,7 @@ import pytest
 
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.dashboard import server
-from tacit.simulate.dashboard.place import listening
-from tacit.simulate.dashboard.server import Dashboard
+from tacit.simulate.dashboard.server import Dashboard, listening
 
 SECONDS = 60.0
 SECRET_NAME = "clinic-in-a-small-town"

@@ -39,7 +39,7 @@ from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 CLIENT = "client-0"

@@ -20,7 +20,7 @@ from tacit.protocol.sum.messages import ConfirmSurvivors, MaskedInput, Survivors
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -23,7 +23,7 @@ from tacit.protocol.sum.messages import AdvertiseKeys, MaskedInput, PeerKeys, Pe
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 

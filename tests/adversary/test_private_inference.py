@@ -15,7 +15,7 @@ from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)

@@ -15,7 +15,7 @@ from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server_session import HELLOS
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 CHEAT, VICTIM, CLIENTS = "client-4", "client-1", 5

@@ -17,7 +17,7 @@ from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.exchange import Summed
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.adversary.conftest import opened_secrets, unmasked_vectors
 from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum

@@ -19,7 +19,7 @@ from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -17,7 +17,7 @@ from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

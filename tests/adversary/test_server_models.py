@@ -16,7 +16,7 @@ from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.simulate.world.federation import SERVER, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 VICTIM = "client-0"

@@ -33,7 +33,7 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import CLIENT_TABLES
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 VICTIM = "client-0"

@@ -23,7 +23,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
 )
 from tacit.simulate.world.federation import SERVER
-from tacit.simulate.world.network import Parcel, altered, written
+from tacit.simulate.world.world import Parcel, altered, written
 from tests.cases import cases
 
 VICTIM = "client-0"

@@ -14,8 +14,7 @@ from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.exchange import Dropped
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
-from tacit.simulate.world.streams import Streams, new_members
+from tacit.simulate.world.world import Parcel, Streams, altered, new_members
 from tests.cases import cases
 
 VICTIM = "client-0"

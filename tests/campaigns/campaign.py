@@ -32,7 +32,7 @@ from tacit.protocol.session.rounds import Journal, JournalEntry, RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER, SessionState, TrainingState
 from tacit.simulate.world.disk import SimulatedDisk
 from tacit.simulate.world.federation import JOURNAL, MODEL, SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Conduct, Parcel
+from tacit.simulate.world.world import Conduct, Parcel
 from tests.campaigns.defects import DEFECTS
 
 CLIENTS: Final = 5

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tacit.cli import simulation
 from tacit.cli.main import app
-from tacit.simulate.federation import supervision
+from tacit.simulate.federation import processes
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -92,7 +92,7 @@ def held_run(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, small: Pat
     options = ["--rounds", 3, "--seed", 7, "--verify", "--json", copy, "--out", directory]
     with pytest.MonkeyPatch.context() as patch:
         # Who is stopped before it has left in order does not log its last traffic.
-        patch.setattr(supervision, "LEAVE_SECONDS", 120.0)
+        patch.setattr(processes, "LEAVE_SECONDS", 120.0)
         return tacit("simulate", small, *options), directory
 
 

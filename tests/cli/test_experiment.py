@@ -25,7 +25,7 @@ from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
 from tacit.simulate.experiments.study import test_accuracy as accuracy
-from tacit.simulate.federation.supervision import Show
+from tacit.simulate.federation.processes import Show
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end

@@ -13,8 +13,8 @@ import pytest
 from click.testing import Result
 
 from tacit.protocol.core.messages import Phase
+from tacit.simulate.federation import processes
 from tacit.simulate.federation import run as simulation_run
-from tacit.simulate.federation import supervision
 from tacit.simulate.federation.faults import PHASES
 from tacit.simulate.federation.processes import Exit, Processes
 
@@ -63,7 +63,7 @@ def simulate(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> Simulate:
     """simulate(*options, deadlines=, clients=, rounds=, more=) holds a run. At its end everybody has time to leave."""
-    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 120.0)
+    monkeypatch.setattr(processes, "LEAVE_SECONDS", 120.0)
 
     def simulate(*options: object, deadlines: str = "grace = 0.5", **experiment: Any) -> Run:
         file = write_experiment(tmp_path / "small.toml", **experiment)
@@ -77,8 +77,8 @@ def simulate(
 
 @pytest.fixture
 def frozen_are_ended_soon(simulate: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 1.5)
-    monkeypatch.setattr(supervision, "STOP_SECONDS", 0.25)
+    monkeypatch.setattr(processes, "LEAVE_SECONDS", 1.5)
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.25)
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
-from tacit.simulate.adaptation.judging import AdaptersJudged
-from tacit.simulate.adaptation.known import Known, keep
 from tacit.simulate.adaptation.plan import Folder
+from tacit.simulate.adaptation.summary import AdaptersJudged, Known, keep
 
 app = typer.Typer()
 app.command()(report)

@@ -6,7 +6,7 @@ import numpy as np
 
 from docs.generate.one_sum import hold_sum
 from tacit.protocol.sum.exchange import Summed
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.sums import memory_sum
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacit.protocol.sum.exchange import Summed
-from tacit.simulate.world.network import Choice, Link
+from tacit.simulate.world.world import Choice, Link
 from tests.world.sums import memory_sum
 
 

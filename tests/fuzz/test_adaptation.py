@@ -16,7 +16,7 @@ from tacit.protocol.adaptation.tables import SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.tables import InferenceState
-from tacit.simulate.bench.peak import Peak
+from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
 from tests.fuzz.wire import Wire

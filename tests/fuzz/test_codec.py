@@ -15,7 +15,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
 from tacit.protocol.session.messages import MESSAGES, NewRoster
 from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
-from tacit.simulate.bench.peak import Peak
+from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 
 FRAMES_PER_EXAMPLE = 100

@@ -20,9 +20,9 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
-from tacit.simulate.bench.peak import Peak
+from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.fuzz.wire import MOST_MESSAGES, Wire
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, decode_structure, encode_structure
-from tacit.simulate.world.network import Parcel
-from tacit.simulate.world.world import World
+from tacit.simulate.world.world import Parcel, World
 
 MOST_MESSAGES = 2_000
 """Of one run, which has 100 to 600 without faults: more means that it does not end."""

@@ -15,9 +15,9 @@ from torch import nn
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
+from tacit.models.networks import build
 from tacit.models.representation import PAIRS, Representation, alteration, consistency, pairs
 from tacit.models.stimuli import FEWEST_STIMULI, MOST_STIMULUS_BYTES, Stimuli, stimulus_indices
-from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")
 SHAPE = (1, 16, 16)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.parties.runs.directory import RunDirectory
-from tacit.simulate.federation.verification import verify
+from tacit.simulate.federation.run import verify
 from tests.cli.hosts import Process
 from tests.network.federation import NetworkHosts, federation
 from tests.network.namespaces import obstacle

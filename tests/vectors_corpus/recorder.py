@@ -36,9 +36,7 @@ from tacit.simulate.conformance.transcripts import (
 from tacit.simulate.world.adaptation import MemoryAdaptation
 from tacit.simulate.world.federation import MemoryFederation
 from tacit.simulate.world.inference import MemoryInference
-from tacit.simulate.world.network import Parcel
-from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.world import Timer, World
+from tacit.simulate.world.world import Parcel, Streams, Timer, World
 from tests.world.group_keys import MemoryGroupKey
 from tests.world.sums import MemorySum
 

@@ -12,7 +12,7 @@ from tacit.simulate.conformance.vectors import check
 from tacit.simulate.world.adaptation import learning_terms, round_plan
 from tacit.simulate.world.federation import small_configuration
 from tacit.simulate.world.inference import data_owner_names
-from tacit.simulate.world.streams import Streams, new_members
+from tacit.simulate.world.world import Streams, new_members
 from tests.vectors_corpus.recorder import RecordedAdaptation, RecordedFederation, RecordedWorld
 
 VERIFIER = Path(__file__).parents[1] / "verifier" / "verify.py"

@@ -15,7 +15,7 @@ from tacit.simulate.conformance.transcripts import TranscriptFile, TranscriptSte
 from tacit.simulate.world.adaptation import learning_terms, round_plan
 from tacit.simulate.world.federation import GRACE, small_configuration
 from tacit.simulate.world.inference import DEALER, data_owner_names, small_terms
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.vectors_corpus.recorder import (
     RecordedAdaptation,
     RecordedFederation,

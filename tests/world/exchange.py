@@ -17,8 +17,7 @@ from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Message
 from tacit.simulate.conformance.exchange import hear, links
-from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.world import Timer, World
+from tacit.simulate.world.world import Streams, Timer, World
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.holder import GroupKeyMember
 from tacit.protocol.group_key.keeper import GroupKeyRelay
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.world.exchange import Exchange
 
 RELAY: Final = "server"

@@ -15,7 +15,7 @@ from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.ring import Ring
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.world.exchange import Exchange
 
 

@@ -27,8 +27,7 @@ from tacit.protocol.sum.agreement import Agreement, complaint_signed
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
 from tacit.secagg.ring import Words
-from tacit.simulate.conformance.peer.cast import Cast, Line, listening
-from tacit.simulate.conformance.peer.keyring import Keyring
+from tacit.simulate.conformance.peer.cast import Cast, Keyring, Line, listening
 from tacit.simulate.conformance.peer.script import (
     Case,
     Lie,
@@ -44,7 +43,7 @@ from tacit.simulate.conformance.peer.script import (
 )
 from tacit.simulate.conformance.peer.training_cases import TAKES_PART, refuses_round, refuses_session
 from tacit.simulate.world.federation import MemoryFederation
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 _POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
 """Of our own clients, which accept what is proposed to the live one."""

@@ -30,8 +30,7 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import AdvertiseKeys
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
-from tacit.simulate.conformance.peer.cast import Cast, Line, connecting
-from tacit.simulate.conformance.peer.keyring import Keyring
+from tacit.simulate.conformance.peer.cast import Cast, Keyring, Line, connecting
 from tacit.simulate.conformance.peer.script import (
     FEWEST_CLIENTS,
     Case,
@@ -44,7 +43,7 @@ from tacit.simulate.conformance.peer.script import (
 )
 from tacit.simulate.conformance.peer.training_cases import HONEST, OTHERS, STAYS, STRANGER, refused
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 Vector = npt.NDArray[np.floating[Any]]
 

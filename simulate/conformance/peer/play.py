@@ -10,9 +10,8 @@ from typing import Final, Literal
 from tacit.simulate.conformance.peer.adaptation_cases import ADAPTED_DATA_OWNER_CASES, ADAPTED_MODEL_OWNER_CASES
 from tacit.simulate.conformance.peer.against_client import AgainstClient
 from tacit.simulate.conformance.peer.against_server import AgainstServer
-from tacit.simulate.conformance.peer.cast import Cast
+from tacit.simulate.conformance.peer.cast import ROSTER_FILE, Cast, live_client, needed, offer, proposal, read_keyring
 from tacit.simulate.conformance.peer.inference_cases import DATA_OWNER_CASES, DEALER_CASES, MODEL_OWNER_CASES
-from tacit.simulate.conformance.peer.keyring import ROSTER_FILE, live_client, needed, offer, proposal, read_keyring
 from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case, PeerError, PeerVerdict
 from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES, SERVER_CASES
 from tacit.simulate.world.adaptation import learning_terms
@@ -85,7 +84,7 @@ def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tel
     except ValueError as error:
         raise PeerError(f"{directory / ROSTER_FILE}: {error}") from None
     # Only now, because what an order says is a matter of the arithmetic, which needs torch.
-    from tacit.simulate.conformance.peer.inference_sides import AgainstDataOwner, AgainstDealer, AgainstModelOwner
+    from tacit.simulate.conformance.peer.inference_cast import AgainstDataOwner, AgainstDealer, AgainstModelOwner
 
     if side == "model-owner":
         needed(keyring, server, dealer)
@@ -94,7 +93,7 @@ def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tel
     if side == "data-owner":
         needed(keyring, dealer, clients=1)
         return AgainstModelOwner(keyring, keyring.ours[0], address, dealer_address, wait=wait)
-    from tacit.simulate.conformance.peer.adaptation_sides import AgainstLearner, AgainstTeacher
+    from tacit.simulate.conformance.peer.adaptation_cases import AgainstLearner, AgainstTeacher
 
     if side == "adapting-model-owner":
         needed(keyring, server, dealer, clients=2)

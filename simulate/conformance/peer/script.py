@@ -22,7 +22,7 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import PeerComplaints
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 M = TypeVar("M", bound=Message)
 FEWEST_CLIENTS: Final = 4

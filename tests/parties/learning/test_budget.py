@@ -18,7 +18,7 @@ from tacit.protocol.session.rounds import JournalEntry, RoundDone, RoundOver, Tr
 from tacit.protocol.sum.configuration import Configuration, Policy, below_policy
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 DELTA = 1e-5
 

@@ -15,7 +15,7 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 FIRST, SECOND = NAMES = data_owner_names(2)

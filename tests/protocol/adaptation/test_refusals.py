@@ -35,7 +35,7 @@ from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, data_owner_names, small_terms
-from tacit.simulate.world.network import Parcel, altered, written
+from tacit.simulate.world.world import Parcel, altered, written
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)

@@ -16,7 +16,7 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.exchange import ClientAborted
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 CLIENT = "client-0"

@@ -29,7 +29,7 @@ from tacit.protocol.group_key.messages import (
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, shift, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 ALL = Ended(None, "all rounds are done")

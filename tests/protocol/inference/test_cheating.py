@@ -32,7 +32,7 @@ from tacit.simulate.world.inference import (
     data_owner_names,
     small_terms,
 )
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)

@@ -21,7 +21,7 @@ from tacit.protocol.inference.results import (
 )
 from tacit.protocol.inference.schedule import RANGE
 from tacit.simulate.world.inference import MemoryInference, data_owner_names
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)

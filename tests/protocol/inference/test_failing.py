@@ -17,7 +17,7 @@ from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt, Ma
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)

@@ -13,7 +13,7 @@ from tacit.protocol.inference.results import Opened, PassRefused
 from tacit.protocol.inference.schedule import RANGE, Round, pass_rounds
 from tacit.protocol.inference.session import PassRounds
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, content, data_owner_names, small_terms
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)

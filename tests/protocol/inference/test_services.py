@@ -21,7 +21,7 @@ from tacit.protocol.inference.messages import (
 )
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
-from tacit.simulate.world.network import Link, Parcel, altered
+from tacit.simulate.world.world import Link, Parcel, altered
 from tests.cases import cases
 
 NAMES = data_owner_names(3)

@@ -13,7 +13,7 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import KeysDealt, MaskedLayer, MaterialKey, Opened
 from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)

@@ -15,7 +15,7 @@ from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.configuration import Policy
 from tacit.simulate.world.federation import JOIN_SECONDS, MemoryFederation, small_configuration
-from tacit.simulate.world.streams import Streams, new_members
+from tacit.simulate.world.world import Streams, new_members
 from tests.cases import cases
 
 OPERATOR = SigningKey(b"\x11" * 32)

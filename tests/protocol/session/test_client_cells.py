@@ -21,7 +21,7 @@ from tacit.protocol.session.rounds import Accepted, RoundOver, Train
 from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 CLIENT = "client-0"

@@ -14,7 +14,7 @@ from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.messages import FetchVector, UnmaskShares
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Conduct, Parcel
+from tacit.simulate.world.world import Conduct, Parcel
 from tests.cases import cases
 
 DELAY = 0.25

@@ -15,7 +15,7 @@ from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.messages import MaskedInput, PeerShares
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 

@@ -18,7 +18,7 @@ from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 CELLS: dict[str, dict[str, Any]] = {

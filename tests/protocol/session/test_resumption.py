@@ -16,7 +16,7 @@ from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver
 from tacit.protocol.session.server_session import HELLOS
 from tacit.protocol.session.tables import TrainingState
 from tacit.simulate.world.federation import GRACE, PATIENCE, SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 CLIENT, CLIENTS, AWAY = "client-0", 4, 5.0

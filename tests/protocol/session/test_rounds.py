@@ -14,7 +14,7 @@ from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 

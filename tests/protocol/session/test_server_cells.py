@@ -23,7 +23,7 @@ from tacit.protocol.sum.messages import (
     VectorChunk,
 )
 from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
 CLIENT = "client-0"

@@ -18,7 +18,7 @@ from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, R
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
 PAIRS = (1, 1, 2, 2, 3, 3)

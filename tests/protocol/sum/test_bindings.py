@@ -28,7 +28,7 @@ from tacit.protocol.sum.sharing import (
     seal_shares,
 )
 from tacit.secagg.shamir import SHARE_BYTES
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.sums import MemorySum, memory_sum
 

@@ -20,7 +20,7 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
 )
 from tacit.secagg.graph import GraphParameters, regular_parameters, ring_order
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.secagg.harary import ring_neighbours
 from tests.world.exchange import Delivery

@@ -9,7 +9,7 @@ from tacit.protocol.sum.agreement import record_bytes
 from tacit.protocol.sum.exchange import Summed
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import Packing, WeightForm
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

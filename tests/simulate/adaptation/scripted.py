@@ -14,11 +14,9 @@ from tacit.models.adapters.parallel import initial
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import Seed, provenance
 from tacit.parties.session.event_log import EventLog
-from tacit.simulate.adaptation.judging import AdaptersJudged
-from tacit.simulate.adaptation.known import Known
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
-from tacit.simulate.adaptation.summary import summarise
-from tacit.simulate.report.adaptation_outputs import AdaptationFigures
+from tacit.simulate.adaptation.summary import AdaptersJudged, Known, summarise
+from tacit.simulate.report.outputs import AdaptationFigures
 
 ROUNDS: Final = 2
 OWNERS: Final = owner_names(4)

@@ -12,9 +12,9 @@ from tacit.models.adapters.configuration import AdaptationConfiguration
 from tacit.models.adapters.parallel import each
 from tacit.models.configuration import ModelConfiguration
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.run import Prepared, make_folder, prepare
+from tacit.simulate.adaptation.summary import Judge
 
 EXPERIMENT = AdaptationExperiment(
     model=ModelConfiguration(image_size=8, patch_size=4, width=16, depth=1, heads=2),

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser
 from tacit.parties.runs.directory import RunDirectoryError, write_output
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
-from tacit.simulate.adaptation.known import keep
 from tacit.simulate.adaptation.page import make_report, report_of, write_report
+from tacit.simulate.adaptation.summary import keep
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tacit.parties.runs.reveals import PROTECTS
-from tacit.simulate.report.adaptation_outputs import AdaptationFigures
+from tacit.simulate.report.outputs import AdaptationFigures
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

@@ -31,11 +31,10 @@ from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, owner_names
 from tacit.simulate.adaptation.recording import OwnerRecording
 from tacit.simulate.adaptation.run import make_folder, prepare
 from tacit.simulate.adaptation.setting import BACKBONE
-from tacit.simulate.adaptation_audit.copies import centred
+from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, centred
 from tacit.simulate.adaptation_audit.extraction import COPIED_BLOCKS, IMITATION, ModelAttack
 from tacit.simulate.adaptation_audit.openings import clear_words, fitted_words, heard_words, read_words
-from tacit.simulate.adaptation_audit.order import adaptation_order
-from tacit.simulate.adaptation_audit.subject import AuditedAdaptation
+from tacit.simulate.adaptation_audit.run import adaptation_order
 from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED
 from tacit.simulate.federation.recording import HeardMessage, ToldOutputs, place, read
 from tests.simulate.audit.few_images import write_few

@@ -10,8 +10,7 @@ import pytest
 import tacit.simulate.audit.attempts as module
 from tacit.simulate.audit.attempts import attempts, why_not
 from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES
-from tacit.simulate.federation.processes import ProcessError
-from tacit.simulate.federation.supervision import serve
+from tacit.simulate.federation.processes import ProcessError, serve
 
 
 @pytest.mark.end_to_end

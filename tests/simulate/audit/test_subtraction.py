@@ -16,8 +16,8 @@ from tacit.simulate.audit.adversaries import default_order
 from tacit.simulate.audit.arms import default_experiment
 from tacit.simulate.audit.subjects import AuditedRun
 from tacit.simulate.audit.subtraction import SUBTRACTION, attempted, differences, one_image_each, subtraction_arms
+from tacit.simulate.federation.hosting import shares
 from tacit.simulate.federation.recording import OpenedSum
-from tacit.simulate.federation.weights import shares
 
 ALONE, GROUPS = subtraction_arms(default_experiment())
 

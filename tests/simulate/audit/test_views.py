@@ -29,9 +29,9 @@ from tacit.simulate.audit.views import (
     contributors,
     observed,
 )
+from tacit.simulate.federation.processes import SERVER
 from tacit.simulate.federation.recording import DrawnOctets, HeardMessage, OpenedSum, OwnWords, place, read
 from tacit.simulate.federation.run import new_plan, simulate
-from tacit.simulate.federation.supervision import SERVER
 
 pytestmark = pytest.mark.end_to_end
 CLIENTS, ROUNDS, SEED = 3, 2, 5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
-from tacit.simulate.audit.wire import LARGE, exchanged, told
+from tacit.simulate.audit.views import LARGE, exchanged, told
 from tacit.simulate.federation.relay import Shaping, passed, relaying
 
 ADDRESS = "tcp://127.0.0.1"

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.peak import highest_bytes, resident_bytes
+from tacit.simulate.bench.ends import BenchmarkError, highest_bytes, resident_bytes
 
 
 def test_the_highest_is_no_less_than_what_is_used_now() -> None:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 
 import torch.distributed
 
-from tacit.simulate.bench.relayed_gloo import _RelayedStore
+from tacit.simulate.bench.blocks import _RelayedStore
 from tacit.simulate.federation.relay import Shaping, relaying
 
 RANKS = range(3)

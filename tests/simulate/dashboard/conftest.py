@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.experiment import load
-from tacit.simulate.dashboard.place import listening
-from tacit.simulate.dashboard.server import Dashboard
+from tacit.simulate.dashboard.server import Dashboard, listening
 from tacit.simulate.report.reading import recorded
 
 SECONDS = 60.0

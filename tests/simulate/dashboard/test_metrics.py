@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tacit.parties.runs.experiment import load
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.dashboard.live import Live
 from tacit.simulate.dashboard.metrics import MEASURES, Metrics
+from tacit.simulate.dashboard.view import Live
 from tacit.simulate.report.history import History
 from tacit.simulate.report.reading import recorded
 

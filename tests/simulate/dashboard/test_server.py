@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tacit.simulate.dashboard import server
-from tacit.simulate.dashboard.place import DashboardError, Place, listening
-from tacit.simulate.dashboard.server import Dashboard
+from tacit.simulate.dashboard.server import Dashboard, DashboardError, Place, listening
 
 TOKEN_NEEDED = "0.0.0.0:0"
 

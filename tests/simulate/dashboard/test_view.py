@@ -9,10 +9,9 @@ import pytest
 
 from tacit.parties.runs.experiment import load
 from tacit.protocol.core.errors import Code
-from tacit.simulate.dashboard.live import MOST_TIMELINES, MOST_TROUBLES, Live
-from tacit.simulate.dashboard.view import MOST_ROWS, page, sections
+from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_TROUBLES, Live, page, sections
+from tacit.simulate.report.page import REASONS, reason
 from tacit.simulate.report.reading import recorded
-from tacit.simulate.report.reasons import REASONS, reason
 
 
 class Text(HTMLParser):

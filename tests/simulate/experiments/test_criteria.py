@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.experiments.criteria import compare, differences, half_width, is_above, verdict
-from tacit.simulate.experiments.study import Arm, ArmResult
+from tacit.simulate.experiments.study import Arm, ArmResult, compare, differences, half_width, is_above, verdict
 
 ARM = Arm(name="arm", experiment=Experiment())
 

@@ -20,7 +20,7 @@ from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, NAMES, STUDY, details, judge
 from tacit.simulate.experiments.page import Page
 from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
-from tacit.simulate.federation.supervision import Show
+from tacit.simulate.federation.processes import Show
 
 MakeResult = Callable[..., ArmResult]
 

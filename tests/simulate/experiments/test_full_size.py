@@ -15,7 +15,7 @@ import pytest
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.study import RunResult
-from tacit.simulate.federation.supervision import Show
+from tacit.simulate.federation.processes import Show
 
 ARMS = {
     "aso-table1": "secure-sum-gaussian",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.simulate.experiments.seeds import SeedsError, read_seeds
+from tacit.simulate.experiments.study import SeedsError, read_seeds
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from multiprocessing.connection import Client, Connection
 
 import pytest
 
-from tacit.simulate.federation import door as module
-from tacit.simulate.federation.door import Door
+from tacit.simulate.federation import actors as module
+from tacit.simulate.federation.actors import Door
 
 HERE = "127.0.0.1"
 PATIENCE = 30

@@ -23,9 +23,8 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.cheats import CheatingClient
 from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, Kind, read_faults
 from tacit.simulate.federation.hosting import Hosting
-from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.processes import Exit, Processes, Supervisor
 from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
-from tacit.simulate.federation.supervision import Supervisor
 
 PARTIES = ("server", *(f"client-{number}" for number in range(1, 12)))
 

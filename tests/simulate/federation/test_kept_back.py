@@ -16,8 +16,8 @@ from tacit.models.networks import build
 from tacit.models.stimuli import stimulus_indices
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
+from tacit.simulate.federation.processes import InputError
 from tacit.simulate.federation.run import new_plan, simulate
-from tacit.simulate.federation.supervision import InputError
 
 pytestmark = pytest.mark.end_to_end
 

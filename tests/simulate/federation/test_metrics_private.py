@@ -48,7 +48,7 @@ from tacit.protocol.sum.tables import SERVER_TABLES
 from tacit.secagg.packing import METRIC_BITS, WeightForm
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.world import Parcel
 
 METRICS = ALWAYS + HELD_OUT_METRICS
 CLIENTS = 5

@@ -7,9 +7,9 @@ import pytest
 
 from tacit.parties.runs.experiment import parse
 from tacit.simulate.federation.faults import read_faults
+from tacit.simulate.federation.processes import ServerLostError, SimulationError
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import new_plan, party_names, resumed_plan, simulate
-from tacit.simulate.federation.supervision import ServerLostError, SimulationError
 
 pytestmark = pytest.mark.end_to_end
 

@@ -11,11 +11,11 @@ import pytest
 from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
-from tacit.simulate.federation import supervision
+from tacit.simulate.federation import processes
 from tacit.simulate.federation.faults import read_faults
+from tacit.simulate.federation.processes import SimulationError
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import kept, new_plan, party_names, resumed_plan, simulate
-from tacit.simulate.federation.supervision import SimulationError
 
 pytestmark = pytest.mark.end_to_end
 
@@ -43,7 +43,7 @@ FEDSPLIT = pytest.param("fedsplit", marks=pytest.mark.exhaustive)
 def _time_to_leave() -> Iterator[None]:
     """A client that is stopped before it has heard that the run is over does not remove what it remembers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision, "LEAVE_SECONDS", 120.0)
+        patch.setattr(processes, "LEAVE_SECONDS", 120.0)
         yield
 
 

@@ -17,8 +17,8 @@ from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import load, parse, with_overrides
 from tacit.parties.session.event_log import read as events
 from tacit.simulate.federation.faults import read_faults
+from tacit.simulate.federation.processes import ServerLostError
 from tacit.simulate.federation.run import new_plan, party_names, resumed_plan, simulate
-from tacit.simulate.federation.supervision import ServerLostError
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history
 

@@ -13,7 +13,7 @@ import pytest
 import tacit.simulate.world.federation as world
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
-from tacit.simulate.federation.subtracting_server import SubtractingServer, schedule
+from tacit.simulate.federation.cheats import SubtractingServer, schedule
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 
 CLIENTS = 6

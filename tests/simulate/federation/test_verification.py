@@ -7,7 +7,7 @@ import pytest
 
 from tacit.parties.runs.directory import RunDirectory, write_arrays
 from tacit.secagg.ring import Ring
-from tacit.simulate.federation.verification import VerificationError, verify
+from tacit.simulate.federation.run import VerificationError, verify
 
 RING = Ring(24)
 NAMES = ("client-1", "client-2")

@@ -12,9 +12,8 @@ from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.hosting import Hosting
-from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.processes import Exit, Processes, Supervisor
 from tacit.simulate.federation.roles import Plan, Role
-from tacit.simulate.federation.supervision import Supervisor
 
 Message = dict[str, Any] | Exit
 CLIENTS = ("client-1", "client-2", "client-3")

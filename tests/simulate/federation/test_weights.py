@@ -7,7 +7,7 @@ import pytest
 
 from tacit.models.datasets.samples import ArrayImages, Samples, Source
 from tacit.parties.runs.experiment import Experiment, parse
-from tacit.simulate.federation.weights import largest_weight, shares, weighed
+from tacit.simulate.federation.hosting import largest_weight, shares, weighed
 
 
 def source(samples: int) -> Source:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tacit.parties.session.event_log import EventLogError, read
-from tacit.simulate.report.clocks import DRIFT, align
 from tacit.simulate.report.page import make_report
-from tacit.simulate.report.reading import read_history
+from tacit.simulate.report.reading import DRIFT, align, read_history
 
 BEGAN = 1_800_000_000.0
 Clock = Callable[[float], float]

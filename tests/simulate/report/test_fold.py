@@ -10,8 +10,7 @@ import pytest
 
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.fold import Fold
-from tacit.simulate.report.history import Contact
+from tacit.simulate.report.history import Contact, Fold
 from tacit.simulate.report.reading import read_history
 
 

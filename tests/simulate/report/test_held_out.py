@@ -13,9 +13,8 @@ from rich.console import Console
 from tacit.cli.screen import Screen
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.summary import summarise
-from tacit.simulate.dashboard.live import Live
 from tacit.simulate.dashboard.metrics import Metrics
-from tacit.simulate.dashboard.view import page
+from tacit.simulate.dashboard.view import Live, page
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history, recorded
 

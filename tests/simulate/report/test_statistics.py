@@ -6,8 +6,7 @@ from typing import Any
 
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.incidents import incidents
-from tacit.simulate.dashboard.live import Live
-from tacit.simulate.dashboard.view import page
+from tacit.simulate.dashboard.view import Live, page
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history, recorded
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tacit.simulate.world.network import Conduct, Network
+from tacit.simulate.world.world import Conduct, Network
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
-from tacit.simulate.audit.live_client import drawing
+from tacit.simulate.audit.attempts import drawing
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model
 from tacit.simulate.world.federation import small_configuration
