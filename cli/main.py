@@ -13,19 +13,17 @@ import typer
 from tacit.cli.adapt import adapt
 from tacit.cli.audit import audit
 from tacit.cli.bench import app as bench
-from tacit.cli.compare import compare
 from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
-from tacit.cli.host import client, server, status
+from tacit.cli.host import client, data_owner, dealer, model_owner, server, status
 from tacit.cli.infer import infer
-from tacit.cli.inference_host import data_owner, dealer, model_owner
 from tacit.cli.keys import app as keys
 from tacit.cli.output import WRONG_INPUT, failure
 from tacit.cli.predict import predict
 from tacit.cli.preflight import preflight
-from tacit.cli.report import report
+from tacit.cli.report import compare, report
 from tacit.cli.roster import app as roster
 from tacit.cli.schema import schema
 from tacit.cli.simulation import simulate

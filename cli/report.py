@@ -1,4 +1,7 @@
-"""`tacit report`: make the report of a run again."""
+"""`tacit report`: make the report of a run again.
+
+`tacit compare`: several runs on one page.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.output import WRONG_INPUT, complaining, failure, warn
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, say, screen, table, warn
 
 
 def report(
@@ -49,3 +52,45 @@ def report(
     except OSError as error:
         place = error.filename or out or directory / "report.html"
         raise failure(f"{place}: {error.strerror}; choose another file with --out", WRONG_INPUT) from None
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, two or more.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Page to write.")] = Path("comparison.html"),
+    json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
+) -> None:
+    """Put several runs onto one page: what differs in their experiments, their curves, results and costs.
+
+    Exit status: 0 the page is written; 1 it, or the file of --json, cannot be written; 2 wrong input.
+    """
+    if len(runs) < 2:
+        raise failure("one run is no comparison: name two or more run directories", WRONG_INPUT)
+    from tacit.parties.runs.directory import RunDirectoryError, writing
+    from tacit.parties.runs.experiment import ExperimentError, literal
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.report import comparison
+
+    with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT), (OSError, FAILED)):
+        found = comparison.compare(runs)
+        page = comparison.comparison_page(found)
+        with writing(out):
+            out.write_text(page, encoding="utf-8")
+    keep_json(json_file, "comparison", {**found})
+    console = screen()
+    for entry in found["differences"]:
+        say(
+            console,
+            f"{entry['key']}: {', '.join('not there' if one is None else literal(one) for one in entry['values'])}",
+        )
+    rows = [
+        (
+            run["run"],
+            *("" if run[key] is None else f"{run[key]:.3f}" for key in ("final_accuracy", "final_balanced_accuracy")),
+            str(run["completed"]),
+            f"{run['wall_seconds']:.1f} s",
+            f"{run['payload_bytes'] / 1e6:.2f} MB",
+        )
+        for run in found["runs"]
+    ]
+    console.print(table(("run", "accuracy", "balanced", "rounds", "wall time", "payload"), rows))
+    say(console, str(out))

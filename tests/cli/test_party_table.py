@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from tacit.cli.party_table import MOST_NAMES, MOST_ROWS, PartyTable
+from tacit.cli.screen import MOST_ROWS, PartyTable
+from tacit.cli.screen import MOST_WAITS as MOST_NAMES
 
 HEADINGS = ["party", "phase", "for", "sent", "received", "last heard", "waits for"]
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tacit.cli import inference_host
+from tacit.cli import host
 from tacit.cli.main import app
 from tacit.cli.output import REFUSED
 from tacit.parties.hosting.data_owner_host import AnsweredBy, AnsweredPass, Answers, AnswersError, figures, own_images
@@ -64,7 +64,7 @@ def test_answers_keep_what_was_refused(tmp_path: Path, capsys: pytest.CaptureFix
     }  # fmt: skip
     assert images.labels is not None
     assert found["accuracy"] == sum(label == "1" for label in images.labels[3:]) / (count - 3)
-    inference_host._show_answers(Console(width=120), found)
+    host._show_answers(Console(width=120), found)
     assert capsys.readouterr().out.count(REFUSED) == 3
 
 
@@ -81,7 +81,7 @@ def test_answers_keep_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "image": images.names[3], "label": "2", "labels": ["2", "0"], "confidence": None, "logits": None,
         "refused": False,
     }  # fmt: skip
-    inference_host._show_answers(Console(width=120), found)
+    host._show_answers(Console(width=120), found)
     shown = capsys.readouterr().out
     assert shown.count("2, 0") == shown.count("not told") > 0
 

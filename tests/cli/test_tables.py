@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.output import table
-from tacit.cli.party_table import PartyTable
+from tacit.cli.screen import PartyTable
 
 
 def drawn(made: object, width: int) -> str:

@@ -151,7 +151,6 @@ def _settle(outputs: Sequence[int], *, arguments: list[str], folder: str, namesp
 
 if __name__ == "__main__":
     import tacit.cli.host
-    import tacit.cli.inference_host
     import tacit.cli.preflight
     import tacit.parties.hosting.client
     import tacit.parties.hosting.server
