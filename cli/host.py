@@ -1,8 +1,5 @@
-"""`tacit dealer`, `tacit model-owner`, `tacit data-owner`: the parties of private inference on hosts of their own.
-
-`tacit server`, `tacit client` and `tacit status`: a party on a host of its own. Those of private inference are in
-inference_host.py.
-"""
+"""A party on a host of its own: `tacit server`, `client`, `status`, and of private inference `dealer`, `model-owner`,
+`data-owner`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name, or one of ours.
 
-"lenet" and "convnet" are small convolutional networks from the literature on attacks (convolutional.py). "vit" is
+"lenet" and "convnet" are small convolutional networks from the literature on attacks. "vit" is
 built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm blocks
 with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
 

@@ -63,7 +63,7 @@ class Features:
     """Labelled images as their blocks' outputs. The printed form shows none of them."""
 
     outputs: torch.Tensor = field(repr=False)
-    """Floating-point [L, N, T, D] (features.py)."""
+    """Floating-point [L, N, T, D] (parallel.py)."""
     labels: torch.Tensor = field(repr=False)
     """Integers int64 [N]."""
 

@@ -24,7 +24,7 @@ With b_l the output of block l for l = 1 ... L, T tokens of D values:
 
     h_0 = b_L,   h_l = g_l(b_l + h_{l-1}) + h_{l-1},   logits = norm(class token of h_L) W^T + b.
 
-Nothing of this feeds back into the backbone: its outputs are all that training needs (features.py). The paper writes
+Nothing of this feeds back into the backbone: its outputs are all that training needs. The paper writes
 g(z) = alpha W_u f(W_d z) and takes the function from LoSA (Mercea et al. 2024, "Time-, Memory- and Parameter-Efficient
 Visual Adaptation"), whose low-rank mixers alternate channels and tokens; its table of parameters (Table 4) fits one
 pair of matrices for each, of rank 8, without biases. So here, for z [T, D]:
@@ -289,7 +289,7 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
 
     The backbone computes where its parameters are, `batch_size` images at a time, and stays as it is. All outputs of an
     image together take 4 L T D bytes: 21 MB for ViT-B of 384 x 384 pixels. Raises ValueError as `final_norm` does, and
-    for no images; of a FriendlyTransformer, ActivationError (gauge.py) beyond its calibrated intervals.
+    for no images; of a FriendlyTransformer, ActivationError (polynomials.py) beyond its calibrated intervals.
     """
     final_norm(backbone)
     if len(images) == 0:

@@ -2,7 +2,7 @@
 
 `deep_leakage` is that of Zhu et al. 2019, "Deep Leakage from Gradients": L-BFGS on the squared distance. It takes
 smooth models (LeNet with sigmoids). Unknown labels are sought together with the images; Zhao et al. 2020, "iDLG:
-Improved Deep Leakage from Gradients", read the label of a single image first (labels.py). Two things differ from
+Improved Deep Leakage from Gradients", read the label of a single image first (closed_form.py). Two things differ from
 the authors' code, for the sake of success: a line search that meets the strong Wolfe conditions, and float64.
 
 `inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to break privacy in

@@ -2,7 +2,7 @@
 
 What computes on shares has to know of every number how large it becomes, since nobody sees it there. Here that is read
 from the gauges of a calibrated model (calibration.py), a stock one or a student. What no image at all can exceed
-follows from the weights (a_priori.py).
+follows from the weights.
 
 What the values of a transformer block can reach at most, whatever the image: from its weights alone.
 

@@ -17,7 +17,7 @@ with a margin (calibration.py): a value beyond it is an error wherever values ar
 values; there a `watch` may compare.
 
 A gauge that does not bind only takes note of what passes in calibration: what computes on fixed-point numbers has to
-know how large they become (reach.py), which in the clear is no matter.
+know how large they become (calibration.py), which in the clear is no matter.
 """
 
 from __future__ import annotations

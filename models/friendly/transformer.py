@@ -320,7 +320,7 @@ class FriendlyTransformer(nn.Module):
 
     def through_blocks(self, x: Any) -> Any:
         """Images [B, C, S, S] in the clear, or the rows of `patches` of either kind, to tokens [B, T, D] after the last
-        block. Raises as `patches` does, and ActivationError (gauge.py)."""
+        block. Raises as `patches` does, and ActivationError (polynomials.py)."""
         return self.blocks(self.embed(self.patches(x) if x.dim() == 4 else x))
 
     def forward(self, x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Between its products stand lifts (fixed_point.py). An activation x^2 / 8 + x / 4 + 1 / 2 comes with the lift of its
 argument. Forwards are nine rounds. Every factor of a product is opened under one mask, as an operand that products
-further back need as well (adapter_backwards.py): nothing is opened twice, and nothing but under a mask. Of the output
+further back need as well: nothing is opened twice, and nothing but under a mask. Of the output
 there are the tokens alone that something reads: behind the last adapter that is the head, which reads the class token.
 
 One adapter on shares, backwards: from the derivative e by its output to that by its input, and by its parameters.

@@ -11,7 +11,7 @@ order in which each value is bounded before it is lifted:
 | `channels` | p of every token |
 | `tokens` | q of every image, row by row |
 | `derivatives` | the derivative by h_l of every image |
-| variances, centred logits, sums of exponentials | see head.py and head_scales.py |
+| variances, centred logits, sums of exponentials | see head.py |
 
 With |f(x)| for f(x) = x^2 / 8 + x / 4 + 1 / 2 of a vector x of n entries at most |x|^2 / 8 + |x| / 4 + sqrt(n) / 2, and
 the slope of every entry at most (|x| + 1) / 4. Bounds are public numbers, as those of inference are; a batch in which

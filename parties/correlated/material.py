@@ -42,7 +42,7 @@ Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; E
 
 The dealer's side of a session: from the keys of all parties to the correction of every request.
 
-Requests are numbered in the order of the program, and number n expands stream n of every party's key (streams.py). The
+Requests are numbered in the order of the program, and number n expands stream n of every party's key. The
 mask of a fixed weight is asked for once (`Weight`) and named by later requests (`Linear`) by its number.
 """
 

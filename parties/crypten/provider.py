@@ -116,7 +116,7 @@ class DealtProvider(crypten.mpc.provider.provider.TupleProvider):  # type: ignor
         return _arithmetic(additive), _binary(exclusive)
 
     def truncate(self, share: torch.Tensor, divisor: int) -> torch.Tensor:
-        """This party's share of the quotient by a divisor of at least 2, from its share; truncation.py says how."""
+        """This party's share of the quotient by a divisor of at least 2, from its share."""
         r, low, high = self._take(Truncation(tuple(share.shape), divisor), share.device)
         rank = self._supply.rank
         opened = crypten.communicator.get().all_reduce(mask(share, r, rank=rank, divisor=divisor))

@@ -10,7 +10,7 @@ The data owner of private inference on a host of its own: it asks about its imag
 
 Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
 asked in another session, which has other keys and other material. A model that is not the one that has answered before
-is refused, so that answers of two are never mixed. Where it has learned beside the model (learned.py) it asks with
+is refused, so that answers of two are never mixed. Where it has learned beside the model (learner_host.py) it asks with
 that.
 """
 

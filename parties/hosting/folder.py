@@ -12,7 +12,7 @@ Whether it runs is seen from the lock of its folder, so that the file of a party
 The folder of one party on a host: what it writes, and what it tells of itself to whoever looks.
 
 party.lock              held by the process that runs, so that there is one
-status.json             where the party is: state.py
+status.json             where the party is
 events/NAME.jsonl       what the party did (a server: in the folder of each run)
 journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
 memory/NAME.safetensors what a client must remember from round to round, until the experiment is over

@@ -12,7 +12,7 @@ files of all who need them, since nobody takes them from others: a difference is
 
 PARTY.toml: everything that a party on a host of its own is told, but the experiment; read, and explained.
 
-One schema (party_schema.py), tagged by `role`. Paths are taken from the file's own folder.
+One schema, tagged by `role`. Paths are taken from the file's own folder.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Rounds, and what is opened to both in each, or sent to one:
 | qkv          | 1      | normalised values, to the model owner                                                 |
 | scores       | 1      | queries, keys and values                                                              |
 | softmax      | 1      | scores: their exponentials are waves; norms of queries and keys, to check their range |
-|              | (3)    | where scores reach far: see far_softmax.py                                            |
+|              | (3)    | where scores reach far: see scores.py                                                 |
 | mixing       | 2      | exponentials and their sums; weighted values and inverse sums                         |
 | projection   | 1      | mixed values, to the model owner                                                      |
 | layer norm   | 3      | as above                                                                              |

@@ -21,7 +21,7 @@ with f + B opened, x f = x (f + B) - (c - 2^(bits - 2)) B + r_h B. r_1 - r_0 is 
 powers and products of r_1 and r_0 differ by, and what r_0 differs by from the sum of what both owners drew: a quotient
 modulo 2^(words - bits) says all of it.
 
-Waves, and those of Scores: see waves.py. Lookup: see lookup.py. The dealer learns of neither which function is
+Waves, and those of Scores: see waves.py. Lookup: see tables.py. The dealer learns of neither which function is
 computed, nor bounds: its material is the same for all functions.
 """
 
@@ -136,7 +136,7 @@ class Matrix(Product, frozen=True):
 
 
 class Contraction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A product of two operands, by their numbers from 0 (see contraction.py)."""
+    """A product of two operands, by their numbers from 0 (see ring.py)."""
 
     left: Annotated[int, Meta(ge=0, lt=LARGEST_OPERANDS)]
     right: Annotated[int, Meta(ge=0, lt=LARGEST_OPERANDS)]

@@ -368,7 +368,7 @@ def _wrapped(value: int) -> int:
 
 
 def products_request(operands: Mapping[str, tuple[int, ...]], products: Mapping[str, tuple[str, str, str]]) -> Products:
-    """operands: shapes by name; products: names of two operands, and letters of their dimensions (contraction.py)."""
+    """operands: shapes by name; products: names of two operands, and letters of their dimensions (ring.py)."""
     numbers = {name: number for number, name in enumerate(operands)}
     found = [Contraction(numbers[left], numbers[right], letters) for left, right, letters in products.values()]
     return Products(tuple(operands.values()), tuple(found))

@@ -1,7 +1,7 @@
 """The best classes of images, in order, from shares of logits: nobody learns a logit, a rank, or another class.
 
 A step (schedule.py) works within groups of classes. All pairs are compared at once: the difference of two logits is
-looked up (lookup.py), which gives shares of whether the first is smaller. Their sums are shares of ranks. These are
+looked up (tables.py), which gives shares of whether the first is smaller. Their sums are shares of ranks. These are
 looked up in turn, in tables that are 1 at one rank and 0 elsewhere: words that pick a class out of its group. What is
 picked goes into the next step, with its logit, by one product of matrices; after the last step it is the answer.
 

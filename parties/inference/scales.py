@@ -18,7 +18,7 @@ are allowed what typical images reach, widened by a margin. All else has a bound
 | values, mixed values | entries by Cauchy-Schwarz; mixing makes none larger                                   |
 | hidden values        | entries by Cauchy-Schwarz, then what is in range by the check                         |
 
-Weights take whatever scale brings the next number to its own; LEAST_WEIGHT_BITS (weights.py) says what is too
+Weights take whatever scale brings the next number to its own; LEAST_WEIGHT_BITS (model.py) says what is too
 coarse. Rings, and bytes of what is opened or sent: tacit.protocol.inference.schedule.
 
 What the values of a model reach on typical images, in the clear: from that, with a margin, follows what is in range.

@@ -276,7 +276,7 @@ def interpolated(
     """As `Table.words`, of a function of the lower ends of 2^index intervals of 2^slope units, float64."""
     ends = torch.arange(-1, (1 << index) + 1, dtype=torch.float64) * (1 << slope)
     values = function(ends)
-    # A place may be looked up from the upper end of its interval (lookup.py), so a slope is of both sides.
+    # A place may be looked up from the upper end of its interval, so a slope is of both sides.
     slopes = (values[2:] - values[:-2]) / (2 << slope)
     return values[1:-1].clamp(max=2.0**61).round().long(), slopes.clamp(min=-(2.0**61)).round().long()
 

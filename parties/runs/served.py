@@ -1,7 +1,7 @@
 """A model that others may ask, as its owner finds it: the experiment that it came from, its images, and its weights.
 
-Two kinds of directories hold one. `tacit distill` leaves a student, whose functions are polynomials (student.py). A run
-of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves.
+Two kinds of directories hold one. `tacit distill` leaves a student, whose functions are polynomials (experiment.py). A
+run of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves.
 """
 
 from __future__ import annotations

@@ -18,16 +18,15 @@ all of them, and an update for a round that was never closed, as when the server
 
 summary.json: the figures of a run, made from nothing but its event logs.
 
-Keys, stable: `name`, `final_accuracy`, `final_balanced_accuracy`, `final_loss`, `wall_seconds`,
-`protocol_share` (of the rounds), `rounds` (each with `round`, `status`, `accuracy`, `balanced_accuracy`, `loss`,
-`absent` (who was not in its cohort, and why), `dropped`, `seconds`,
-`bytes_sent` per party, `local` per client: layers and coordinates that it kept back, seconds of training and of
-choosing them; and what the secure sum carried), `statistics` (mean and deviation of the pixels, where a first sum told
-them), `test_classes` (see classes.py), `incidents`
-(in words, with `session`, `round` and `what`: see incidents.py), `parties`
-(each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
-privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `seed` and `sessions` (by which
-command, versions and machine: see provenance.py), `ended` (how, in words), `verified` (with --verify).
+Keys, stable: `name`, `final_accuracy`, `final_balanced_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of
+the rounds), `rounds` (each with `round`, `status`, `accuracy`, `balanced_accuracy`, `loss`, `absent` (who was not in
+its cohort, and why), `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and coordinates that it
+kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics` (mean and deviation
+of the pixels, where a first sum told them), `test_classes` (see classes.py), `incidents` (in words, with `session`,
+`round` and `what`: see incidents.py), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`,
+`bytes_received`), `privacy` (of runs with noise), `aggregation` (ring, vector, threshold), `configuration` (the
+experiment), `seed` and `sessions` (by which command, versions and machine: see directory.py), `ended` (how, in words),
+`verified` (with --verify).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What all messages have in common; every protocol keeps its own (the messages.py of its folder).
 
 A message is the body of one multipart message; arrays travel in a raw frame behind it (see codec.py), never inside.
-Sets of members are bitmaps (members.py). Records of fixed size that belong to the members of a set are one byte string
+Sets of members are bitmaps (roster.py). Records of fixed size that belong to the members of a set are one byte string
 in the rising order of the members, so that their number and their owners cannot be stated twice.
 
 A client's messages belong to a phase; a server's message opens the next one.

@@ -29,7 +29,7 @@ Clients may be in groups, which are in a sum all or none: so that no two sums, o
 single clients (docs/spec/security.md). The roster alone says who is in which; who is in none, where others are, waits.
 
 A roster may have versions, which an operator signs: whoever holds one can be told the next by anybody, also by the
-server (membership.py). One without an operator stays as it is.
+server. One without an operator stays as it is.
 
 The long-lived keys of a party. What others may know of them stands in the roster.
 """

@@ -1,6 +1,6 @@
 """Group keys, at clients and at the server, its relay: states and transition tables of one attempt, and between rounds.
 
-While they agree, the machine of the attempt (member.py, relay.py) is inside of that of the session (holder.py,
+While they agree, the machine of the attempt (of a member, of the relay) is inside of that of the session (holder.py,
 keeper.py), which hands its messages on. What is not in a table is refused. The diagrams in docs/ are drawn from these.
 """
 

@@ -2,17 +2,13 @@
 
 Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback TCP,
 for a model of so many blocks with random weights, calibrated on random images and asked about others: once with
-softmax, GELU and LayerNorm themselves, and once with the polynomials of friendly blocks in their place. What is
-counted are the rounds of its blocks; those of the embedding and the head come apart. In one session material is
-fetched before the clock of a pass starts: the online seconds. In another one passes follow each other while material
-is made and fetched, as in use: the sustained seconds, of whole passes, embedding and head included. CrypTen
-(stock_blocks.py) computes the same polynomials over gloo, and makes its material while it computes. One thread for each
-process, and all of them on two cores. A link that is shaped is the one between model owner and data owner, in both;
-links of the dealer and of the third party never are.
-
-Stock CrypTen on the blocks of a transformer, over gloo on loopback, to compare with our protocol.
-
-It makes its tuples while it computes: its time includes preprocessing.
+softmax, GELU and LayerNorm themselves, and once with the polynomials of friendly blocks in their place. What is counted
+are the rounds of its blocks; those of the embedding and the head come apart. In one session material is fetched before
+the clock of a pass starts: the online seconds. In another one passes follow each other while material is made and
+fetched, as in use: the sustained seconds, of whole passes, embedding and head included. CrypTen computes the same
+polynomials over gloo, and makes its material while it computes. One thread for each process, and all of them on two
+cores. A link that is shaped is the one between model owner and data owner, in both; links of the dealer and of the
+third party never are.
 
 The traffic of stock CrypTen's two computing parties through a relay, without a change to CrypTen or gloo.
 

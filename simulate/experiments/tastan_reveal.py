@@ -5,7 +5,7 @@ What Tastan and Nandakumar 2025 tell data owners of outputs of blocks, and what 
 
 Real parties adapt a model (simulate/adaptation) three times with the same images, batches and first adapters: data
 owners are told nothing, outputs of sampled blocks, or of all. The same rounds in the clear stand beside it. What one
-data owner was told is then used to copy blocks (reveal_copies.py). Loads no torch; tastan_reveal_runs.py does the work.
+data owner was told is then used to copy blocks.
 
 The runs of `tastan-reveal`: real parties for every way of telling, the rounds in the clear, and the copies.
 

@@ -6,7 +6,7 @@ nothing that can be read, holds up nobody. Before that nothing of it is looked a
 Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
 
 An actor is a process like the others (child.py) but for who forks it. It connects to the supervisor, which listens for
-it (door.py); what is said there, and what becomes of it, is as with a connection to a child.
+it; what is said there, and what becomes of it, is as with a connection to a child.
 The server, and clients that a fault names, stay children of the supervisor.
 
 When an actor has died its clients are started again in another one. By their journals they stay out of the round that

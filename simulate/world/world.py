@@ -13,7 +13,7 @@ The one deterministic world in which machines are played: a clock, a network, pr
 
 A run is a function of a seed and a schedule: the conduct of the network (network.py) or a choice of who speaks next,
 what the hook does to messages on their way, and what is on the agenda. Everything random comes from named streams of
-the seed (streams.py), whatever parties keep is on simulated disks (disk.py).
+the seed, whatever parties keep is on simulated disks (disk.py).
 
 Time stands still while something can be delivered or done, and then leaps to what comes next: an arrival, a deadline of
 a machine, or an entry of the agenda. What a protocol adds is how its parties are made, who hears a message, and what

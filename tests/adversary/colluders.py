@@ -74,7 +74,7 @@ def feature_of_copies(rounds: Sequence[HeadGradient]) -> torch.Tensor:
 
 
 def labels_of(first: HeadGradient, *, images: int) -> torch.Tensor:
-    """Labels int64 [images] of a batch in rising order, by the counts of labels.py: exact where the head is zero.
+    """Labels int64 [images] of a batch in rising order, by the counts of closed_form.py: exact where the head is zero.
     ValueError as of `label_counts`."""
     model = nn.Sequential(nn.Linear(first.weight.shape[1], len(first.bias)))
     model.load_state_dict({"0.weight": first.weight, "0.bias": first.bias})

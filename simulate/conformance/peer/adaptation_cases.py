@@ -1,8 +1,8 @@
 """Whom we play in double-blind adaptation: an owner and the dealer, towards the other owner.
 
-Our parties are those of private inference in other sessions (inference_sides.py). Towards a model owner a second data
-owner of ours is there in those cases in which a sum is due. Towards a data owner the dealer serves the sums too
-(adaptation_sums.py), to all other data owners, which are ours and tell the model owner that they have survived.
+Our parties are those of private inference in other sessions (inference_cast.py). Towards a model owner a second data
+owner of ours is there in those cases in which a sum is due. Towards a data owner the dealer serves the sums too, to all
+other data owners, which are ours and tell the model owner that they have survived.
 
 The sums of what data owners have learned, which our dealer serves to a live data owner and to ours: one round of
 learning, and one in which its sum is told.

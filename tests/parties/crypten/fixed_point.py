@@ -2,7 +2,7 @@
 
 They have the operators that a friendly model uses and follow what CrypTen does with each: a constant is cut to 16
 fractional bits, a product or quotient is truncated, to the next number below or above, the more often the closer it is
-(truncation.py). A model that computes with them is as far from the exact result as one on shares may be.
+(provider.py). A model that computes with them is as far from the exact result as one on shares may be.
 """
 
 from __future__ import annotations
