@@ -17,7 +17,7 @@ from tacit.cli.main import app
 
 NEED_IT = {
     *(f"tacit.parties.crypten.{name}" for name in ("communicator", "compatibility", "computation", "linear")),
-    *(f"tacit.parties.crypten.{name}" for name in ("permutation", "provider", "shared_model", "wiring")),
+    *(f"tacit.parties.crypten.{name}" for name in ("provider", "shared_model")),
     "tacit.simulate.bench.inference",
 }
 IMPORT_ALL = """

@@ -241,9 +241,9 @@ def test_what_changed_is_judged_where_secrecy_hangs_on_it(tmp_path: Path, monkey
 
 
 def test_single_defects_can_be_named() -> None:
-    found = command.chosen(["tacit.secagg.ring:3", "tacit.secagg.ring", "tacit.secagg.ring:0"])
+    found = command.chosen(["tacit.secagg.ring:3", "tacit.secagg.graph", "tacit.secagg.ring:0"])
     assert [one.defect.number for one in found if one.module == "tacit.secagg.ring"] == [0, 3]
-    assert [one for one in found if one.module == "tacit.secagg.ring"] == list(candidates(["tacit.secagg.ring"]))
+    assert [one for one in found if one.module == "tacit.secagg.graph"] == list(candidates(["tacit.secagg.graph"]))
 
 
 def test_only_defects_that_there_are_are_excused() -> None:

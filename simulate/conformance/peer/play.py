@@ -93,7 +93,7 @@ def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tel
     if side == "data-owner":
         needed(keyring, dealer, clients=1)
         return AgainstModelOwner(keyring, keyring.ours[0], address, dealer_address, wait=wait)
-    from tacit.simulate.conformance.peer.adaptation_cases import AgainstLearner, AgainstTeacher
+    from tacit.simulate.conformance.peer.adaptation_sides import AgainstLearner, AgainstTeacher
 
     if side == "adapting-model-owner":
         needed(keyring, server, dealer, clients=2)

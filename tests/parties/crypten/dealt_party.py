@@ -15,9 +15,8 @@ import torch
 from crypten_cases import CASES
 
 from tacit.parties.correlated.material import Keystream
-from tacit.parties.crypten import computation
 from tacit.parties.crypten.compatibility import crypten
-from tacit.parties.crypten.computation import Computation, dealt_computation
+from tacit.parties.crypten.computation import Computation, _random_bits, _random_words, dealt_computation
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.link import PeerLink, connect, listen
 from tacit.parties.crypten.shared_model import permute_rows
@@ -266,7 +265,7 @@ def refusals(computation: Computation, rank: int) -> Outcome:
         assert "tuples are used once" in refused(MpcError, getattr(provider, name))
     assert "accepts no seed" in refused(ValueError, lambda: crypten.manual_seed(1, 2, 3))
     assert "call .cpu() first" in refused(ValueError, lambda: provider.square((1,), device="cuda"))
-    assert "call .cpu() first" in refused(ValueError, lambda: computation._random_words((1,), device="cuda"))
+    assert "call .cpu() first" in refused(ValueError, lambda: _random_words((1,), device="cuda"))
     assert "divided by 0" in refused(ZeroDivisionError, lambda: encrypted() / 0)
     for value in (torch.inf, -torch.inf, torch.nan, 2.0**47, -(2.0**47)):
         spoiled = torch.tensor([1.0, value])
@@ -305,9 +304,9 @@ def no_other_generator(_: Computation, rank: int) -> Outcome:
     for place, module in list(sys.modules.items()):
         if place.startswith("crypten"):
             for name in names:
-                assert vars(module).get(name, computation._random_words) in (
-                    computation._random_words,
-                    computation._random_bits,
+                assert vars(module).get(name, _random_words) in (
+                    _random_words,
+                    _random_bits,
                 )
     assert all(isinstance(stream, Keystream) for kind in crypten.generators.values() for stream in kind.values())
     return 0, 0, 0.0
