@@ -1,15 +1,13 @@
-"""Integers modulo 2^bits, as NumPy words: the group in which updates are masked and summed.
+"""Integers modulo 2^bits as NumPy words, and the stochastic rounding of real numbers into them.
 
-A ring element lives in the smallest unsigned word that holds it. NumPy adds words modulo 2^8, 2^16, 2^32 or 2^64,
-and 2^bits divides that modulus, so a sum stays right however many terms are added before it is reduced.
-On the wire an element takes whole bytes, little-endian: a 24-bit element is 3 bytes, not 4.
+Updates are masked and summed in this group. A ring element lives in the smallest unsigned word that holds it. NumPy
+adds words modulo 2^8, 2^16, 2^32 or 2^64, and 2^bits divides that modulus, so a sum stays right however many terms are
+added before it is reduced. On the wire an element takes whole bytes, little-endian: a 24-bit element is 3 bytes, not 4.
 
-Real numbers to integers by stochastic rounding, so that sums over many clients stay unbiased.
-
-A value x in [-limit, limit] becomes y = x * levels / limit in [-levels, levels], levels = 2^(bits-1) - 1, and is
-rounded up with probability y - floor(y), else down. That is floor(y + u) for a uniform u, written as
-floor(y) + [u < y - floor(y)] because y - floor(y) is exact in floating point and y + u is not.
-The mean of the integer is y, and the error is below one step.
+Stochastic rounding keeps sums over many clients unbiased. A value x in [-limit, limit] becomes y = x * levels / limit
+in [-levels, levels], levels = 2^(bits-1) - 1, and is rounded up with probability y - floor(y), else down. That is
+floor(y + u) for a uniform u, written as floor(y) + [u < y - floor(y)] because y - floor(y) is exact in floating point
+and y + u is not. The mean of the integer is y, and the error is below one step.
 """
 
 from __future__ import annotations
