@@ -1,8 +1,7 @@
-"""What the machines of double-blind adaptation tell the shell around them, beside what private inference does.
+"""The transition tables of double-blind adaptation, and the outputs that its machines add to private inference.
 
-The transition tables of double-blind adaptation: those of private inference, and what is said of rounds between
-passes. Between passes the model owner has no deadline: a data owner may take as long as the
-others of its round need.
+The tables are those of private inference, with messages about rounds between passes. Between passes the model owner has
+no deadline: a data owner may take as long as the others of its round need.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""What every machine of a session tells the shell around it: frames to send, and that it is finished.
+"""The core of every state machine: a transition table, a handler per row, and one order of processing.
 
-The core of every state machine: a table, a handler per row, and one order of doing things.
+A role is a subclass with a table that maps (state, cause) to a Row, to IGNORE, or to the machine Inside that handles
+it. A cause is the type of a received message; an internal one: DROP (a member is gone), COMPLETE (nobody is waited for
+any more), EXPIRE (the deadline passed), or an input of the shell (Trigger); or the type of a Result of an inner
+machine. A cause that the table does not mention is refused: the exchange fails closed. Handlers are looked up when the
+class is made, so that a table that names a missing one fails on import.
 
-A role is a subclass with a table that maps (state, cause) to a Row, to IGNORE, or to the machine Inside that it is for.
-A cause is the type of a received message; an internal one: DROP (a member is gone), COMPLETE (nobody is waited for any
-more), EXPIRE (the deadline passed), or what the shell brings (Trigger); or the type of a Result, which a machine inside
-has come to. What the table does not mention is refused: the exchange fails closed. Handlers are looked up when the
-class is made, so that a name in a table that is none fails on import.
-
-What happens to a message:
+Processing of a message:
 
 1. The table decides from its type alone whether it is legal now; IGNORE is counted, anything absent is refused.
 2. Its body is parsed, and the handler of the row computes a Step: the successor state with its data and its deadline,
@@ -19,9 +17,9 @@ What happens to a message:
    aborts).
 4. If the table has a COMPLETE row for the new state and nobody is waited for, that row follows at once.
 
-What a machine is inside of another: the other hands it what its table says is for it, waits for its deadlines, lets its
-messages out in its own way (`pass_on`), makes a transition of every Result, and has it forget its secrets as soon as a
-state is entered that does not contain it.
+An outer machine hands an inner one the messages that its table assigns to it, waits for its deadlines, releases its
+messages in its own way (`pass_on`), makes a transition of every Result, and has it erase its secrets as soon as a state
+is entered that does not contain it.
 
 Machines do no I/O; `now` (seconds) and `entropy` are arguments, so that a run replays bit for bit.
 """

@@ -1,37 +1,30 @@
-"""Sets of members as bitmaps over the cohort.
+"""The roster: who takes part, in which role and group, with which public keys; its versions; and sets of members.
 
-The cohort of a round is a tuple of roster names; inside the round a member is its position there. A set of members is
-sent as ceil(n/8) bytes, bit i (least significant first) for member i, unused bits zero. So a set has one encoding, no
-duplicates and no foreigners, and of two sets one of which is defined as the rest of the other only one is ever sent:
-nobody can be listed as alive and dropped in one message.
+Every party holds the same roster, received over a channel that it trusts and never from the server. Its hash enters
+every signature and every mask seed, so that parties with different rosters cannot complete a protocol with each other,
+by accident or by fraud. The order of the members matters: it gives every client its index.
 
-What may change from one version of a roster to a later one.
+Groups. A sum contains all members of a group or none, so that no two sums, over however many rounds, differ by single
+clients (docs/spec/security.md). The roster alone defines the groups. Where there are groups, a client in none of them
+waits: it is in no sum.
 
-An operator signs every version (roster.py), so that nobody else adds members, removes them or gives them other keys. A
-party takes up a later version of the roster that it holds, of the same operator, that keeps these rules. They look at
-two versions, however many there were between, so that whoever was away can take up the last one:
+Versions. An operator signs every version of a roster, so that nobody else adds members, removes them or gives them
+other keys; anybody may then deliver a later version, also the server. A roster without an operator never changes. A
+party accepts a later version of the same operator that keeps these rules. They compare two versions, however many lie
+between, so that a party that was away can accept the last one:
 
-- The server stays, with its keys; whoever else stays has the role that it had.
+- The server stays, with its keys; every other member that stays keeps its role.
 - Clients are in groups, or are in none, as before.
-- A group stays as it is, or it is retired: at least one of its members is gone, or waits. Who is left of it waits as
-  well, until its operator admits it in a group that there was not. So nobody moves from one group to another.
+- A group stays as it is, or it is retired: at least one of its members is gone, or waits. The others of a retired group
+  wait as well, until the operator admits them in a new group. So nobody moves from one group to another.
 
-Who a group consists of is its names; that a member of it has another key is a change of the group too, which its own
-clients ask their owners about (session/groups.py).
+A group consists of names. A member with another key changes the group too; about that its clients ask their owners
+(protocol/session/client_session.py).
 
-Who takes part: the names, roles and public keys that all parties agreed on out of band.
-
-Every party holds the same roster, received by a channel that it trusts and never from the server. Its hash enters every
-signature and every mask seed, so that parties with different rosters cannot understand each other by accident or fraud.
-The order of the members matters: it gives every client its index.
-
-Clients may be in groups, which are in a sum all or none: so that no two sums, over however many rounds, differ by
-single clients (docs/spec/security.md). The roster alone says who is in which; who is in none, where others are, waits.
-
-A roster may have versions, which an operator signs: whoever holds one can be told the next by anybody, also by the
-server. One without an operator stays as it is.
-
-The long-lived keys of a party. What others may know of them stands in the roster.
+Sets of members. The cohort of a round is a tuple of roster names; inside the round a member is its position there. A
+set of members is sent as ceil(n/8) bytes, bit i (least significant first) for member i, unused bits zero. So a set has
+one encoding, without duplicates or outsiders. Of two complementary sets only one is ever sent, so that no message can
+list a member as alive and as dropped.
 """
 
 from __future__ import annotations

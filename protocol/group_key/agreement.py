@@ -1,18 +1,14 @@
-"""What both ends of an agreement on a group key compute alike: commitments, contributions, the key, confirmations.
+"""The agreement on a group key, computed alike by members and server: context, transcript, key, confirmations.
 
-Everything is bound to the context of the agreement, and after the first exchange to the transcript, the hash over all
-signed commitments: whoever was told other members or other commitments finds that no signature verifies. Every record
-is signed by its owner for itself, so that a wrong record with a right signature is its owner's fault, and one with a
-wrong signature the fault of who passed it on.
+Every party makes a KeyAgreement for itself, from its own roster, the configuration that it accepted, and the members
+and the epoch that the session named. Its `context` is a hash over all of that and part of every signature; after the
+first exchange the transcript, the hash over all signed commitments, is too. So a server that names other members, or
+sends other commitments, to one party than to another gets no agreement: no signature verifies. Every record is signed
+by its owner: a wrong record with a right signature is its owner's fault, and one with a wrong signature the fault of
+the party that passed it on.
 
-What all members of one agreement on a group key hold alike before its first message, and how it can end.
-
-A KeyAgreement is made by every party for itself, from its own roster, the configuration it accepted, and the members
-and the epoch that the session named. Its `context` is a hash over all of that and part of every signature, so that a
-server that tells two members different things gets no agreement.
-
-An agreement is one attempt, in which every member must finish. When one does not, KeyFailed names it and who remains;
-the session then makes a KeyAgreement of the next epoch for those.
+An agreement is one attempt, in which every member must finish. When one does not, KeyFailed names it and the members
+that remain; the session then makes a KeyAgreement of the next epoch for those.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
-"""The server's part in an agreement on a group key: it collects from all members, checks what it can, and passes on.
+"""The server's side of the group key: it starts attempts, relays and checks records, and holds the encrypted model.
 
-It waits in four phases for every member: commitments, contributions, confirmations, and the word that the key was
-accepted. Nobody can be left out of a key, so the first member that breaks a rule, leaves or is late ends the attempt
-and is named; the others are offered as the membership of the next one. The relay verifies every signature before it
-passes a record on, so that members may blame it for those that do not verify.
+The relay waits in four phases for every member: commitments, contributions, confirmations, and acceptance of the key.
+Nobody can be left out of a key, so the first member that breaks a rule, leaves or is late ends the attempt and is named
+(KeyFailed); the others are offered as the membership of the next one. Nobody uses the key of a failed attempt: EndKey
+notifies the members that may hold it already. The relay verifies every signature before it passes a record on, so that
+members may blame it for those that do not verify.
 
-It sees no contribution and no key. Whether a member that complains of another is right, it learns from the complaint:
-with its channel key the relay opens what it was sent, computes the key of the failed attempt, and names one of the two.
+The server sees no contribution and no key. A complaint contains the channel key of the member that complains: with it
+the relay opens what that member was sent, computes the key of the failed attempt, and names one of the two.
 
-The server and the group key of its clients: it starts the attempts, and holds the model under the key.
-
-It relays what the members say to each other (group_key/relay.py) and learns no key. When a model is to be encrypted,
-the first member that can do so gives it the model under the new key: made from the key itself, taken from the server in
-the clear, or decrypted with the former key, which only those hold who stayed since then. The last model of a session is
-fetched by the members, who alone can read it. In a session that goes on after an earlier one, whose keys are gone, the
-members are asked one after the other who remembers the model after the last round; if nobody does, the one before.
-
-An attempt serves exactly its members. Whoever leaves, is late or breaks a rule ends it (KeyFailed names it), and the
-key is used by nobody: EndKey tells the others, some of whom may hold it already.
+When a model is to be encrypted, the first member that can do so sends it under the new key: made from the key itself,
+taken from the server in the clear, or decrypted with the former key, which only members that stayed since then hold.
+The last model of a session is fetched by the members, who alone can read it. In a session that goes on after an earlier
+one, whose keys are gone, the server asks one member after the other for the model after the last round; if nobody has
+it, for the one before.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Byte strings of known length on their way in chunks: which chunk must come next, and what is complete.
+"""Byte strings of known length in chunks, and an owner's exchange with the dealer: key, requests, corrections.
 
-Only what is expected is kept, and it grows as it comes: whoever announces much and sends little takes no memory.
+Only expected chunks are kept, and the buffer grows with what arrives: a peer that announces much and sends little takes
+no memory.
 
-An owner towards the dealer: its key for one session, its orders, and the corrections that come.
-
-Free words of the material are drawn from a keystream that the owner and the dealer share; its key is derived from a
-fresh contribution of each, so that neither a snapshot nor a reconnection can bring a used one back. Orders may be
-placed ahead of need; what is ordered comes in the order of its numbers.
+Free words of the correlated randomness are drawn from a keystream that the owner and the dealer share. Its key is
+derived from a fresh contribution of each, so that neither a snapshot nor a reconnection can bring a used one back.
+Requests may be sent ahead of need; answers come in the order of their numbers.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""The client's end of its link to the server: where a session begins, and which rounds a message may name.
+"""A client in a session: its link to the server, hello and welcome, resumption, another roster, its group, the end.
 
-The group of a client over its sessions, as its journal has it.
-
-Whatever sums are opened, members of a group stand in them with one and the same factor, as long as each of them keeps
-to one group. So a client keeps to its own, the keys of whose members it writes down; another group, or none, it refuses
-until its owner accepts the roster that has it. Every such change lets one difference through: of a sum before it and
-one after it. While a client waits for a group it is in no sum, and has nothing to accept.
-
-A client in a session, whatever is done there: hello and welcome, a link that was lost, another roster, the end.
-
-A machine of rounds is made of this one (client.py). When a lost link is back, the client asks the server to go on;
+The machine of rounds (client.py) builds on this one. When a lost link is back, the client asks the server to resume;
 where the server cannot, it says hello again, and is in the next round. A link that stays lost, or a configuration below
 the client's policy, ends the session.
+
+In all sums that are opened, the members of a group have one and the same factor, as long as each of them keeps to one
+group. So a client keeps to its own: its journal has the keys of the group's members, and it refuses another group, or
+none, until its owner accepts the roster that has it. Every such change discloses one difference: of a sum before it and
+one after it. While a client waits for a group it is in no sum, and has nothing to accept.
 """
 
 from __future__ import annotations

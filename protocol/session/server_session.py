@@ -1,18 +1,13 @@
-"""Who is there in a session, as its server sees it: who has a link, whose link is lost for the moment, who is barred.
+"""The members of a session at its server: links, hellos and resumptions, violations, leaving; and a round's outcome.
 
-A member is there from its hello on; a lost link has a grace before it counts as gone. When it is back the member asks
-to go on with the conversation, and is told what it missed. Who is barred is not heard again.
+The machine of rounds (server.py) builds on this one: it says what a member's leaving means for what goes on (`_gone`).
 
-A hello is answered with the whole configuration, and who goes on is told much again. So a member has a few answers of
-either kind, and gets one back from time to time. One too many is no offence: it waits for its turn.
+A member is present from its hello on; a lost link has a grace period before the member counts as gone. When the link is
+back the member asks to resume, and receives what it missed. A member that breaks a rule is excluded for the session and
+not heard again; one that was late or lost is out of the round, and back with its next hello.
 
-What the server of a session goes by in a round, and what a round comes to.
-
-Who is in a session, at its server, whatever is done there: hellos and resumptions, broken rules, leaving, the end.
-
-A machine of rounds is made of this one (server.py): it says what a member's leaving means for what goes on (`_gone`).
-
-Who breaks a rule is out for the session; who was late or lost is out of the round, and back as soon as it says hello.
+A hello is answered with the whole configuration, and a resumption with much as well. So a member has a few answers of
+either kind, and gets one back from time to time. One request too many is no offence: it waits for its turn.
 """
 
 from __future__ import annotations

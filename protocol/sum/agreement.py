@@ -1,20 +1,17 @@
-"""What both ends of a secure sum compute alike: pairwise masks, and what the signatures cover.
+"""The agreement of a secure sum: its context, public keys, neighbourhoods, pairwise masks, and what signatures cover.
 
-The public keys of a round: their records, their signatures, and the digest over all of them.
+Every party makes an Agreement for itself, from its own roster, the configuration that it accepted, and the model that
+it received. Its `context` is a hash over all of that; it is part of every signature and the salt of every derived key.
+If a server sends two clients different things, their masks do not cancel: the result is noise, and no sum.
 
-Who holds whose shares, and who masks with whom, once it is known who advertised keys.
+Once it is known who advertised keys, one of three graphs decides who holds whose shares, and who masks with whom:
 
-Three graphs, one interface. Complete: everybody, a client holding a share of its own secrets too. Ring (semi-honest,
-regular): a Harary graph on an order of the members that follows from the transcript, so that nobody picks it. Chosen
-(active, regular; Bell et al. 2020, malicious variant): each client names its holders in its signed advert, before it
-has seen anybody's keys, because a server that could pick them would surround a victim with its own clients; masks then
-run along every choice, in both directions.
-
-What all members of one secure sum hold alike before its first message.
-
-An Agreement is made by every party for itself, from its own roster, the configuration it accepted, and the model it
-received. Its `context` is a hash over all of that; it is part of every signature and the salt of every derived key. A
-server that tells two clients different things thereby gets masks that do not cancel: noise, and no sum.
+- Complete: everybody; a client holds a share of its own secrets too.
+- Ring (semi-honest, regular): a Harary graph on an order of the members that follows from the transcript, so that
+  nobody picks it.
+- Chosen (active, regular; Bell et al. 2020, malicious variant): each client names its holders in its signed advert,
+  before it has seen anybody's keys, because a server that could pick them would surround a victim with its own clients.
+  Masks then run along every choice, in both directions.
 """
 
 from __future__ import annotations

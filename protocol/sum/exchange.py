@@ -1,19 +1,15 @@
-"""What a secure sum tells the party around it, beside the messages to send.
+"""Common parts of a sum's machines: their outputs, the client as Participant, and how the server waits for members.
 
-What the client of an exchange is: it answers one server, and ends well, or aborted with a code.
+A Participant is the client of one sum, secure (client.py) or plain (plain.py): it contributes one vector, and ends in
+DONE with what it helped to open, or aborted with a code. It begins without its vector; CONTRIBUTE brings it as soon as
+it is made, so that everything independent of it is done meanwhile. Chunks of a long vector may be requested before it
+is there; they are sent with its announcement.
 
-A Participant is that of a sum, whether anything hides its vector (sum/client.py) or not (sum/plain_client.py): it
-contributes one vector, and ends in DONE with what it helped to open. It begins without its vector, which is brought by
-CONTRIBUTE as soon as it is made: what does not depend on it is done meanwhile. Chunks of a long one may be asked for
-before it is there; they leave with its announcement.
-
-What every server of a sum does alike: wait for members, let them go, take vectors, go on, give up.
-
-A phase waits for a set of members and ends when nobody is waited for any more: each has answered or is out. Whoever
-breaks a rule, gives up, is late or loses its link is out for the rest of the sum, and recorded with the phase and the
-reason. Whether its vector is in the sum is the only thing about it that still matters. Nobody is late whose vector
-waits to be fetched; an upload that stands still ends for itself alone (vector_sum.py). Members train while they do what
-comes before MASKED_INPUT: only that phase waits as long as training may take.
+A server's phase waits for a set of members and ends when each has answered or is out. A member that breaks a rule,
+gives up, is late or loses its link is out for the rest of the sum, and recorded with the phase and the reason. From
+then on only whether its vector is in the sum matters. A member whose vector waits to be fetched is not late; an upload
+that stands still ends for itself alone (vector_sum.py). Members train during the phases before MASKED_INPUT: only that
+phase waits as long as training may take.
 """
 
 from __future__ import annotations

@@ -1,21 +1,15 @@
-"""The transition tables of a sum without secure aggregation: of the phases of a secure sum only the vectors are left.
+"""A sum without secure aggregation: of the phases of a secure sum only the vectors are left, and the server sees each.
 
-The states are those of sum/tables.py. A client begins in AWAIT_VECTOR, goes on in AWAIT_SURVIVORS while the server
-fetches its vector, and is done with the last chunk: what becomes of the sum, the end of the round tells. What is not in
-a table is refused.
+The vectors are sent as the same words in chunks as in a secure sum (client.py, server.py), but without keys, shares,
+masks, and a second answer. Nothing but the link hides them, so a client comes here only by a policy that lists the mode
+"none". The states are those of tables.py.
 
-The client of a sum without secure aggregation: it sends its vector as it is, and the server sees it.
+A client begins in AWAIT_VECTOR, goes on in AWAIT_SURVIVORS while the server fetches its vector, each chunk once and in
+order, and is done with the last chunk: the end of the round reports the outcome.
 
-Of the phases of a secure sum (sum/client.py) only the vectors are left: the same words in chunks, but no keys, shares
-and masks, and no second answer. So nothing hides the vector but the link, and a
-client is brought here only by a policy that lists the mode "none". Each chunk leaves once, in order.
-
-The server of a sum without secure aggregation: it waits for the vectors, sees each of them, and adds them up.
-
-Of the phases of a secure sum (sum/server.py) only MASKED_INPUT is left, which begins at once: whoever is silent when
-the training should be over, and a phase after it, is dropped. Whoever breaks a rule is excluded and named.
-A vector that is whole counts, even if its client goes afterwards. The sum needs as many vectors as the agreement says,
-but no holder of anything.
+The server begins in MASKED_INPUT. It drops a client that is silent until training should be over and a phase after
+that; it excludes and names one that breaks a rule. A complete vector counts, even if its client leaves afterwards. The
+sum needs as many vectors as the agreement says, but no holders of shares.
 """
 
 from __future__ import annotations
