@@ -1,13 +1,12 @@
-"""The sections [model], [data] and [training] of an experiment file.
+"""The sections [model], [data] and [training] of an experiment file, and what follows from them without torch.
 
-Each section is one frozen msgspec struct. The annotations carry the description and the bounds of every field, so that
-the reference documentation and the refusals of a bad file both come from here. msgspec checks types and bounds when it
+Each section is one frozen msgspec struct. The annotations carry the description and the bounds of every field: the
+reference documentation and the refusals of a bad file both come from here. msgspec checks types and bounds when it
 decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join several fields stand in `__post_init__` and
-hold for structs made in Python too. This module imports neither torch nor timm: reading a file must be quick.
+hold for structs made in Python too.
 
-How large a network is, by its sizes alone: nothing is built, and torch is not loaded.
-
-Where the images of a configuration lie, if anything lies there: known before torch is loaded, or a file is read.
+This module imports neither torch nor timm, because reading a file must be quick. The size of a network and the place of
+the images are computed from the configuration alone.
 """
 
 from __future__ import annotations

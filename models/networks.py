@@ -1,10 +1,9 @@
-"""Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name, or one of ours.
+"""Build the network of an experiment: timm's `VisionTransformer`, any model that timm knows by name, or one of ours.
 
-"lenet" and "convnet" are small convolutional networks from the literature on attacks. "vit" is
-built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm blocks
-with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
+"vit" is built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm
+blocks with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
 
-Small convolutional networks from the literature on attacks.
+"lenet" and "convnet" are small convolutional networks from the literature on attacks:
 
 LeNet is that of Zhu et al. 2019, "Deep Leakage from Gradients": smooth and easy to attack. Three convolutions of 12
 channels with 5 x 5 kernels and strides 2, 2 and 1, each followed by a sigmoid, and one linear layer. Weights and biases

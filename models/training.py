@@ -1,6 +1,4 @@
-"""The device on which a party computes, and seeds of what it draws there.
-
-What a client does with its own data in one round, and how a model is judged.
+"""A client's local training in one round, the evaluation of a model, and the device and seeds of both.
 
 `train` is the local work of FedAvg (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", Algorithm 1, ClientUpdate); `gradient` is that of FedSGD. The loss is the cross-entropy of the

@@ -1,19 +1,17 @@
-"""Federated training of adapters in the clear, on outputs of blocks that are computed once.
+"""Federated training of adapters in the clear, on outputs of blocks that are computed once; and its rehearsal.
 
-What a later computation on shares does, and what is compared with it: in every round each client takes steps of
-stochastic gradient descent from the common parameters (gradients.py), and the next common parameters are the mean of
-all clients' (Tastan and Nandakumar 2025, sections 4.3 and 4.4). With `OneBatch` a client takes one step, so that a
-round is one step along the mean gradient; with `OneEpoch` it goes once through its images. Training in one place is the
-same with one client that has the `pooled` images.
+It is the reference for the computation on shares: in every round each client takes steps of stochastic gradient descent
+from the common parameters (gradients.py), and the next common parameters are the mean of all clients' (Tastan and
+Nandakumar 2025, sections 4.3 and 4.4). With `OneBatch` a client takes one step, so that a round is one step along the
+mean gradient; with `OneEpoch` it goes once through its images. Training in one place is the same with one client that
+has the `pooled` images.
 
 Everything follows from the arguments. A client draws in a round from a generator of its own, seeded with the seed, the
 round and the number of the client; so what one client draws does not depend on the others.
 
-How far the values of a training of adapters reach, found by training on other images than those it will be of.
-
-Whoever publishes bounds for steps on shares has seen none of the images that will be learned, but has labelled images
-of its own. It trains adapters on these in the clear, as they will be trained, and takes note of what passes. What will
-be learned may be easier or harder than anything it knows, so it goes through both ends of what there is:
+The rehearsal finds the range of every value of a training. The publisher of bounds for steps on shares has seen none of
+the images that will be learned, but has labelled images of its own. It trains adapters on these in the clear and
+records the values. The real task may be easier or harder than its own, so it rehearses both extremes:
 
 - *what the model knows*: its own labels, folded onto the new classes by their remainder. Hardly anything is as easy for
   a backbone that was trained on these images: logits, the head and derivatives by tokens grow most here. There are

@@ -1,33 +1,13 @@
-"""What an adapter applies between its two matrices, with the derivative that the explicit backward pass needs.
-
-Which blocks' outputs the adapters are given: all of them, or few enough that no two are neighbours.
-
-Whoever has inputs and outputs of a block, image by image, can learn the block. Stochastic block sampling (Tastan and
-Nandakumar 2025, second version, Fig. 5) never gives b_l and b_{l+1} together: with s_l = 1 where b_l is given,
-
-    P(s_{l+1} = 1 | s_l = 1) = 0,   P(s_{l+1} = 1 | s_l = 0) = 1/2,
-
-a Markov chain whose stationary distribution has P(s_l = 1) = 1/3. The output of the last block is always needed, h_0 =
-b_L; the paper does not say how that goes together. Here the chain begins stationary and is conditioned on s_L = 1. A
-stationary chain of two states is the same backwards, so that it is drawn from the last block to the first by the same
-rule, exactly; a block k before the last is given with probability (1 + 2 (-1/2)^k) / 3. In the place of an output that
-is not given the adapters take zeros, g_l(0 + h_{l-1}). A mask is drawn anew for every batch.
-
-What adapters need of a frozen backbone: the outputs of all its blocks, and its final norm.
-
-A backbone is timm's `VisionTransformer` with a class token, or a `FriendlyTransformer`. Both have their blocks in
-`blocks`, where hooks read the outputs of an ordinary pass in evaluation mode.
-
-Low-rank adapters beside the blocks of a frozen transformer (Tastan and Nandakumar 2025, Eq. 5 to 7).
+"""Low-rank adapters beside the blocks of a frozen transformer (Tastan and Nandakumar 2025, Eq. 5 to 7).
 
 With b_l the output of block l for l = 1 ... L, T tokens of D values:
 
     h_0 = b_L,   h_l = g_l(b_l + h_{l-1}) + h_{l-1},   logits = norm(class token of h_L) W^T + b.
 
-Nothing of this feeds back into the backbone: its outputs are all that training needs. The paper writes
-g(z) = alpha W_u f(W_d z) and takes the function from LoSA (Mercea et al. 2024, "Time-, Memory- and Parameter-Efficient
-Visual Adaptation"), whose low-rank mixers alternate channels and tokens; its table of parameters (Table 4) fits one
-pair of matrices for each, of rank 8, without biases. So here, for z [T, D]:
+Nothing of this feeds back into the backbone: its outputs are all that training needs. The paper writes g(z) = alpha W_u
+f(W_d z) and takes the function from LoSA (Mercea et al. 2024, "Time-, Memory- and Parameter-Efficient Visual
+Adaptation"), whose low-rank mixers alternate channels and tokens; its table of parameters (Table 4) fits one pair of
+matrices for each, of rank 8, without biases. So here, for z [T, D]:
 
     c = f(z C_d^T) C_u^T           channels of every token
     t = T_u f(T_d (z + c))         tokens of every channel
@@ -37,8 +17,22 @@ The matrices C_u and T_u begin at zero, hence g = 0 and h_L = b_L: what is compu
 norm(b_L), exactly. The norm is the backbone's final one, which stays as it is; without it a new head would see tokens
 of another scale than the backbone's own head did. The head begins at zero, as where vision transformers are fine-tuned
 (Dosovitskiy et al. 2021, section 3.2). Linear probing is the same with no adapters, so there is one code path for both.
-
 The head reads the class token alone. Of the last adapter that uses one row of T_u; its other rows have gradient zero.
+
+Stochastic block sampling. Inputs and outputs of a block, image by image, are enough to learn the block. So the sampling
+of Tastan and Nandakumar 2025 (second version, Fig. 5) never gives the adapters b_l and b_{l+1} together: with s_l = 1
+where b_l is given,
+
+    P(s_{l+1} = 1 | s_l = 1) = 0,   P(s_{l+1} = 1 | s_l = 0) = 1/2,
+
+a Markov chain whose stationary distribution has P(s_l = 1) = 1/3. The output of the last block is always needed, h_0 =
+b_L; the paper does not say how that goes together. Here the chain begins stationary and is conditioned on s_L = 1. A
+stationary chain of two states is the same backwards, so that it is drawn from the last block to the first by the same
+rule, exactly; a block k before the last is given with probability (1 + 2 (-1/2)^k) / 3. In the place of an output that
+is not given the adapters take zeros, g_l(0 + h_{l-1}). A mask is drawn anew for every batch.
+
+A backbone is timm's `VisionTransformer` with a class token, or a `FriendlyTransformer`. Both have their blocks in
+`blocks`, where hooks read the outputs of an ordinary pass in evaluation mode.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Files and tables that a data set must have: they are there and well-formed, or one line says what is wrong.
+"""Labelled images as the readers of data sets return them: found and checked, but not yet tensors.
 
-What every reader returns: labelled images that are found and checked, but not yet turned into tensors.
-
-Images are kept in one of two ways. `ArrayImages` holds the pixels of a data set that is published as arrays.
-`FileImages` holds paths only, and decodes those images that are asked for, when they are asked for: a party that trains
-on a tenth of 100,000 files decodes, and keeps, a tenth.
+`ArrayImages` holds the pixels of a data set that is published as arrays. `FileImages` holds paths only, and decodes
+those images that are asked for, when they are asked for: a party that trains on a tenth of 100,000 files decodes, and
+keeps, a tenth. A missing or malformed file is refused with one line that says what is wrong.
 """
 
 import csv

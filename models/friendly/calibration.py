@@ -1,13 +1,13 @@
-"""How far the values of a transformer reach on typical images, as plain numbers.
+"""The range of every value in a transformer: measured in the clear on typical images, and bounded by the weights.
 
-What computes on shares has to know of every number how large it becomes, since nobody sees it there. Here that is read
-from the gauges of a calibrated model (calibration.py), a stock one or a student. What no image at all can exceed
-follows from the weights.
+A computation on shares sees no value, so it must know of each beforehand how large it becomes, and a polynomial is
+valid within an interval only. In calibration the model runs on typical images; every gauge takes the smallest and the
+largest value that pass it, and the interval is widened by a margin: a factor upwards, and downwards too where only
+positive values are possible. The intervals are public: all parties of a computation on shares learn them.
 
-What the values of a transformer block can reach at most, whatever the image: from its weights alone.
-
-LayerNorm is where this begins. It gives x^ = (x - mean) / sqrt(variance + eps), D values whose sum is 0 and whose norm
-is sqrt(D variance / (variance + eps)) < sqrt(D), then gamma x^ + beta. The linear layer behind it, W y + b, is
+Bounds that hold for every image follow from the weights alone. They begin with LayerNorm. It gives x^ = (x - mean) /
+sqrt(variance + eps), D values whose sum is 0 and whose norm is sqrt(D variance / (variance + eps)) < sqrt(D), then
+gamma x^ + beta. The linear layer behind it, W y + b, is
 
     A x^ + a,   A = W diag(gamma) with its rows centred,   a = W beta + b:
 
@@ -17,12 +17,6 @@ a row may lose its mean, since x^ has the sum 0. By Cauchy-Schwarz, with a row A
 
 Each of the first is attained by the x^ along its row, the second where a is 0. What follows from them stands beside the
 fields below. All is float64 and exact but for its rounding: a computation in fixed point adds its own errors.
-
-Finds, in the clear, what the values of a friendly model reach: there its polynomials have to be valid.
-
-The model runs on typical images; every gauge takes the smallest and the largest value that pass it, and the interval
-is widened by a margin: a factor upwards, and downwards too where only positive values are possible. The intervals are
-public: whoever takes part in a computation on shares learns them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The functions of a transformer block as polynomials, and how far each is from the function that it stands for.
+"""The functions of a transformer block as polynomials, the error of each, and the gauges that guard their intervals.
 
 After Tastan and Nandakumar 2025 ("A Framework for Double-Blind Federated Adaptation of Foundation Models", section
 4.1): the exponential of the softmax by its Taylor series (Eq. 2), GELU by a square (Eq. 3), the inverse by the product
@@ -9,15 +9,13 @@ Every function takes a torch tensor or a shared tensor of CrypTen and uses nothi
 are scaled beforehand so that powers stay small: in fixed point each product is off by one last bit, and a polynomial of
 values within -1 ... 1 adds these up without making them larger. Divisions by whole numbers are cheap and exact there.
 
-Gauges: they know what a place of a model reaches, and guard a polynomial, which is valid within an interval only.
+A gauge that binds stands before a polynomial, which is valid within an interval only. In training its interval is that
+of each batch, so that the polynomial is always valid while the weights move. In calibration it is widened by everything
+that passes. Afterwards it is fixed, with a margin (calibration.py): a value beyond it is an error wherever values are
+in the clear. On shares nobody sees values; there a `watch` may compare.
 
-A gauge that binds stands before a polynomial. In training its interval is that of each batch, so that the polynomial is
-always valid while the weights move. In calibration it is widened by everything that passes. Afterwards it is fixed,
-with a margin (calibration.py): a value beyond it is an error wherever values are in the clear. On shares nobody sees
-values; there a `watch` may compare.
-
-A gauge that does not bind only takes note of what passes in calibration: what computes on fixed-point numbers has to
-know how large they become (calibration.py), which in the clear is no matter.
+A gauge that does not bind only records the range of what passes in calibration, which a computation on fixed-point
+numbers has to know.
 """
 
 from __future__ import annotations

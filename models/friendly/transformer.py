@@ -1,15 +1,12 @@
-"""The layers of a vision transformer in additions and products, one code path for the clear and for shares.
-
-In the clear the functions themselves can stand in the place of their polynomials (`Approximation`): the layers are then
-timm's own, and a stock model runs unchanged.
+"""An MPC-friendly vision transformer: additions and products only, one code path for the clear and for shares.
 
 Inputs are torch tensors or shared tensors of CrypTen, and so are parameters (`with_parameters`): every operator here
-exists for both, +, *, / by a whole number, matmul, sum, mean, square, reshape, permute, transpose. Names and shapes of
-the parameters are timm's. Shapes: B images, T tokens, D their width, H heads.
+exists for both, +, *, / by a whole number, matmul, sum, mean, square, reshape, permute, transpose. Shapes: B images, T
+tokens, D their width, H heads.
 
-The whole friendly vision transformer; its state dictionary is that of timm's `VisionTransformer`, in its order.
-
-A timm vision transformer as a friendly one, weights kept; whatever cannot be converted is named with the reason.
+Names, shapes and order of the parameters are those of timm's `VisionTransformer`. `convert` takes the weights of such a
+model, and names whatever it cannot convert with the reason. In the clear the functions themselves can stand in the
+place of their polynomials (`Approximation`): the layers are then timm's own, and a stock model runs unchanged.
 """
 
 from __future__ import annotations
