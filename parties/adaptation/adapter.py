@@ -1,15 +1,16 @@
-"""One adapter on shares, forwards: g(z) = alpha (c + t), in the notation of models/adapters/gradients.py.
+"""One adapter on shares, forwards and backwards: g(z) = alpha (c + t), in the notation of models/adapters/gradients.py.
 
-Between its products stand lifts (fixed_point.py). An activation x^2 / 8 + x / 4 + 1 / 2 comes with the lift of its
-argument. Forwards are nine rounds. Every factor of a product is opened under one mask, as an operand that products
-further back need as well: nothing is opened twice, and nothing but under a mask. Of the output
-there are the tokens alone that something reads: behind the last adapter that is the head, which reads the class token.
+Between its products stand ring extensions, called lifts (fixed_point.py). An activation x^2 / 8 + x / 4 + 1 / 2 comes
+with the lift of its argument. Every factor of a product is opened under one mask, as an operand that products further
+back need as well: nothing is opened twice, and nothing but under a mask.
 
-One adapter on shares, backwards: from the derivative e by its output to that by its input, and by its parameters.
+Forwards are nine rounds. Of the output there are only the tokens that something reads: behind the last adapter that is
+the head, which reads the class token.
 
-What is multiplied by e, and by what follows from it, are operands that are open since the way forwards, so e is the
-only thing of the size of the stream that is opened here, and of the size of a token behind the last adapter, whose
-other tokens nothing reads:
+Backwards goes from the derivative e by the output to that by the input, and by the parameters, in eight rounds. The
+factors of e, and of what follows from it, are operands that are open since the way forwards, so e is the only thing of
+the size of the stream that is opened here, and of the size of a token behind the last adapter, whose other tokens
+nothing reads:
 
     S = alpha T_u,  U = alpha C_u,  K = T_d f(p)              before e is known, in rounds that there are anyhow
     E_t = e f(q)^T,  E_c = e^T f(p)                           sums over the images
@@ -19,9 +20,9 @@ other tokens nothing reads:
     dT_u = alpha E_t,  dC_u = alpha E_c + dq^T K,  dalpha = <T_u, E_t> + <C_u, E_c>,  dT_d = dq u^T,  dC_d = dp^T z
     e += T_d^T dq + dp C_d
 
-A slope (x + 1) / 4 is known before what it is multiplied by: it is the factor of a lift, so that lift and product are
-one round. What a slope was multiplied to is cut, and opened in the ring of SLOPED bits that this leaves.
-Backwards are eight rounds; derivatives by parameters are cut into one ring, to be lifted with those of other adapters.
+A slope (x + 1) / 4 is known before the other factor of its product: it is the factor of a lift, so that lift and
+product are one round. The product is cut, and opened in the ring of SLOPED bits that this leaves. Derivatives by
+parameters are cut into one ring, to be lifted with those of other adapters.
 """
 
 from __future__ import annotations

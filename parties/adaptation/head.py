@@ -1,6 +1,4 @@
-"""Public numbers of the head of a step of learning (head.py): what is checked of it, its exponential, and inverses.
-
-The end of a step of learning on shares: the norm of the class token, the head, the softmax of its logits, and back.
+"""The end of a step of learning on shares: the norm of the class token, the head, the softmax of its logits, and back.
 
     x^ = (x - mean) / d,   logits = x^ W^T + b,   G = softmax(logits) - one-hot labels,
     loss = log(sum of exp(logits)) - logit of the label,
@@ -11,8 +9,8 @@ backbone's last norm: both are a part of the model, and a new head learns them a
 images, not of their mean; the step of learning divides by their number.
 
 Logits are brought to the mean 0 of an image, which a softmax does not see: the sum of C exponentials is at least C
-then, whatever the image. What is checked: variances, and centred logits; with these the sum of exponentials is bounded.
-Labels are the data owner's, who sends nothing of them: it takes them from its own share.
+then, whatever the image. Variances and centred logits are checked against public bounds; with these the sum of
+exponentials is bounded. Labels are the data owner's, who sends nothing of them: it takes them from its own share.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""What a model owner keeps of the rounds of learning: its shares of what data owners have learned, and the last sum.
-
-The sum of a round is on the disk before it is told to anybody, with how many were told before: so a model owner that is
-started again tells no other sum of that round, and no more sums than its policy has. Who learns, or is told a sum, is
-there before it is answered, so that no more do over restarts than the policy has. Noise is drawn once for a round, and
-is a part of what is kept. Shares of a round that is not summed yet are in memory alone; with them the round is lost, no
-more.
-
-The model owner of double-blind adaptation as a party: data owners learn beside its model, and it sees nothing of
-what they learn.
+"""The model owner of double-blind adaptation: data owners learn beside its model, and it sees nothing of the result.
 
 As in private inference it serves several data owners at a time, each in a session of its own. A pass is a step of
-learning, on shares; what a round has taught is kept as this owner's share, and the shares of the survivors are added
-and told once, when all of them have said the same of who survived (protocol/adaptation/sums.py).
+learning, on shares. The model owner keeps its share of each data owner's round; the shares of the survivors are added,
+and the sum is revealed once, when all of them have sent the same list of survivors (protocol/adaptation/sums.py).
+
+The sum of a round is on the disk before anybody receives it, with the number of sums revealed before: so a restarted
+model owner reveals no other sum of that round, and no more sums than its policy has. Each data owner that learns or
+receives a sum is on the disk before it is answered, so that restarts admit no more of them than the policy has. Noise
+is drawn once for a round, and persisted with the sum. Shares of a round that is not summed yet are in memory alone;
+with them the round is lost, no more.
 """
 
 from __future__ import annotations

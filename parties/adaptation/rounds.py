@@ -1,27 +1,23 @@
-"""The sum of what data owners have learned, as sessions of the secure sum carry it: words of shares, not values.
-
-The dealer serves it, to clients that are the data owners. What a data owner contributes is its share, modulo 2^64, of
-its parameters and of what was counted; what it is told at the beginning of the next round, in the place of a model, is
-the last such sum, over whom it is, and of which round. So a session of sums has one round more than learning, in which
-nobody learns: it tells the last sum.
-
-A word of 64 bits travels as three parts of 22 bits, which are added as whole numbers, in a ring in which no sum of
-parts goes round. As numbers they stand in the place of a model too: float32 holds them exactly. The parts of a fresh
-share are uniform, whatever is shared, so that their sums tell nothing that the sum modulo 2^64 does not tell.
-
-What a round of adaptation begins and ends with: parameters that every data owner knows, and their sum on shares.
+"""Rounds of adaptation at the dealer and the data owners: the secure sum carries words of shares, not values.
 
 At the beginning of a round each data owner knows the common parameters: its share is all of them, and the model owner's
 is nothing. At the end a data owner k and the model owner hold shares of the owner's own W_k. Opened is the sum over the
 owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. Each owner's
 share is times the weight of the data owner, which is 1 where all count alike: the next common parameters are the sum
-over all weights. Both sums are over the same survivors, and the model owner's is told once in a round, when they are
-final.
+over all weights. Both sums are over the same survivors, and the model owner's is revealed once in a round, when they
+are final.
 
-The dealer of double-blind adaptation as a party: it deals material, and serves the sum of data owners' shares.
+The dealer is two services at an address each, with the same keys: it deals correlated randomness, and it serves the sum
+of data owners' shares, whose clients they are. That sum is noise to it: the other share is the model owner's, who
+reveals its sum to the data owners alone.
 
-Two services of one party, each at an address of its own, with the same keys. What it sums is noise to it: the other
-share of all that is learned is the model owner's, who tells its sum to the data owners alone.
+A data owner contributes its share, modulo 2^64, of its parameters and of its counts. At the beginning of the next round
+it receives, in the place of a model, the last such sum, with its round and its survivors. So a session of sums has one
+round more than learning, in which nobody learns: it delivers the last sum.
+
+A word of 64 bits travels as three parts of 22 bits, which are added as whole numbers, in a ring in which no sum of
+parts goes round. As numbers they stand in the place of a model too: float32 holds them exactly. The parts of a fresh
+share are uniform, whatever is shared, so that their sums disclose nothing beyond the sum modulo 2^64.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Adapters and head on a disk: a safetensors file of float64 tensors, and the round whose common parameters they are.
+"""The state of an owner in a round of learning, and the common adapters and head on disk.
 
-A file appears whole or not at all. Nothing in it is ever unpickled.
+The file is safetensors, float64, with the round whose common parameters it holds. It appears whole or not at all.
+Nothing in it is ever unpickled.
 
-Where an owner stands in a round of learning: its shares after the last batches, and what they add to the sums.
-
-A session that is lost takes nothing along: both owners keep their shares, and go on behind the last batch that both
-have behind them. One may know of one batch more than the other, so each keeps what it had before the last one.
+A lost session costs no learning: both owners keep their shares, and go on behind the last batch that both have
+finished. One may have finished one batch more than the other, so each keeps the state before the last one too.
 """
 
 from __future__ import annotations

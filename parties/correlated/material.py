@@ -1,22 +1,19 @@
-"""Keystreams of a secure computation: where every random word comes from that two parties must draw alike.
+"""Correlated randomness from a dealer: keystreams, requests, and the corrections that complete the parties' own words.
 
 A stream is AES-256-CTR under a key of its own. Its counter block is the number of the stream (64 bits, big-endian)
 followed by the block within it, so one key gives 2^64 streams that never meet: request 17 of a session has stream 17,
 whatever was drawn for the others. The bytes are read as little-endian words of 64 bits.
 
-Keys are made when a session begins and live in its processes alone: HKDF-SHA256 (RFC 5869) over what both ends of a
-link brought gives the pair's secret, and once more with a purpose every key.
-
-What is drawn for what:
+Keys are made when a session begins and live in its processes alone: HKDF-SHA256 (RFC 5869) over the contributions of
+both ends of a link gives the pair's secret, and once more with a purpose every key. The purposes:
 
 - material: one key for each party and the dealer; the number of the stream is the number of the request
 - zero sharing: one stream for each ordered pair of neighbours (rank, next rank), known to those two parties
 - common: one stream that all computing parties know and the dealer does not (public masks such as dropout's)
 - local: one stream that nobody else knows
 
-The dealer's material: for every kind of tuple what a party draws from its stream and what the dealer corrects.
-
-A request says what a program asks for: a kind and shapes, no values. All parties and the dealer expand it alike:
+A request names a kind of tuple and shapes, no values. Requests are numbered in the order of the program. All parties
+and the dealer expand one alike:
 
 1. Every party draws its free words, and its shares of the dependent ones, from its own stream of the request's number.
 2. One party, the receiver, draws no shares of the dependent words: its shares are the correction, the only thing that
@@ -37,13 +34,10 @@ Shares are additive modulo 2^64, or exclusive-or where said. a, b, r and the oth
 | Linear      | R at the others                | R V; the owner receives                                 |
 | Permutation | order at the owner, a elsewhere| the rows of a in that order; the owner receives         |
 
+The mask of a fixed weight is requested once (`Weight`); later requests (`Linear`) refer to it by its number.
+
 Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; Escudero et al. (ePrint 2020/338, section
 5.1) for the truncation; Chase, Ghosh, Poburinnaya (ASIACRYPT 2020) for the permutation.
-
-The dealer's side of a session: from the keys of all parties to the correction of every request.
-
-Requests are numbered in the order of the program, and number n expands stream n of every party's key. The
-mask of a fixed weight is asked for once (`Weight`) and named by later requests (`Linear`) by its number.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Our parts in the places of CrypTen's: its truncation and every generator of random words.
-
-CrypTen 0.4.1 draws zero sharings, shared random values and dropout masks from torch's generators, a Mersenne Twister,
-and seeds them with 64 bits. Its random functions are replaced wherever a module has imported them, and draw from the
-streams of the session. Everything goes back to its place at the end of `wired`.
-
-One computing party: CrypTen in this process, on our links, with a provider of correlated randomness or our dealer.
+"""One computing party: CrypTen in this process, on our links, with a provider of correlated randomness or our dealer.
 
 CrypTen keeps its communicator, provider and configuration in global variables, so a process is one party; it blocks, so
 a party with an event loop runs it in a thread of its own, where it also opens the links.
+
+CrypTen 0.4.1 draws zero sharings, shared random values and dropout masks from torch's generators, a Mersenne Twister,
+and seeds them with 64 bits. Inside `wired` its random functions are replaced wherever a module has imported them, and
+draw from the streams of the session; its truncation is replaced as well. At the end of `wired` everything is restored.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 CrypTen opens both factors of every product, the weight anew each time. Here the weight W is masked once and lasts:
 
-1. Once for each weight: the owner draws V from its stream and tells the others F = W - V.
+1. Once for each weight: the owner draws V from its stream and sends the others F = W - V.
 2. For each input x: the others draw R and Z from theirs, and the dealer gives the owner Z' = R V - Z.
 3. The others send E = x_other - R. Their share of the product is R F + Z.
 4. The owner's share is (x_owner + E) W + Z'.

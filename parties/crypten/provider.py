@@ -1,11 +1,16 @@
-"""Division of shares by a public integer, with the help of the dealer: never wrong by more than one last bit.
+"""CrypTen's provider of tuples and its truncation, both from the dealer's correlated randomness.
 
-CrypTen lets two parties divide their own shares. That fails for a value x with probability |x| / 2^64, and then by
-2^64 / d, not by a rounding. Here one value is opened instead (Escudero et al., ePrint 2020/338, section 5.1, for any
-divisor d and not only powers of two). With B = d floor(2^62 / d), x + B is not negative for every x >= -B.
+CrypTen asks its provider for tuples in the middle of every product and comparison. Its own providers either let rank 0
+make them, who then can open everything, or draw them from torch's generator, whose outputs disclose its state: the
+owner of a model knows the masks of its own weights, and with them all masks that follow.
 
-1. The dealer's material is a mask r, uniform over the words, and for both values h of a bit
-   u_h = -floor(r_h / d), where r_0 is r as a signed word and r_1 is r with its highest bit turned over.
+CrypTen lets two parties divide their own shares by a public integer. That fails for a value x with probability |x| /
+2^64, and then by 2^64 / d, not by a rounding. Here one value is opened instead (Escudero et al., ePrint 2020/338,
+section 5.1, for any divisor d and not only powers of two), and the result is never wrong by more than one last bit.
+With B = d floor(2^62 / d), x + B is not negative for every x >= -B.
+
+1. The dealer deals a mask r, uniform over the words, and for both values h of a bit u_h = -floor(r_h / d), where r_0 is
+   r as a signed word and r_1 is r with its highest bit turned over.
 2. The parties open c = x + B + r. The mask hides x.
 3. y = floor((c mod 2^63) / d) + u_h - B / d, where h is the highest bit of c.
 
@@ -17,12 +22,6 @@ the last bit that is cut off, up to d / 2^62, so that y has the mean x / d.
 Valid for -B <= x < 2^62, in particular for |x| <= 2^62 - d; outside, the result is wrong by a multiple of 2^63 / d.
 Which of the two values comes out depends on r: what is hidden is x given a quotient rounded at random, not given the
 exact one (see ePrint 2024/1127).
-
-CrypTen's tuples and its truncation, out of the dealer's material.
-
-CrypTen asks its provider for tuples in the middle of every product and comparison. Its own providers either let rank 0
-make them, who then can open everything, or draw them from torch's generator, whose outputs tell its state: the owner of
-a model knows the masks of its own weights, and with them all masks that follow.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Rows of shares in an order that one party knows: two messages, exact, and no products.
+"""An MPC-friendly model (tacit.models.friendly) on shares: its owner's weights, another's images; and permutations.
 
-Chase, Ghosh, Poburinnaya (ASIACRYPT 2020), with a dealer. The dealer draws an order sigma for the owner, a and b for
-the others, and gives the owner D = a[sigma] - b, where [ ] takes rows.
+Every party builds the model with the same architecture and intervals; weights other than the owner's are ignored. The
+weight of a linear layer is masked once for the session and costs one message per product (linear.py); the rest (biases,
+norms, positions) is shared like an input. The other parties learn the architecture and the calibrated intervals, which
+are public constants of the computation.
 
-1. The owner wants the order pi. It tells the others rho, for which sigma[rho] = pi. They do not know sigma, which is
+`permute_rows` puts rows of shares in an order that one party knows: two messages, exact, and no products (Chase, Ghosh,
+Poburinnaya, ASIACRYPT 2020, with a dealer). The dealer draws an order sigma for the owner, a and b for the others, and
+gives the owner D = a[sigma] - b, where [ ] takes rows.
+
+1. The owner wants the order pi. It sends the others rho, for which sigma[rho] = pi. They do not know sigma, which is
    uniform, so rho says nothing about pi. Nor does the dealer learn pi: it never sees rho.
 2. The others send m = x_other - a. Their share is b[rho].
 3. The owner's share is ((x_owner + m)[sigma] + D)[rho].
-
-A friendly model (tacit.models.friendly) on shares: its owner's weights, another party's images.
-
-Every party builds the model with the same architecture and intervals; weights other than the owner's are ignored. The
-weight of a linear layer is masked once for the session and costs one message per product (linear.py); what remains
-(biases, norms, positions) is shared like an input.
-
-What the other parties learn of the model: its architecture and the calibrated intervals, which are public constants of
-the computation.
 """
 
 from __future__ import annotations

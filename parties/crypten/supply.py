@@ -1,10 +1,8 @@
-"""How the parties of a computation agree on the keys of their streams.
+"""A computing party's correlated randomness: keys of its streams, and the dealer's corrections, fetched ahead of use.
 
-Both ends of a link draw a fresh contribution from the operating system and tell each other over the encrypted link. A
-party that comes back from a snapshot or a reconnection meets a peer with another contribution: it cannot get a used
-keystream again, whatever it replays.
-
-Where a computing party's material comes from: its own stream, and the dealer's corrections, fetched ahead of use.
+Both ends of a link draw a fresh contribution from the operating system and send it to each other over the encrypted
+link. A party that comes back from a snapshot or a reconnection meets a peer with another contribution: it cannot get a
+used keystream again, whatever it replays.
 
 Requests are numbered from 0, in the order of the program, and number n expands stream n of the party's key. A party
 announces requests in segments: their kinds and shapes, and how far its zero-sharing streams have come. The dealer waits
@@ -17,10 +15,10 @@ A program that is run again and again is recorded once, and from then on its pla
     with supply.recorded() as plan:
         run(first)
     supply.announce(plan)           # the dealer works from here on
-    run(second)                     # finds its material waiting
+    run(second)                     # finds its corrections waiting
 
 At most AHEAD segments are under way, so that memory is bounded and neither side's queue fills up. Their borders follow
-from the plan alone, so that all parties announce the same ones. What a plan promised must be used, in order.
+from the plan alone, so that all parties announce the same ones. The requests of a plan must be used, in order.
 """
 
 from __future__ import annotations

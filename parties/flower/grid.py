@@ -1,29 +1,24 @@
-"""Which node of Flower is which member of the roster.
-
-Flower authenticates nodes, by keys of its own, and says of every reply which node it came from. The roster knows names
-and keys. What binds the two is said once in a run by every node that is asked to train: its name, with a signature by
-the member's key of the roster over the name, the roster, the run, the node's number and a number that was never used
-before. From then on a name is that node: another node that claims it is refused, for as long as the run takes.
-
-The exchanges of one round: everybody who is still there gets one message of Flower's, and replies.
-
-The machine of the server is fed with the frames of the replies, and what it says goes out with the next messages, until
-it has come to a sum or given it up. Who does not reply in time, or replies with an error, is dropped: Flower's time
-limit is that of the phase. What a machine waits for and nobody owes any more, its own deadline ends.
-
-The server's side: a grid, which stands between a strategy of Flower and its messages.
+"""The server's side in Flower: a grid between a strategy of Flower and its messages.
 
     strategy.start(grid=SecureGrid(grid, "roster.toml"), ...)
 
 Flower's Message API has no workflows any more: a strategy gives the messages of a round to a grid, and works with the
-replies. So this is where a sum of many exchanges fits in, and every strategy that works with the mean of the replies
-stays as it is. Of a round of training it gets one reply, with the mean of the models and the sum of the weights, and an
-error for every client that is not in it. A strategy that compares replies (Krum, a median) finds one, and cannot work:
-that is what a secure sum is for. Messages of other types pass unchanged.
+replies. So the many exchanges of a secure sum take place in the grid, and every strategy that works with the mean of
+the replies stays as it is. Of a round of training it gets one reply, with the mean of the models and the sum of the
+weights, and an error for every client that is not in it. A strategy that compares replies (Krum, a median) finds one,
+and cannot work: a secure sum is meant to prevent just that. Messages of other types pass unchanged.
 
-An exchange is one message to everybody who is still there, and their replies; who does not reply in time, or with an
-error, is dropped from the sum. Five exchanges make a sum: keys, shares, the masked update with the training before it,
-and the check and the opening. A model of more than a MiB of ring words takes more of the third kind.
+An exchange is one message to every client that is still there, and their replies. The server's machine is fed with the
+replies, and its outputs go out with the next messages, until it has a sum or gives up. A client that does not reply in
+time, or replies with an error, is dropped from the sum: Flower's time limit is that of the phase. The machine's own
+deadline ends what it waits for when nobody owes a reply any more. Five exchanges make a sum: keys, shares, the masked
+update with the training before it, and the check and the opening. A model of more than a MiB of ring words takes more
+of the third kind.
+
+Flower authenticates nodes, by keys of its own, and says of every reply which node it came from. The roster knows names
+and keys. Every node that is asked to train binds the two once in a run: it sends its name, with a signature by the
+member's key of the roster over the name, the roster, the run, the node's number and a number that was never used
+before. From then on a name is that node: another node that claims it is refused, for as long as the run takes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""The dealer and the model owner of private inference, each on a host of its own: they serve until they are stopped.
+"""The dealer and the model owner, of private inference or of adaptation, each on a host of its own: they serve.
 
-A dealer keeps nothing of a session. What a model owner keeps is a secret salt, so that the same model has the same
-commitment when it is started again, and data owners go on with it; and what each data owner has used of its quota.
+In private inference a dealer persists nothing of a session, and serves until it is stopped. A model owner persists a
+secret salt, so that the same model has the same commitment after a restart and data owners go on with it; and what each
+data owner has used of its quota.
 
-The dealer and the model owner of double-blind adaptation, each on a host of its own.
-
-A dealer deals material and serves the sums of what data owners have learned, until the rounds are over. The last sum is
-on its disk before anybody is told it, so that a dealer that is started again goes on from there.
-
-A model owner makes once what is public of a learning, with a seed of the first adapters from the operating system, and
-keeps it: data owners that come again find the same. Which sums it has told is on its disk too. Its shares of a round
-are not, so that a model owner that is started again costs the round that was going on.
+In double-blind adaptation a dealer also serves the sums of the data owners' shares, until the rounds are over. The last
+sum is on its disk before anybody receives it, so that a restarted dealer goes on from there. A model owner makes the
+public part of a learning once, with a seed of the first adapters from the operating system, and keeps it: data owners
+that come again find the same. The sums that it has revealed are on its disk too. Its shares of a round are not, so that
+its restart costs the round that was going on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What a client does beside the protocol, on a host of its own as in a simulation: it takes its images as the task
-says, trains on them, and evaluates models that only clients can read.
+"""A client on a host of its own, and its work in any federation: it reads images, trains, and evaluates models.
 
-A client on a host of its own: its images are its own, and where it is to stay it joins one session after the other.
+It evaluates the models that only clients can read. In a simulation the work is the same.
 
-A later version of the roster ends one session and begins another, in which it goes on by itself. A server that is not
-there yet is waited for. Whoever is there and is the wrong one, or refuses this client, ends it;
-but where it stays, it tries again, and ever less often.
+A client that is to stay joins one session after the other. A later version of the roster ends one session and begins
+another, in which it goes on by itself. A server that is not there yet is waited for. A wrong server, or one that
+refuses this client, ends it; but where it is to stay, it tries again, and ever less often.
 """
 
 from __future__ import annotations

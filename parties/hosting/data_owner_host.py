@@ -1,17 +1,13 @@
-"""The images that a data owner asks about, as they lie on its host: how many they are, what they are called, and what
-is known of them. What the model takes, and so their pixels, are known only when the model owner has said it.
+"""The data owner of private inference on a host of its own: it asks about its images until all are answered.
 
-What a data owner has been told of its images, on its disk: so that a pass is never asked twice, whoever dies.
+Its images are counted and named at first; their pixels are read only when the model owner has sent the model's input
+size. Where it has learned beside the model (learner_host.py), it asks with what it learned.
 
-JSON lines, appended and synchronised one by one: first the model and its classes, then an answer for each pass. The
-file is named after the images, so that others have another one; and all answers of a file are of one model.
-
-The data owner of private inference on a host of its own: it asks about its images until all are answered.
-
-Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
-asked in another session, which has other keys and other material. A model that is not the one that has answered before
-is refused, so that answers of two are never mixed. Where it has learned beside the model (learner_host.py) it asks with
-that.
+Answers are on its disk, so that no pass is paid for twice, whichever party dies: JSON lines, appended and synchronised
+one by one, first the model and its classes, then an answer for each pass. The file is named after the images, so that
+other images have another file; all answers of a file are of one model. A death costs the pass that was going on; the
+remaining images are asked about in another session, with other keys and fresh correlated randomness. A model other than
+that of the answers is refused, so that answers of two are never mixed.
 """
 
 from __future__ import annotations

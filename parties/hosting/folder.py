@@ -1,33 +1,25 @@
-"""What this process may take of its machine: memory, and descriptors.
-
-The log for people: a line for every event of a party, in a file that is put aside when it is large.
-
-The same events are in the event log for programs; here their weight can be chosen. Neither has secrets, because no
-event has.
-
-Where a party is, as it says itself: status.json in its folder, written anew at every change.
-
-Whether it runs is seen from the lock of its folder, so that the file of a party that was killed deceives nobody.
-
-The folder of one party on a host: what it writes, and what it tells of itself to whoever looks.
+"""The folder of one party on a host: its files, its status, its log for people, and what the process opens at start.
 
 party.lock              held by the process that runs, so that there is one
-status.json             where the party is
+status.json             the state of the party, written anew at every change
 events/NAME.jsonl       what the party did (a server: in the folder of each run)
 journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
 memory/NAME.safetensors what a client must remember from round to round, until the experiment is over
 plain-model.safetensors with model encryption: the model in the clear, which one client keeps
 logs/NAME.log           lines for people, and tracebacks
-answers/IMAGES.jsonl    what a data owner was told of its images, which the name stands for
+answers/IMAGES.jsonl    the answers about a data owner's images, which the name stands for
 adapters.safetensors    what a data owner has learned with others: the last common adapters, and their round
 learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
-openings.msgpack        which sums of what was learned a model owner has told, and the last of them
-sum.msgpack             the last sum of what was learned, as a dealer has it
+openings.msgpack        which sums of shares a model owner has revealed, and the last of them
+sum.msgpack             the last sum of shares, as a dealer has it
 ledger.json             what data owners have used of their quota, at a model owner
 salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
 
-What a party on a host begins with: its file, its keys, the roster and its folder, each checked, and all together.
+The lock shows whether the party runs, so that the status file of a killed party deceives nobody.
+
+The log for people has a line for every event, with a level, in a file that is rotated when it is large. The event log
+for programs has the same events. Neither has secrets, because no event has.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""What a data owner has learned beside a model that it does not get, on its disk: what it goes by, and the last common
-adapters. It learns on from there, and asks the model about images with them.
-
-The data owner of double-blind adaptation on a host of its own: it learns with others beside a model that it does not
-get, from its own images, until the rounds are over.
+"""The data owner of double-blind adaptation on a host of its own: it learns beside a model that it does not get.
 
 First it asks the model owner for its terms, compares them with its own file, and keeps what is public of the learning:
 from then on no other is accepted. Then it takes part in the dealer's sums, and in a session with the model owner
-(parties/adaptation/data_owner.py). After every round the common adapters are on its disk. A dealer or a model owner
-that dies is waited for; one that was killed itself goes on, by the same command, with the round after the last one that
-it has been told of.
+(parties/adaptation/data_owner.py), until the rounds are over. After every round the common adapters are on its disk: it
+learns on from there, and asks the model about images with them.
+
+It waits for a dealer or a model owner that died. If it was killed itself, the same command resumes with the round after
+the last one that it received.
 """
 
 from __future__ import annotations

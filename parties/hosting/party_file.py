@@ -1,18 +1,12 @@
-"""What a party on a host of its own is told: the schema of PARTY.toml, one structure for every role.
+"""PARTY.toml: the settings of a party on its own host, one schema tagged by `role`; read, checked, and documented.
 
-What stands in it is this host's own business: keys, addresses, folders, images, and what its owner accepts. What all
+The file has what is this host's own business: keys, addresses, folders, images, and its owner's policy. What all
 parties must agree on is in the roster, and in the experiment that the server proposes. No seed is among the keys: on
-hosts all randomness is the operating system's.
+hosts all randomness is the operating system's. Paths are relative to the file's own folder.
 
-The section [adaptation] of PARTY.toml, one for each of the three roles: what a party is told where data owners
-learn beside a model that they do not get.
-
-Without the section a dealer, a model owner and a data owner hold private inference. Rounds and batches stand in the
-files of all who need them, since nobody takes them from others: a difference is refused, by name.
-
-PARTY.toml: everything that a party on a host of its own is told, but the experiment; read, and explained.
-
-One schema, tagged by `role`. Paths are taken from the file's own folder.
+The section [adaptation] has one form for each of the three roles of double-blind adaptation. Without it a dealer, a
+model owner and a data owner run private inference. Rounds and batches stand in the files of all who need them, since
+nobody takes them from others: a difference is refused, by name.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Check, before a session, that a party has what it will need: one finding per line, with the remedy.
 
 A check is a function that returns the text of its finding, with a value that later checks use if there is one, and
-raises where something is missing. What the rest of the program raises for the party's owner to mend contains the remedy
-already. A check that is given the result of one that did not pass is not made.
+raises where something is missing. Errors that the rest of the program raises for the party's owner contain the remedy
+already. A check that depends on one that did not pass is not made.
 
-Probe a peer that a party connects to, without beginning a session.
-
-The link is opened as for a session. Then a message that begins nothing, and must be answered, is sent; the answer has
-the version of the peer. Where no link comes about, a bare connection shows why: nothing listens, something else does,
-or the peer has another key.
+A peer is probed without beginning a session. The link is opened as for a session. Then a message that begins nothing,
+and must be answered, is sent; the answer has the version of the peer. Where no link comes about, a bare connection
+shows why: nothing listens, something else does, or the peer has another key.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""The roster file of a server that runs: a later version of it is taken up between two rounds.
+"""A server on a host of its own, and its work in any federation: it holds the model and keeps the run directory.
 
-The file is looked at, not its owner listened to: `tacit roster` puts a new one in the place of the old one, whole. One
-that cannot be taken up is told once, and the session goes on with the roster that it has.
+It evaluates and saves the model after every round, in a simulation too. On its own host it runs an experiment with the
+clients of the roster. The same command again resumes after the last finished round, and does nothing where all are
+done; only then comes the next experiment. A simulation has all images and so knows mean and deviation of the pixels,
+and the classes; here the experiment states them.
 
-What a server does beside the protocol, on a host of its own as in a simulation: the model of an experiment, which it
-evaluates and saves after every round, and the run directory that tells of it.
-
-A server on a host of its own: it runs an experiment with the clients of the roster, in a run directory.
-
-The same command again goes on after the last finished round, and does nothing where all are done; only then comes the
-next experiment. What a simulation knows because it has all images, the experiment says here: mean and deviation of the
-pixels, and the classes.
+Between two rounds the server takes up a later version of its roster file. It watches the file and accepts no message
+about it: `tacit roster` replaces the file as a whole. A version that cannot be taken up is reported once, and the
+session goes on with the roster that it has.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""What all parties of private inference do alike: read what their links bring, wait at a deadline, and serve.
+"""One session of an owner at work: its machines, their links, and the program that waits for them; and how to serve.
 
-One session of an owner at work: its machines, the links they speak over, and the program that waits for them.
+A machine's outputs are queued for the link, or kept until the program asks for them. The program is a coroutine of this
+event loop; long computations run in a thread (Worker). No decision of the protocol is taken here: when a machine has
+ended, the other machine is informed, and whatever the program waits for raises InferenceError.
 
-A machine's outputs are put in a row for the link, or kept until the program asks for them. The program is a coroutine
-of this event loop; what computes long runs in a thread (Worker). No decision of the protocol is taken here: when a
-machine has ended, the other one is told, and whatever the program waits for raises InferenceError.
-
-Whoever waits for one who may be waiting himself waits longer, so that the right one is named: the dealer waits its
-patience for an owner, an owner twice as long for the dealer, and three times as long for the other owner.
+A party that waits for a waiting party waits longer, so that the right one is blamed: the dealer waits its patience for
+an owner, an owner twice as long for the dealer, and three times as long for the other owner.
 """
 
 from __future__ import annotations

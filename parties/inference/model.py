@@ -1,10 +1,10 @@
-"""The weights of a model as whole numbers, LayerNorm's scale and shift folded into the layer behind it.
+"""A transformer for private inference: its public sizes and scales, and its weights as whole numbers.
 
-Everything about a transformer that both owners know: its sizes and the scales of its numbers, no weights.
+The model owner measures the scales in the clear on typical images and sends them to the data owner. The data owner
+refuses whatever exceeds the limits declared here and in scales.py: within them, no value makes a party fail, allocate
+more than the sizes permit, or compute anything but wrong numbers.
 
-The model owner measures it in the clear on typical images and tells the data owner, who takes nothing that does not
-stand within the limits declared here and in scales.py: within them, no value makes a party fail, allocate more than
-the sizes permit, or compute anything but wrong numbers.
+The scale and shift of LayerNorm are folded into the layer behind it.
 """
 
 from __future__ import annotations

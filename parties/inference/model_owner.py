@@ -1,12 +1,10 @@
-"""What every data owner has used of its quota, on the model owner's disk: so that starting again renews nothing.
-
-One JSON file, written anew as a whole and synchronised before the pass that it counts begins. Entries of former days
-are left out.
-
-The model owner of private inference as a party: it serves several data owners at the same time.
+"""The model owner of private inference: it serves several data owners at a time, and charges each to a quota on disk.
 
 It listens for data owners and has one link to the dealer, which serves all sessions. Each session is a conversation
-with a program and threads of its own; what goes wrong in one leaves the others alone. Only a lost dealer ends all.
+with a program and threads of its own; a failure in one leaves the others alone. Only a lost dealer ends all.
+
+The quotas are on disk so that a restart renews nothing: one JSON file, written anew as a whole and synchronised before
+the pass that it counts begins. Entries of former days are left out.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Products of shared operands, each of which is opened once: what Beaver's trick needs of one serves all its products.
+"""The operations of private inference on shares: values that are masked, opened in one message, and settled.
 
-Operands are opened whenever they are known, and a product is there as soon as both of its operands are.
-
-The operations of private inference on shares, as values that are masked, opened in one message, and settled.
-
-No sockets: a program is a generator that yields what it sends and expects (`Communication`) and is sent what came.
+No sockets: a program is a generator that yields what it sends and expects (`Communication`) and receives the answer.
 Openings that do not depend on each other share one, which is one round. A party is a rank (MODEL or DATA), its source
-of material, and nothing else; both run the same program.
+of correlated randomness, and nothing else; both run the same program.
+
+In a product of shared operands (Beaver) each operand is opened once, whenever it is known, for all of its products. A
+product is there as soon as both of its operands are.
 """
 
 from __future__ import annotations

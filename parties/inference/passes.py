@@ -1,14 +1,12 @@
-"""What the passes of a session compute: one thing for all of them, which both owners derive from its terms.
+"""The passes of a session at one owner: preprocessing fetched ahead and made into ready stages, advanced in a thread.
 
-Here it is what a model says of images; other protocols have passes of their own, and take the owners as they are.
+All passes of a session compute one thing (PassPlan), which both owners derive from its terms: here the predictions of a
+model for images. Other protocols have passes of their own, and use the owners as they are.
 
-The passes of a session at one owner: their material is ordered ahead and made into stages that are ready, whose
-programs are advanced in a thread; what these open goes through the machine.
-
-While a pass is computed, the material of the stages to come is already being fetched: `ahead` stages are ready or being
-made at any time. With `ahead = None` a whole pass is made ready when the one before it is over, and nothing beyond it,
-so that what is measured online is not disturbed. Neither owner waits for the other to ask first: the dealer deals what
-both have ordered, and both need it.
+While a pass is computed, the correlated randomness of the stages to come is already being fetched: `ahead` stages are
+ready or being made at any time. With `ahead = None` a whole pass is made ready when the one before it is over, and
+nothing beyond it, so that measurements of the online phase are not disturbed. Neither owner waits for the other's
+request: the dealer deals what both have ordered, and both need it.
 """
 
 from __future__ import annotations

@@ -1,24 +1,22 @@
-"""The best classes of images, in order, from shares of logits: nobody learns a logit, a rank, or another class.
+"""The results of a pass: logits cut on shares, or the best classes in order, and nothing more for the data owner.
 
-A step (schedule.py) works within groups of classes. All pairs are compared at once: the difference of two logits is
-looked up (tables.py), which gives shares of whether the first is smaller. Their sums are shares of ranks. These are
-looked up in turn, in tables that are 1 at one rank and 0 elsewhere: words that pick a class out of its group. What is
-picked goes into the next step, with its logit, by one product of matrices; after the last step it is the answer.
+Logits are cut to so many fractional bits: each owner cuts its own share, so a revealed logit is off by at most one last
+bit, at random. The interval that the two cut shares leave begins at random too: n questions about the same image narrow
+it about n times, which the model owner's quota limits.
+
+Labels come from the logits cut to RANKED bits in all: nobody learns a logit, a rank, or another class. A step
+(protocol/inference/schedule.py) works within groups of classes. All pairs are compared at once: the difference of two
+logits is looked up (tables.py), which gives shares of whether the first is smaller. Their sums are shares of ranks.
+These are looked up in turn, in tables that are 1 at one rank and 0 elsewhere: words that pick a class out of its group.
+The classes picked go into the next step, with their logits, by one product of matrices; after the last step they are
+the answer.
 
 Of equal logits the first class is the better one, in all steps: so ranks of a group are all different, and the answer
-is that of a stable sort. Where classes do not fill the last group, what fills it loses, whatever is compared.
+is that of a stable sort. So a label may differ from that of the logits before the cut only where these differ by at
+most two last bits, and by chance then. Where classes do not fill the last group, its filling loses every comparison.
 
-Compared are whole numbers of RANKED bits, each within a quarter of that ring, so that no difference wraps. It stands in
-the highest bits of what is looked up, with nothing below: the comparison is exact.
-
-What a data owner is told of the logits, and nothing more: they are reduced on shares before it is told.
-
-Logits are cut to so many fractional bits: each owner cuts its own share, so a told logit is off by at most one last
-bit, at random. The interval that the two cut shares leave begins at random too: who asks about the same image n times
-narrows it about n times, which the model owner's quota limits.
-
-Labels are the best of these cut logits, of RANKED bits in all, as a stable sort has them (ranking.py). So one that is
-told may be another one than that of the logits only where these differ by at most two last bits, and by chance then.
+Compared are whole numbers of RANKED bits, each within a quarter of that ring, so that no difference wraps. The
+difference stands in the highest bits of what is looked up, with nothing below: the comparison is exact.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ nothing. Three things are local, and they are where the traffic of the protocol 
 
 So precision is paid with width; a value is brought back into a wide ring by `Narrow` (material.py).
 
-Sums of products of two tensors whose dimensions have letters: `btd,rd->btr` sums over d, as Einstein wrote them.
-
-Each is a product of matrices: dimensions that both factors and the result have come first, those that both factors
-alone have are summed over. Where the left one is shorter in a dimension that both have, the first elements of the right
-one count: what is known of the first rows alone is multiplied by just these.
+Sums of products of two tensors are written as in Einstein notation, with letters for dimensions: `btd,rd->btr` sums
+over d. Each is a product of matrices: dimensions that both factors and the result have come first, those that both
+factors alone have are summed over. Where the left factor is shorter in a dimension that both have, the first elements
+of the right one count: a left factor whose first rows alone are known is multiplied by just these.
 """
 
 from __future__ import annotations

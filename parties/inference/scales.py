@@ -1,11 +1,10 @@
-"""Fixed-point scales of a block: public, derived from its shape, from what its values reach on typical images, and from
-what they can reach at all.
+"""Fixed-point scales of a block: public, derived from its shape and from the measured and possible ranges of values.
 
 A number v stands in a ring of K bits as the whole number nearest to v times its scale. Nothing may be too large for its
 ring unless the pass is refused. Five kinds of values are checked in every block, in rings that nothing can leave that
-passed the checks before: variances, the norms of queries and of keys, the sums of exponentials, and hidden values. They
-are allowed what typical images reach, widened by a margin. All else has a bound that follows from the weights
-(models/friendly/calibration.py):
+passed the checks before: variances, the norms of queries and of keys, the sums of exponentials, and hidden values.
+Their range is that of typical images, which go through the blocks in the clear in float64, widened by a margin. All
+else has a bound that follows from the weights (models/friendly/calibration.py):
 
 | value                | bound                                                                                 |
 |----------------------|---------------------------------------------------------------------------------------|
@@ -18,12 +17,8 @@ are allowed what typical images reach, widened by a margin. All else has a bound
 | values, mixed values | entries by Cauchy-Schwarz; mixing makes none larger                                   |
 | hidden values        | entries by Cauchy-Schwarz, then what is in range by the check                         |
 
-Weights take whatever scale brings the next number to its own; LEAST_WEIGHT_BITS (model.py) says what is too
-coarse. Rings, and bytes of what is opened or sent: tacit.protocol.inference.schedule.
-
-What the values of a model reach on typical images, in the clear: from that, with a margin, follows what is in range.
-
-Images go through the blocks some at a time, in float64.
+Weights take whatever scale brings the next number to its own; LEAST_WEIGHT_BITS (model.py) says what is too coarse.
+Rings, and bytes of what is opened or sent: tacit.protocol.inference.schedule.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""A softmax whose scores reach so far that its exponentials, and their sums, differ by more than a ring can resolve.
-
-In two steps. The exponentials of half the scores differ by the root of it, and so do their sums; divided by them they
-are shares of one. The squares of these shares, divided by their own sum, are the softmax: exp(s) = exp(s / 2)^2, and
-what a row was divided by before is divided out. The sum of squares of T shares of one is between 1 / T and 1.
-
-Scores on shares: what norms of queries and keys are in range, and the exponential of all scores that follow.
+"""Attention scores on shares: range checks on query and key norms, the shared exponential, and a wide-range softmax.
 
 The keys of an image lose their mean, which a softmax does not see: the scores of a row have the mean 0 then, and the
 sum of its exponentials is no less than their number, whatever the image. A score is a product of a query and a key, so
 a bound of their norms bounds every score: two comparisons for a token and head instead of one for each score. The
-exponential is fitted, as a sum of waves, to all of these scores. It has to be precise where it is no more than a sum in
-range can be. Beyond it only has to stay more than that: such a score has its row refused.
+exponential is fitted, by a Fourier approximation, to all of these scores. It has to be precise only up to the largest
+sum that is in range. Beyond that it merely has to stay larger: such a score has its row refused.
+
+FarSoftmax serves scores whose exponentials, and their sums, differ by more than a ring can resolve. It takes two steps.
+The exponentials of half the scores differ by the root of it, and so do their sums; divided by them they are shares of
+one. The squares of these shares, divided by their own sum, are the softmax: exp(s) = exp(s / 2)^2, and the first
+divisor of a row is divided out. The sum of squares of T shares of one is between 1 / T and 1.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Addresses of links: tcp://HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets; or
-ipc://PATH. ZeroMQ takes others without a word, such as port 99999, and looks for a host that is none for ever.
-
-What both ends of a link share: events, limits, errors, and the loop that merges messages with link events.
+"""Common parts of both ends of a link: addresses, limits, events, errors, and the loop that merges messages and events.
 
 A link is one connection, over TCP or a Unix domain socket (ipc), under CURVE. Nothing here knows the protocol: a
 message is a tuple of frames. One empty frame on its own is the greeting of the transport: the client sends it on every
-new connection, so that the server learns at once which member is there, and the server answers with the same. It is
-neither accepted from nor shown to the user of an endpoint.
+new connection, so that the server learns at once which member is there, and the server answers with the same. An
+endpoint neither accepts it from its user nor delivers it.
 
-Each endpoint has its own ZeroMQ context, unless it is given one, and its sockets stay in the event loop that made
-them. What arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the
-memory. libzmq holds a message until it is complete, however many frames it has: against abuse, limit the memory of the
-process.
+Addresses are tcp://HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets; or ipc://PATH. They
+are checked here because ZeroMQ silently takes others, such as port 99999, and looks for a missing host for ever.
+
+Each endpoint has its own ZeroMQ context, unless it is given one, and its sockets stay in the event loop that made them.
+What arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and does not fill
+the memory. libzmq holds a message until it is complete, however many frames it has: against abuse, limit the memory of
+the process.
 
 libzmq 4.3.5 aborts the process (github.com/zeromq/libzmq/issues/4364) where a heartbeat is due, or asked for, on a
-connection that was reset while what it had brought waited for room. Its peer can bring that about, also for an endpoint
-that is being closed. Queues without bounds would prevent it, and let that peer fill the memory instead.
+connection that was reset while its received messages waited for room. Its peer can bring that about, also for an
+endpoint that is being closed. Queues without bounds would prevent it, and let that peer fill the memory instead.
 """
 
 from __future__ import annotations

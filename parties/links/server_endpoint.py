@@ -1,14 +1,12 @@
-"""Who may open a link: answers to ZeroMQ's authentication requests (ZAP, ZeroMQ RFC 27) from the roster.
+"""The listening end: one ROUTER socket for the links of all members, authenticated by the roster.
 
-libzmq asks one handler per context about every CURVE handshake. This one admits exactly the keys of the roster and
-gives each link the name of its member as user id, which libzmq then attaches to every frame of that link. A refused
-key is visible here and nowhere else on this side, so it is reported.
+libzmq asks one handler per context about every CURVE handshake (ZAP, ZeroMQ RFC 27). Ours admits exactly the keys of
+the roster and gives each link the name of its member as user id, which libzmq then attaches to every frame of that
+link: so the key alone decides who is at the other end. A refused key is visible here and nowhere else on this side, so
+it is reported.
 
-The listening end: one ROUTER socket for the links of all members.
-
-Who is at the other end of a link is known from its key alone: the ZAP handler names the member, and every frame
-carries that name. The links themselves are told apart by the routing id that ZeroMQ gives each one. A link is gone
-when the socket monitor reports the end of its file descriptor, which every message of the link carries too.
+Links are told apart by the routing id that ZeroMQ gives each one. A link is gone when the socket monitor reports the
+end of its file descriptor, which every message of the link carries too.
 """
 
 import asyncio

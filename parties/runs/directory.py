@@ -1,9 +1,4 @@
-"""Where a result comes from: when, by which command, with which versions, on which machine, from which seed.
-
-The server of a run writes it into its event log when a session begins, as the event `provenance`; summary, report and
-comparisons read it there. It names no host and no user.
-
-The directory of a run: what is in it, and where.
+"""The directory of a run: its files, and where its result comes from.
 
 experiment.toml       the experiment as it was run
 model.safetensors     the global model after the last finished round, with that round's number
@@ -12,7 +7,7 @@ velocity-ROUND.safetensors   with momentum of the server: its velocity after tha
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 rounds.csv, clients.csv   its rounds as tables: a row for a round, and for a client in a round
-statistics.json       mean and deviation of the pixels, where a first sum told them
+statistics.json       mean and deviation of the pixels, where a first sum yielded them
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
 memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
@@ -20,6 +15,9 @@ run.lock              held by the process that writes, whose number it has
 logs/PARTY.log        output and tracebacks of the processes
 moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
 verify/ROUND/         with --verify: each client's update and the server's sum
+
+The server writes time, command, versions, machine and seed into its event log when a session begins, as the event
+`provenance`; summary, report and comparisons read them there. The event names no host and no user.
 """
 
 from __future__ import annotations

@@ -1,25 +1,17 @@
-"""The sections of an experiment file that say how a federation goes about it, less what it learns and protects.
+"""The experiment file: everything that a federation needs to know before it starts, in TOML.
 
-Types and bounds are checked by msgspec; the rules that join several keys are those of the whole file (experiment.py).
+The structs below are the schema. msgspec checks types and bounds; `Experiment` itself checks the rules that join
+several keys, so that an experiment that exists can run. Every refusal names the file, the key, the value, the reason
+and what would be accepted. The reference documentation comes from the same annotations (reference.py).
 
-The experiment file: everything that a federation needs to know before it starts, in TOML.
+msgspec reports a refusal as a reason and a path such as `$.aggregation.clip`; here it becomes `aggregation.clip = -1:
+expected a number above 0 and at most 1000`. Refusals by the rules of a struct itself (ValueError from its
+__post_init__) are complete sentences already and stay as they are. A section may be one of several, each with keys of
+its own, one of which selects the section: msgspec knows all adapters, and the catalogue of protections reads a
+protection (`read_section`).
 
-The structs below are the schema; types and bounds are checked by msgspec, and the rules that join several keys by
-`Experiment` itself, so that an experiment that exists can run. Every refusal names the file, the key, the value, the
-reason and what would be accepted. The reference documentation comes from the same annotations (reference.py).
-
-The experiment of a student of `tacit distill`: that of `tacit simulate` with one section more, [distillation].
-
-What else is in the directory stands in tacit.simulate.private_inference.distillation; served.py reads the student.
-
-Says in plain words what a field of a configuration accepts, and what is wrong with a value that was refused.
-
-Both come from the annotations of the msgspec structs. msgspec reports a refusal as a reason and a path such as
-`$.aggregation.clip`; here it becomes `aggregation.clip = -1: expected a number above 0 and at most 1000`. Refusals by
-the rules of a struct itself (ValueError from its __post_init__) are complete sentences already and stay as they are.
-
-A section may be one of several, each with keys of its own, of which one key says which it is: of an adapter msgspec
-knows them all, and a protection is read by its catalogue (`read_section`).
+The experiment of a student of `tacit distill` is that of `tacit simulate` with one section more, [distillation]. The
+rest of its directory is described in tacit.simulate.private_inference.distillation; served.py reads the student.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Who was not in a round, in words.
-
-What happened in a run beside learning, in sentences: clients that cheated, rounds without a result or without
-some of the clients, members that changed, lost servers.
+"""Incidents of a run, in sentences: cheating clients, failed or incomplete rounds, changed members, lost servers.
 
 All of it is read from the event logs. A run has sessions, the first and one for every --resume; each begins with the
-server's `configuration`, and all processes of a run share one clock. A server that was killed says nothing of it: that
-it was lost is known from its clients, and in which round from what it, or the session that goes on, wrote last.
+server's `configuration`, and all processes of a run share one clock. A killed server logs nothing of its end: that it
+was lost is known from its clients, and in which round from the last lines that it, or the session that goes on, wrote.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""rounds.csv and clients.csv: the rounds of a summary as tables, for programs that read rows.
+"""The schemas of the output files for programs (runs, parties, rosters, data), and the tables of a run.
 
-A row of the first is a round; one of the second, a client in a round. What is not known is empty.
+All of these files begin with the field `schema`. Writers are checked against these types, and `tacit schema` prints
+them as JSON Schema. Keys keep their name and meaning; others may join them. The number of a schema rises when one is
+taken away or changes.
 
-What files for programs hold, beside the field `schema` that all of them begin with: runs, parties, rosters, data.
-
-What makes these figures is checked against these types, and `tacit schema` prints them as JSON Schema. Keys keep their
-name and meaning; others may join them. The number of a schema rises when one is taken away or changes.
+rounds.csv and clients.csv are the rounds of a summary for programs that read rows. A row of the first is a round; one
+of the second, a client in a round. An unknown value is empty.
 """
 
 from __future__ import annotations

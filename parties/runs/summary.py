@@ -1,32 +1,29 @@
-"""Puts what clients found when they evaluated the model where the server's own figure would stand.
-
-The server cannot evaluate a model that is encrypted under a key of the clients, nor one of which every client has a
-part of its own. A client that has the result of a round evaluates it, and its `evaluated` event says so; here they
-complete the server's `round-done` of that round, several of them by their mean.
-
-What the noise of `dp-gaussian` guarantees in a run: epsilon for the delta of the experiment.
-
-The unit is all data of one client: two federations are neighbours if one client has other data in one of them. Its
-updates then differ by at most 2 dp_clip in Euclidean norm, and each carries noise of dp_noise * dp_clip, so that a
-round is a Gaussian mechanism of noise multiplier dp_noise / 2, and the rounds together one whose inverse square is the
-sum of theirs (Dong, Roth and Su 2022, "Gaussian Differential Privacy"). Epsilon is as in Balle and Wang 2018, exact.
-
-`update` holds towards whoever sees the client's updates one by one: the server without secure aggregation. `sum` holds
-towards whoever sees nothing but the sums: the noise of those in the sum adds up, without that of clients who collude,
-and where it is cut or rounded away, without that of anybody else. Rounds are not taken for subsampled: a client is in
-all of them, and an update for a round that was never closed, as when the server was killed, counts as one more.
-
-summary.json: the figures of a run, made from nothing but its event logs.
+"""summary.json: the figures of a run, made from nothing but its event logs.
 
 Keys, stable: `name`, `final_accuracy`, `final_balanced_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of
 the rounds), `rounds` (each with `round`, `status`, `accuracy`, `balanced_accuracy`, `loss`, `absent` (who was not in
 its cohort, and why), `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and coordinates that it
 kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics` (mean and deviation
-of the pixels, where a first sum told them), `test_classes` (see classes.py), `incidents` (in words, with `session`,
+of the pixels, where a first sum yielded them), `test_classes` (see classes.py), `incidents` (in words, with `session`,
 `round` and `what`: see incidents.py), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`,
 `bytes_received`), `privacy` (of runs with noise), `aggregation` (ring, vector, threshold), `configuration` (the
 experiment), `seed` and `sessions` (by which command, versions and machine: see directory.py), `ended` (how, in words),
 `verified` (with --verify).
+
+The server cannot evaluate a model that is encrypted under a key of the clients, nor one of which every client has a
+part of its own. A client that has the result of a round evaluates it, and its `evaluated` event says so; these results
+complete the server's `round-done` of that round, several of them by their mean.
+
+`privacy` is the guarantee of `dp-gaussian`: epsilon for the delta of the experiment. The unit is all data of one
+client: two federations are neighbours if one client has other data in one of them. Its updates then differ by at most 2
+dp_clip in Euclidean norm, and each carries noise of dp_noise * dp_clip, so that a round is a Gaussian mechanism of
+noise multiplier dp_noise / 2, and the rounds together one whose inverse square is the sum of theirs (Dong, Roth and Su
+2022, "Gaussian Differential Privacy"). Epsilon is as in Balle and Wang 2018, exact.
+
+`update` holds towards whoever sees the client's updates one by one: the server without secure aggregation. `sum` holds
+towards whoever sees nothing but the sums: the noise of those in the sum adds up, without that of clients who collude,
+and where it is cut or rounded away, without that of anybody else. Rounds are not taken for subsampled: a client is in
+all of them, and an update for a round that was never closed, as when the server was killed, counts as one more.
 """
 
 from __future__ import annotations

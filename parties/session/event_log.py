@@ -1,20 +1,16 @@
-"""When single messages left and came: what aligns the clocks of two hosts afterwards.
-
-Of messages of one type and round that follow each other, the first is noted, at either end the same, by what its
-envelope says. A time of sending is taken before the message leaves, one of receipt after it came: the time between them
-is never shorter than the way that the message took.
-
-What a party did, as JSON lines: one object per event with time, party, event and the fields of that event.
+"""The event log of a party: JSON lines, one object per event with time, party, event and the fields of that event.
 
 Reports are made from these files. Every line is written at once and in whole, so that a killed party leaves at most one
 incomplete line at the end; the reader skips it, and the next start of the party removes it. Only plain JSON values are
 accepted: keys, shares and arrays are bytes or objects, so that none can slip in by mistake.
 
-What a party tells about itself: its event log, and the same events to whoever started it.
+Machines and logs take their times from one clock. Every change of the phase is an event that says how long the phase
+before it took, with the bytes since the last report, by the phase that they belong to. The log alone, and not the
+process that started the party, receives the times of single messages.
 
-Times come from here, so that machines and logs agree on the clock. Every change of the phase is an event that says how
-long the phase before it took, with the bytes since the last report, by the phase that they belong to; the log alone
-gets the times of single messages.
+Times of single messages align the clocks of two hosts afterwards. Of messages of one type and round that follow each
+other, both ends note the first, which they identify by its envelope. A time of sending is taken before the message
+leaves, one of receipt after it came: the time between them is never shorter than the time in transit.
 """
 
 from __future__ import annotations

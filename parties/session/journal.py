@@ -1,13 +1,12 @@
-"""A client's journal: its group and the rounds that it entered, each on disk before anything of it leaves.
+"""What a client persists: a journal of its group and rounds, and its state from round to round.
 
-JSON lines, appended and synchronised one by one. No secret is in it. One process has it from `open` on until `close`,
-or its death: two of the same client would enter the same rounds.
+The journal is JSON lines, appended and synchronised one by one; each entry is on disk before anything of it leaves. No
+secret is in it. One process has it from `open` on until `close`, or its death: two of the same client would enter the
+same rounds.
 
-What a client remembers from round to round, on its disk: a safetensors file that only its owner reads.
-
-It is written whole or not at all, before the contribution leaves from which something is remembered, and removed when
-the session ends well. No key is in it. What is read is of this client, this run and this model, or is refused: nothing
-is begun anew by itself, for what would be lost is nowhere else.
+The state is a safetensors file that only its owner reads, without keys. It is written whole or not at all, before the
+contribution leaves that it belongs to, and removed when the session ends well. A file of another client, run or model
+is refused: nothing starts anew silently, because the lost state is nowhere else.
 """
 
 from __future__ import annotations

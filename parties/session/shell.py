@@ -1,15 +1,11 @@
-"""Where the time of the protocol goes: seconds by kind of work, of one party.
+"""The shell: the loop that a process runs around its machine. It receives, feeds, acts on outputs, and keeps deadlines.
 
-What a party does in a thread: one thing after the other, and only what is still wanted.
+No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the peer
+is still heard meanwhile; its result is one more input of the machine.
 
-Work that begins takes the place of what was begun before. That is interrupted where it says so (Proceed), and nobody
-hears of its result; what follows begins when it has ended. So two never work on the same model. Parties that share a
-process may share the thread too: then they take turns.
-
-The loop that a process runs around its machine: receive, feed, do what it says, wake it at its deadline.
-
-No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the other
-side is still heard meanwhile; its result is one more input of the machine.
+New work replaces older work. The older one is interrupted where it allows that (Proceed), its result is discarded, and
+the new work begins when it has ended. So two never work on the same model. Parties that share a process may share the
+thread too: then they take turns.
 """
 
 from __future__ import annotations
