@@ -1,15 +1,11 @@
-"""What each party of an adaptation could see, and who together sees more, in words.
+"""report.html of an adaptation: what was learned, what the secure sums and the private passes cost, who could see what.
 
-The sentences follow the protocol: parties/adaptation/stages.py and simulate/insecure/revealed_outputs.py say what a
-pass opens, and to whom, protocol/adaptation/sums.py which sums are told, and docs/decisions/016-double-blind.md what it
-comes to.
+Made from summary.json, the event logs and the experiment; self-contained as that of a federation (report/page.py). The
+history has the form of a federation's: the dealer is the server of the sums, the data owners are its clients.
 
-The history of an adaptation, as the report of a federation has it: the dealer is the server of the sums, the data
-owners are its clients, and what is known of a round beside its sum is in the summary.
-
-report.html of an adaptation: what was learned, what the secure sums and the private passes cost, who could see what.
-
-Made from summary.json, the event logs and the experiment; self-contained as that of a federation (report/page.py).
+What each party could see, and which colluding parties see more, follows from the protocol: parties/adaptation/stages.py
+and simulate/insecure/revealed_outputs.py say what a pass opens, and to whom, protocol/adaptation/sums.py which sums are
+revealed, and docs/decisions/016-double-blind.md the consequences.
 """
 
 from __future__ import annotations

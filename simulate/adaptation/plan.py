@@ -1,4 +1,4 @@
-"""What every process of an adaptation on one machine is given, and what its folder holds.
+"""The processes of an adaptation on one machine (dealer, model owner, a data owner each), their settings and folder.
 
 experiment.toml            the experiment as it was run
 backbone/                  the model owner's model, where it was trained for this run: a run of `tacit simulate`
@@ -7,8 +7,6 @@ adapters/ROUND.safetensors the common adapters and head after that round
 owners/NAME.safetensors    the last ones, as each data owner has them
 judged.json                what the adapters of every round were judged by, from before the first one on
 summary.json, report.html, events/, journal/, logs/   as in a run of `tacit simulate`
-
-The processes of an adaptation on one machine: the dealer, the model owner, and a data owner each.
 """
 
 from __future__ import annotations

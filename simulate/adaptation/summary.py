@@ -1,9 +1,8 @@
-"""Adapters in the clear, beside the model that they were learned for: what nobody but a simulation can do.
+"""summary.json of an adaptation: its figures, made from the event logs, and the evaluation of its adapters.
 
-What the supervisor of an adaptation knows beside the event logs, on the disk from before the first round on: so that
-figures can be made of a run that goes on, or was killed.
-
-summary.json of an adaptation: its figures, made from the event logs, and what its adapters were judged by.
+Only a simulation can evaluate the adapters in the clear, beside the model that they were learned for. The supervisor
+keeps these results on the disk from before the first round on, so that figures can be made of a run that goes on, or
+was killed.
 """
 
 from __future__ import annotations

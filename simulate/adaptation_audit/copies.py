@@ -1,11 +1,11 @@
-"""What a data owner makes of outputs of blocks that it was told in secret orders: pairs of outputs, and copied blocks.
+"""Copies of blocks, made by a data owner from outputs of blocks that were revealed to it in secret orders.
 
-Every pass tells the last block's output, which is the same for an image whenever it comes: images go by it. Within a
-pass the others are matched from block to block (models/extraction.py), so that each row gets the name of its image.
-Blocks between two outputs that are known of the same images are then copied as one. Neither an order nor a relative one
-is used to find anything; secret orders are there to judge what was found.
+Every pass reveals the last block's output, which is the same for an image whenever it comes: images are identified by
+it. Within a pass the others are matched from block to block (models/extraction.py), so that each row gets the name of
+its image. Blocks between two outputs that are known of the same images are then copied as one.
 
-An adaptation that was run with recordings: what its owners have, and what the audit knows beside to judge them.
+The adaptation was run with recordings: what its owners have, and what the audit knows beside to judge them. Neither an
+order nor a relative one is used to find anything; secret orders are there to judge what was found.
 """
 
 from __future__ import annotations

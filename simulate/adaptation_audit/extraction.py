@@ -1,17 +1,15 @@
-"""Models that a data owner teaches on its own images, with what it was told, or with nothing but their labels.
+"""The model of an adaptation, attacked by a data owner with the outputs revealed to it, or with labels alone.
 
-Which of its images an output is of, nobody tells it. It matches outputs of a batch to each other, and its own pixels to
-the first of them (models/extraction.py), class by class, as it is told the labels beside the last one. A network of the
-same sizes, with random weights, is then taught to leave what the model's blocks leave; what it makes of the images is
-matched to the outputs again and again, which mends the first matches. Where no output is told, it is taught to give the
-right labels through the adapters and the head that every data owner is told; the floor has a head of its own in their
-place.
-
-The model of an adaptation, attacked by a data owner with what it was told.
+The data owner does not know which of its images an output is of. It matches outputs of a batch to each other, and its
+own pixels to the first of them (models/extraction.py), class by class, as it knows the labels beside the last one. A
+network of the same sizes, with random weights, is then trained to reproduce the outputs of the model's blocks; its
+outputs for the images are matched to the revealed ones again and again, which mends the first matches. Where no output
+is revealed, it is trained to give the right labels through the common adapters and the head, which every data owner
+receives; the baseline has a head of its own in their place.
 
 Both attacks end with a network whose answers, by the common adapters and head, are compared with those of the adapted
-model on images that nobody has learned from. `copied-blocks` has all of the model before the first output that is told,
-and copies in the place of the other blocks; `imitation` has nothing of the model.
+model on images that nobody has learned from. `copied-blocks` has all of the model before the first output that is
+revealed, and copies in the place of the other blocks; `imitation` has nothing of the model.
 """
 
 from __future__ import annotations

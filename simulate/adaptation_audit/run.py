@@ -1,10 +1,8 @@
-"""From what somebody asks of an audit of an adaptation to what it does. Refusals say what would be accepted.
-
-An audit of an adaptation: run it by real processes for every way of telling outputs, attack what owners got, judge.
+"""An audit of an adaptation: run it by real processes for every way of revealing outputs, attack it, judge the attacks.
 
 Attacks of a data owner prove themselves on all outputs in the order of its images, and those of the model owner on
 pixels without masks. Where one fails there, its rows read that nothing was attacked. Recordings are removed when their
-arm has been attacked, and when the audit is interrupted.
+arm has been attacked, and when the audit is interrupted. A refused request says what would be accepted.
 """
 
 from __future__ import annotations

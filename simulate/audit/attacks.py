@@ -1,14 +1,13 @@
-"""The attacks of an audit on what was observed of updates: each one object, with what it is for and what it needs.
+"""The attacks of an audit on observed updates: each one object, with its purpose and its needs; and label observations.
 
-They are functions of tacit.models.attacks, which have the mathematics; here is which images they may be asked for, and
-with what budget. One that cannot be used says why in a ValueError.
+Attacks are functions of tacit.models.attacks, which have the mathematics; here is which images they may be asked for,
+and with what budget. One that cannot be used says why in a ValueError.
 
-What an observation tells beside images: the labels in it, and coordinates of one client alone.
-
-Labels are counted by the gradient of the classifier (models/attacks/closed_form.py), and a blind attacker gives the
-shares that labels have among other images. At a coordinate to which one honest client contributed alone, a sum is that
-client's value: whoever opens it, or receives the model made of it, has it. How many there are follows from what the
-clients really contributed, which the audit looks up as it does the true images.
+Beside images, an observation discloses labels, and coordinates of one client alone. Labels are counted by the gradient
+of the classifier (models/attacks/closed_form.py); the baseline gives the shares that labels have among other images. At
+a coordinate to which one honest client contributed alone, a sum is that client's value: whoever opens it, or receives
+the model made of it, has it. Their number follows from what the clients really contributed, which the audit looks up as
+it does the true images.
 """
 
 from __future__ import annotations

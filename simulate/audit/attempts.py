@@ -1,14 +1,12 @@
-"""A client of ours in a process of its own, for a server that cheats: all of a client but its training.
-
-Link, keys, machine and journal are those of any client; what it contributes is drawn at random, since no cheat of a
-secure sum depends on it. When a session ends, which a refusal may do, it joins again, until it is stopped.
-
-What a server that cheats tries with a client, and what that does: an audit plays cases of the conformance kit.
+"""Attempts of a cheating server on a client, and their outcome: an audit plays cases of the conformance kit.
 
 The client is one of ours in a process of its own, with fresh keys, over a link with CURVE; server and other clients are
-the kit's (tacit.simulate.conformance.peer), which says after every case what it has seen. The scripts are written for
-active mode, in which a client believes the server nothing. In semi-honest mode it believes that the server keeps to the
-protocol, and without a secure sum there is nothing to cheat for.
+the kit's (tacit.simulate.conformance.peer), which reports after every case. Link, keys, machine and journal are those
+of any client; its contribution is drawn at random, since no cheat of a secure sum depends on it. When a session ends,
+which a refusal may do, it joins again, until it is stopped.
+
+The scripts are written for active mode, in which a client does not trust the server in anything. In semi-honest mode it
+trusts that the server keeps to the protocol, and without a secure sum there is nothing to cheat for.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""The keys of an encrypted model, round by round: what a member had, and what it keeps when it is removed.
-
-Members agree on a key before the first round, and again when it is renewed; one of them then sends the server the model
-under the new key. A member that was removed at that moment has the key before. Together with a server it has more: the
-model before, which it can decrypt, and the same model under the new key.
-
-What an adversary knows of the clients' updates after a recorded run, worked out of its own recordings alone.
+"""What an adversary knows of the clients' updates after a recorded run, worked out of its own recordings alone.
 
 A server without secure aggregation has every upload; with it, uploads under masks and the sums that it opened; together
 with clients, the sums less what these clients contributed. A client has the models that it was given: the difference of
 two is the mean of a round, from which it takes its own part. In each case the adversary knows the model that the update
-was made from, because it sent or received it. A server with a client has the client's keys of an encrypted model.
+was made from, because it sent or received it.
 
-An outsider on the wire: what a relay between clients and server sees, which is bytes under CURVE and their times.
+A server with a client has the client's keys of an encrypted model. Members agree on a key before the first round, and
+again when it is renewed; one of them then sends the server the model under the new key. A member that was removed at
+that moment has the key before. Together with a server it has more: the model before, which it can decrypt, and the same
+model under the new key.
 
-Streams are those of ZMTP 3 (ZeroMQ RFC 23): a greeting of 64 octets, then frames of a flag, a length and a body. Under
-CURVE (RFC 26) the body of a message's frame is a name, a nonce and a box, whose ciphertext is longer than what is in it
-by a constant. So lengths of frames are told, and with them who sends an update, of how many numbers, and who stops.
+An outsider on the wire sees what a relay between clients and server sees: bytes under CURVE and their times. Streams
+are those of ZMTP 3 (ZeroMQ RFC 23): a greeting of 64 octets, then frames of a flag, a length and a body. Under CURVE
+(RFC 26) the body of a message's frame is a name, a nonce and a box, whose ciphertext is longer than its content by a
+constant. So the lengths of frames are disclosed, and with them who sends an update, of how many numbers, and who stops.
 The ciphertext itself is attacked as if it were the ring words of an upload. Whose stream it is, the outsider need not
 know: of all clients' images any counts.
 """

@@ -2,16 +2,15 @@
 
 Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback TCP,
 for a model of so many blocks with random weights, calibrated on random images and asked about others: once with
-softmax, GELU and LayerNorm themselves, and once with the polynomials of friendly blocks in their place. What is counted
-are the rounds of its blocks; those of the embedding and the head come apart. In one session material is fetched before
-the clock of a pass starts: the online seconds. In another one passes follow each other while material is made and
-fetched, as in use: the sustained seconds, of whole passes, embedding and head included. CrypTen computes the same
-polynomials over gloo, and makes its material while it computes. One thread for each process, and all of them on two
-cores. A link that is shaped is the one between model owner and data owner, in both; links of the dealer and of the
-third party never are.
+softmax, GELU and LayerNorm themselves, and once with the polynomials of friendly blocks in their place. The rounds
+counted are those of its blocks; those of the embedding and the head come apart. In one session correlated randomness is
+fetched before the clock of a pass starts: the time of the online phase. In another one passes follow each other while
+correlated randomness is made and fetched, as in use: the sustained seconds, of whole passes, embedding and head
+included. CrypTen computes the same polynomials over gloo, and makes its correlated randomness while it computes. One
+thread for each process, and all of them on two cores. A link that is shaped is the one between model owner and data
+owner, in both; links of the dealer and of the third party never are.
 
-The traffic of stock CrypTen's two computing parties through a relay, without a change to CrypTen or gloo.
-
+The traffic of stock CrypTen's two computing parties goes through a relay, without a change to CrypTen or gloo.
 Processes of torch.distributed find each other in a store: each publishes the address where it listens, 127.0.0.1 and a
 port, and of every two the one with the higher address connects to the other. Here the store is ours: it hands out
 addresses that are chosen for the reader. A rank sees those above itself at addresses higher than its own, so that it
@@ -19,7 +18,7 @@ waits for them, and those below itself at 0.0.0.0, which is lower and means this
 or, between model owner and data owner, one of the relay's that leads there. So there is one connection for every pair
 of ranks in every group, as without us, and each of those between the two passes through the relay, both ways.
 
-All of this hangs on what gloo publishes, which is nobody's promise: who measures asks the relay whether the bytes have
+All of this depends on what gloo publishes, which nobody guarantees: the benchmark asks the relay whether the bytes have
 passed. An entry that is no such address remains as it is.
 """
 

@@ -1,17 +1,14 @@
-"""The two ends of a secure sum with a clock around them.
+"""The two ends of a secure sum with a clock around them: in memory, over real sockets, or in processes of their own.
 
-A party's time is that of decoding what it receives, its machine, and encoding what it says; waiting and delivery are
+A party's time is that of decoding what it receives, its machine, and encoding what it sends; waiting and delivery are
 nobody's. A client's phase runs from the message that opens it to the client's answer; the server's are its states.
 
-What a process has used at most, in bytes, as Linux accounts it (VmHWM): in all, or above its size at some moment.
+Over real sockets every client has a CURVE link of its own to the server, on loopback TCP.
 
-The same exchange over real sockets: every client has a CURVE link of its own to the server, on loopback TCP.
-
-Clients in processes of their own: so that many use every core, and that the memory of one can be told.
-
-A host imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of
-frames come and go through a pipe, one batch at a time. Its peak is what it used above its size after the imports.
-`exchange` delivers them to and from the server; a client that drops out is gone when the vectors are asked for.
+Clients in processes of their own use every core, and their memory can be measured (VmHWM, as Linux accounts it). A host
+imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of frames come
+and go through a pipe, one batch at a time. Its peak is what it used above its size after the imports. `exchange`
+delivers them to and from the server; a client that drops out is gone when the vectors are asked for.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
 Every simulated party computes its own keys, agreements and signatures; nothing is shared between the two ends. The
 clients that drop out do so after SHARE_KEYS, before they send their vector: the costly case. All parties are in the
-memory of this machine at once; what has no room there is refused before it starts.
+memory of this machine at once; a sum that has no room there is refused before it starts.
 
-How close the masks come to the cipher: time of masking over time of drawing as much raw keystream.
-
-Both run over blocks of the same size on the same number of threads, in turn, and the ratio is that of the medians.
+`keystream_ratio` is the time of masking over the time of drawing as much raw keystream. Both run over blocks of the
+same size on the same number of threads, in turn, and the ratio is that of the medians.
 """
 
 from __future__ import annotations

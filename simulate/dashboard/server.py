@@ -1,18 +1,14 @@
-"""Who may read the page: where it listens, and what a reader must show.
+"""The live page at work: an HTTP server in a thread of its own, and the guard that decides who may read it.
 
-On this machine's own addresses everybody may who is on it, if the browser was sent to such an address by its name, so
-that no page of somebody else's can have it read by a name that leads here. Elsewhere a token is needed, which is drawn
-at the start. It is shown in a header, or in a cookie that the first answer to it sets; never in an address, since
+On this machine's own addresses every user of the machine may read, if the browser was sent to such an address by its
+name, so that no page of another site can have it read by a name that leads here. Elsewhere a token is needed, which is
+drawn at the start. It is shown in a header, or in a cookie that the first answer to it sets; never in an address, since
 addresses are kept in logs and histories. Everything is read-only: GET and HEAD.
 
-Where the page listens, as --dashboard names it.
-
-The page at work: an HTTP server in a thread of its own, which no reader can make wait for, nor hold up a round.
-
-Events are handed over and folded in that thread. Each reader of the stream gets what differs from what it was sent
-last, at most twice a second: nothing queues up for a slow one, and one that takes nothing for a while is cut off.
-Connections are few, and those that ask for nothing are closed, so that strangers do not use up the descriptors that
-the party's own links need.
+No reader can make the server wait, nor hold up a round. Events are handed over and folded in its thread. Each reader of
+the stream gets the differences from what it was sent last, at most twice a second: nothing queues up for a slow one,
+and one that takes nothing for a while is cut off. Connections are few, and those that ask for nothing are closed, so
+that strangers do not use up the descriptors that the party's own links need.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The run so far, as the page and the metrics show it: a fold over events, and how much of it is kept.
+"""The run so far, as the page and the metrics show it: a fold over events of limited size, rendered for the template.
 
-It has no clock of its own: whoever takes the same events gets the same history. What a long run would pile up is
-limited: timelines of old rounds and the oldest troubles are forgotten; the event logs have all of them.
+The fold has no clock of its own: the same events give the same history. To limit its size, timelines of old rounds and
+the oldest troubles are forgotten; the event logs have all of them.
 
-What the page shows of a history: plain figures for its template, dashboard.html.j2, whose blocks are its sections.
-
-Every text that parties wrote goes through the escaping of the template. Times stand as seconds since 1970, from which
-the page counts on by itself.
+The blocks of the template, dashboard.html.j2, are the sections of the page. Every text that parties wrote goes through
+its escaping. Times stand as seconds since 1970, from which the page counts on by itself.
 """
 
 from __future__ import annotations

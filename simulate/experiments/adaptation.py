@@ -1,11 +1,9 @@
-"""What a table of adapting a frozen model is, as data: rows, columns, data sets and settings of both sizes.
+"""A table of adapting a frozen model, as data: rows, columns, data sets, settings of both sizes, and claims about rows.
 
 An owner trains a vision transformer on images of its own and distils it into one of polynomials; clients adapt that to
 classes of theirs. All in the clear and in one process: with or without protection the same is learnt. A row is a way to
-adapt, a column a way to divide the images, a block a data set. Loads no torch; adaptation_runs.py does the work, and
-adaptation_page.py tells of it.
-
-What the cells of a table of adaptation say of claims about its rows, for every data set.
+adapt, a column a way to divide the images, a block a data set. Claims are decided for every data set.
+adaptation_runs.py does the work, and adaptation_page.py writes the page.
 """
 
 from __future__ import annotations

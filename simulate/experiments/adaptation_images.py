@@ -1,6 +1,4 @@
-"""Which images a table of adaptation takes of a data set, and how they are divided among clients. Loads no torch.
-
-The images of a table of adaptation: the owner's, on which a backbone is made, and the clients', of other classes.
+"""The images of a table of adaptation: the owner's, on which a backbone is made, and the clients', of other classes.
 
 Both may be parts of one data set, by classes or by centres. Images are tensors only for as long as they are asked for:
 at the paper's size those of one data set would take 90 GB.

@@ -1,7 +1,7 @@
-"""What a table of a paper is that is no study of federations: measured by one command, and written when all is done.
+"""A table of a paper that is no study of federations: measured by one command, and written when all is done.
 
-`prepare` checks everything before anything starts, `measure` does the work, and what it found says for itself how it is
-told: verdicts, the lines of a page, the rows of table.json and a plot (page.py writes them).
+`prepare` checks everything before anything starts, and `measure` does the work. Its findings present themselves:
+verdicts, the lines of a page, the rows of table.json and a plot (page.py writes them).
 """
 
 from __future__ import annotations

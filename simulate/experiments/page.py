@@ -1,41 +1,34 @@
-"""The plots of the studies. Colours are those of the reports; what stands for itself is labelled at its place.
-
-What a study has shown: table.md, table.json and plot.svg, made from the results of its runs.
+"""The results of a study: table.md, table.json and plot.svg, made from the results of its runs.
 
 Everything on the page is computed from the runs, the verdicts too; the column of the size that was not run says so.
+Colours are those of the reports; what stands alone is labelled at its place.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
-
-from tacit.simulate.experiments.study import ArmResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 import os
 import platform
 import shlex
-from collections.abc import Iterable
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from matplotlib.figure import Figure
+import numpy as np
+import numpy.typing as npt
 
 from tacit.parties.runs.directory import write_output, writing
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.measurement import Findings
-from tacit.simulate.experiments.study import Claim, ClaimVerdict, markdown_table, spread
+from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, markdown_table, spread
 from tacit.simulate.report.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")

@@ -1,21 +1,18 @@
-"""The seeds of a study, as the command takes them: "0-4" or "0,2,7".
-
-What accuracies, seed by seed, decide of a sentence.
-
-Whatever is claimed of a difference is asked of its mean over the seeds, with the 95 % interval of Student's t around
-it: as wide as so few seeds leave it, with three 4.303 standard errors to each side. Where the interval holds both
-answers, the runs decide nothing, and a single seed never does.
-
-What a table or figure of a paper is, as data: its arms, the paper's figures, and what we do differently.
+"""A table or figure of a paper, as data: its arms, the paper's figures, our deviations, and verdicts over seeds.
 
 A study has two sizes. The full one takes the paper's own settings; the small one is a twin that runs in minutes and is
 set so that the paper's claim shows if it holds. Every arm is an experiment as `tacit simulate` takes it; the engine
 (engine.py) adds what all arms of a run share: the seed, the data and, where an arm starts from a model that was trained
 before, that model.
+
+A claim about a difference is decided by its mean over the seeds, with the 95 % interval of Student's t around it: as
+wide as so few seeds leave it, with three 4.303 standard errors to each side. Where the interval holds both answers, the
+runs decide nothing, and a single seed never does.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +27,7 @@ from tacit.parties.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-import math
+
 
 MOST_SEEDS: Final = 1000
 LARGEST: Final = 999_999

@@ -1,21 +1,18 @@
-"""What a data owner is told of outputs of blocks, derived from outputs in the clear, and its copies, judged by the
-victim itself; simulate/adaptation_audit/copies.py makes them.
-
-What Tastan and Nandakumar 2025 tell data owners of outputs of blocks, and what comes of it: a table of our own.
+"""Outputs of blocks that Tastan and Nandakumar 2025 reveal to data owners, and the consequences: a table of our own.
 
 Real parties adapt a model (simulate/adaptation) three times with the same images, batches and first adapters: data
-owners are told nothing, outputs of sampled blocks, or of all. The same rounds in the clear stand beside it. What one
-data owner was told is then used to copy blocks.
-
-The runs of `tastan-reveal`: real parties for every way of telling, the rounds in the clear, and the copies.
-
-`tastan-reveal` as a measurement, and how it is told: as a page, rows and a plot.
+owners receive no outputs, those of sampled blocks, or of all. The same rounds in the clear stand beside it. The outputs
+revealed to one data owner are then used to copy blocks (simulate/adaptation_audit/copies.py); the victim itself judges
+the copies.
 """
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import statistics
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -27,35 +24,28 @@ import torch
 from timm.models.vision_transformer import Block
 
 from tacit.models.adapters.configuration import AdaptationConfiguration, Reveal
-from tacit.models.adapters.federated import Order
+from tacit.models.adapters.federated import Features, FullBatches, Order, federated
+from tacit.models.adapters.parallel import FinalNorm, block_outputs
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import FederationSection
-from tacit.simulate.adaptation_audit.copies import ToldPass, ToldRows, copied_blocks
-from tacit.simulate.experiments.data import find
-from tacit.simulate.experiments.measurement import Progress
-from tacit.simulate.experiments.page import COLOURS
-from tacit.simulate.experiments.study import Claim, ClaimVerdict, markdown_table, spread, verdict
-from tacit.simulate.experiments.tastan_tables import PAPER, TWIN, VIT
-from tacit.simulate.insecure.revealed_outputs import revealed_blocks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-import asyncio
-import shutil
-import tempfile
-from collections.abc import Mapping
-
-from tacit.models.adapters.federated import Features, FullBatches, federated
-from tacit.models.adapters.parallel import FinalNorm, block_outputs
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import Judge
-from tacit.simulate.adaptation_audit.copies import centred
-from tacit.simulate.experiments.data import StudyImages
+from tacit.simulate.adaptation_audit.copies import ToldPass, ToldRows, centred, copied_blocks
+from tacit.simulate.experiments.data import StudyImages, find
+from tacit.simulate.experiments.measurement import Progress
+from tacit.simulate.experiments.page import COLOURS
+from tacit.simulate.experiments.study import Claim, ClaimVerdict, markdown_table, spread, verdict
+from tacit.simulate.experiments.tastan_tables import PAPER, TWIN, VIT
 from tacit.simulate.federation.processes import ProcessError, warm_up
+from tacit.simulate.insecure.revealed_outputs import revealed_blocks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 CLEAR: Final = "in the clear"
 REVEALS: Final[tuple[Reveal, ...]] = ("none", "sampled", "all")

@@ -1,13 +1,12 @@
-"""Where processes that others have started connect to a supervisor: who knows the secret of the run is let in.
-
-Every connection shows it in a thread of its own, and each word of it within seconds: a stranger that says nothing, or
-nothing that can be read, holds up nobody. Before that nothing of it is looked at.
-
-Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
+"""Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
 
 An actor is a process like the others (child.py) but for who forks it. It connects to the supervisor, which listens for
-it; what is said there, and what becomes of it, is as with a connection to a child.
-The server, and clients that a fault names, stay children of the supervisor.
+it; from then on its connection is like that to a child. The server, and clients that a fault names, stay children of
+the supervisor.
+
+The supervisor admits only processes that know the secret of the run. Every connection shows it in a thread of its own,
+and each word of it within seconds: a stranger that sends nothing, or nothing that can be read, holds up nobody. Before
+that nothing of it is looked at.
 
 When an actor has died its clients are started again in another one. By their journals they stay out of the round that
 they were in, and take part in the next.

@@ -1,17 +1,16 @@
-"""Clients that cheat on purpose: what one of them says in the place of what the protocol has it say.
+"""Clients and a server that cheat on purpose, each to be found by the rule that it breaks.
 
-A client that cheats is a client as any other, with its process, its keys and its link, up to a message that it changes
-or keeps back before it is signed and numbered for the link. So only the lie itself can be found, by the rule that it
-breaks. A lie that finds no occasion (a vector of one chunk cannot stall, without masks nobody shares secrets) is not
-told; one that is told, stands in the client's own log.
+A cheating client is a client as any other, with its process, its keys and its link, up to a message that it changes or
+keeps back before it is signed and numbered for the link. So only the lie itself can be found. A lie without an occasion
+(a vector of one chunk cannot stall, without masks nobody shares secrets) does not happen; one that happens is in the
+client's own log.
 
-A server that cheats on purpose: it has clients compute the same twice, and one of them left out the second time.
-
-The first round has everybody. Every later one begins from the same model but for one unit in the last place of one
-parameter, so that everybody's update is the same again, and lacks somebody: what the first sum has more is theirs.
-Where the roster has groups the server takes no heed of them, and tries to leave out one client alone before it leaves
-out groups. It is a server as any other but for that, and a client sees no rule broken, unless there are groups. Only an
-audit starts it (Plan.subtracts).
+A cheating server has clients compute the same twice, and leaves one of them out the second time. The first round has
+everybody. Every later one begins from the same model but for one unit in the last place of one parameter, so that
+everybody's update is the same again, and lacks somebody: the difference of the two sums is theirs. Where the roster has
+groups the server ignores them, and tries to leave out one client alone before it leaves out groups. It is a server as
+any other but for that, and a client sees no rule broken, unless there are groups. Only an audit starts it
+(Plan.subtracts).
 """
 
 from __future__ import annotations

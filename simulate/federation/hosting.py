@@ -1,11 +1,11 @@
-"""Which process of a simulation hosts which client.
+"""Which process of a simulation hosts which client, and the largest weight of a client's update.
 
 Every client has a process of its own, unless the experiment says how many workers there are, or the memory would not
 do: then they share processes, in which they train one after the other, and are given so many times as long for it; for
 every other phase they are given a second more each. A client that a fault names always has its own process, which is
 what the fault strikes.
 
-How much the update of a client may weigh: as many images as the largest client has, unless the experiment says.
+The weight of an update is at most as many images as the largest client has, unless the experiment says otherwise.
 """
 
 from __future__ import annotations

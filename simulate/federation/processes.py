@@ -1,23 +1,19 @@
-"""One operating-system process for every party of a federation, under one supervisor.
+"""One operating-system process for every party of a federation, started and watched by one supervisor.
 
 Children are forked from a fork server that has loaded torch already (preload.py): the first child waits for that, the
-others start in milliseconds. Every child has a control connection to the supervisor (child.py describes its end). What
-children say, and how they end, comes out of `Processes.messages` in order; all of it runs in the supervisor's event
-loop, without threads per child.
+others start in milliseconds. Every child has a control connection to the supervisor (child.py describes its end). The
+messages of children, and their exits, come out of `Processes.messages` in order; all of it runs in the supervisor's
+event loop, without threads per child.
 
 No process outlives the supervisor, whatever ends it. `async with Processes(...)` stops the children when its block
 ends, also by an exception or by Ctrl-C. If the supervisor itself is killed, the children see their control connections
 close and exit; with the last of them go the fork server, also while it loads its modules (hand_over.py), and
 multiprocessing's resource tracker.
 
-Processes of parties that find each other: started in turn, and followed until they have come to their results.
-
-Watching the processes of a run: who is started when, what their ends mean, and when the rest must go.
-
 The clients are started when the server listens, each in a process of its own or several in one (hosting.py); a process
-that dies takes all of them with it. A client that fails is the federation's business and is only shown.
-When the server has ended, the clients get time to notice, and to judge a model that only they can read; whoever is
-still there then (frozen, say) is ended. So is a server that a client has given up, and that goes on saying nothing.
+that dies takes all of them with it. A client that fails is the federation's business and is only shown. When the server
+has ended, the clients get time to notice, and to evaluate a model that only they can read; any that is still there then
+(frozen, say) is ended. So is a server that a client has given up, and that stays silent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every party of a simulation is given, and what it is told to run.
+"""The settings of every party of a simulation, and how it is run.
 
 A role differs from a party on a host of its own only in where its settings come from: keys and roster are made by the
 supervisor, data are a share of the experiment's, and what affects the model may be seeded. Keys, shares and masks are

@@ -1,14 +1,13 @@
-"""What --verify checks when a run is over: that every secure sum is the sum.
+"""A federation on one machine: its processes, started, watched and ended from here; and the checks of --verify.
 
-The clients' quantised vectors must add up in the ring, exactly, to the words that the server unmasked; and the float
-sum of their weighted updates must lie within the bound that stochastic rounding allows (Packing.error_bound). A client
-records its words, and the weighted values that they stand for; the server the sum of the words, the values decoded from
-it, their error bound, and the names of the survivors.
+The supervisor makes keys and roster, starts the server, and the clients once it listens; it relays the parties' reports
+to the display, and makes the summary from their event logs. It never loads torch.
 
-A federation on one machine: its processes, started, watched and ended from here.
-
-The supervisor makes keys and roster, starts the server, and the clients once it listens; it relays what the parties
-tell to whoever shows it, and makes the summary from their event logs. It never loads torch.
+--verify checks when a run is over that every secure sum is the sum. The clients' quantised vectors must add up in the
+ring, exactly, to the words that the server unmasked; and the float sum of their weighted updates must lie within the
+bound that stochastic rounding allows (Packing.error_bound). A client records its words, and the weighted values that
+they stand for; the server the sum of the words, the values decoded from it, their error bound, and the names of the
+survivors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`tacit infer`: which images a data owner asks about, and what it is told of them, as figures.
+"""`tacit infer` and `tacit predict`: which images a data owner asks about, and the answers, as figures.
 
-`tacit predict`: what the adapters of `tacit adapt` say of images, by private inference, as figures.
+`tacit infer` asks a model alone, `tacit predict` a model with the adapters of `tacit adapt`; both by private inference.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""What happened in a run: the material of its report and of the live page, as report/fold.py makes it of events.
-
-A run has sessions: the first, and one for every --resume. Logs may end anywhere: a killed party leaves its last phase
-open, and a killed server a round without a result. Times are in seconds since 1970 unless a field says otherwise.
-
-From events to the history of a run: the one fold behind the report, the live page and the metrics.
+"""The history of a run as a fold over its events: the one basis of the report, the live page and the metrics.
 
 Events are taken one by one in the order of their times, from a file or while they happen; nothing but the events
-decides what comes out, so that whoever looks later, or starts again from the log, sees the same. A session begins with
-the server's `configuration` event. Rounds are known from the server; phases and bytes are added to them from everybody.
+decides the result, so that a later reader, or one that starts again from the log, sees the same.
+
+A run has sessions, the first and one for every --resume; each begins with the server's `configuration` event. Rounds
+are known from the server; phases and bytes are added to them from everybody. Logs may end anywhere: a killed party
+leaves its last phase open, and a killed server a round without a result. Times are in seconds since 1970 unless a field
+says otherwise.
 """
 
 from __future__ import annotations

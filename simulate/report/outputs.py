@@ -1,8 +1,6 @@
-"""What files for programs hold that experiments, private inference, benchmarks and conformance write.
+"""The schemas of output files that experiments, private inference, adaptations, benchmarks and conformance write.
 
-As parties/runs/outputs.py, which has the rules, does for runs.
-
-What files for programs hold that adaptations, and benchmarks of them, write. As outputs.py.
+The rules for runs (parties/runs/outputs.py) hold here too.
 """
 
 from __future__ import annotations

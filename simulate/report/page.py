@@ -1,10 +1,9 @@
-"""Why a round has no sum, in words: what each code means to those who run a federation, and what to do.
-
-report.html: one page about a run, made from its event logs and its experiment file.
+"""report.html: one page about a run, made from its event logs and its experiment file.
 
 The page is self-contained and loads nothing: figures are inline SVG, the style sheet is in the template
 (report.html.j2), there are no scripts, and a content security policy forbids what is left. Everything that parties
-wrote goes through jinja's escaping. The same logs give the same page.
+wrote goes through jinja's escaping. The same logs give the same page. For a round without a sum it says in words what
+the code means to those who run a federation, and what to do.
 """
 
 from __future__ import annotations

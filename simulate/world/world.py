@@ -1,23 +1,18 @@
-"""Randomness that repeats: one seed, and a stream of its own for every party and purpose; members with keys from it.
+"""The one deterministic world in which machines are played: a clock, a network, processes that die and start again.
 
-So what one party draws does not depend on when the others draw. For memory only, never for a network.
-
-What is under way between the parties, on links that keep their order.
-
-A link is one direction between two parties. What is sent over it arrives after a delay, and never before what was sent
-earlier over the same link; between links anything may overtake. That much every connection does, and so may a link be
-cut for a while, after which what waits arrives: machines must bear both. A transport that breaks its promise loses a
-message, delivers it twice or out of turn; machines must notice that (Conduct).
-
-The one deterministic world in which machines are played: a clock, a network, processes that die and start again.
-
-A run is a function of a seed and a schedule: the conduct of the network (network.py) or a choice of who speaks next,
-what the hook does to messages on their way, and what is on the agenda. Everything random comes from named streams of
-the seed, whatever parties keep is on simulated disks (disk.py).
+A run is a function of a seed and a schedule: the conduct of the network or a choice of who speaks next, what the hook
+does to messages on their way, and what is on the agenda. Everything random comes from named streams of the seed, one
+for every party and purpose, so that what one party draws does not depend on when the others draw. Keys are drawn from
+them too: for memory only, never for a network. Whatever parties persist is on simulated disks (disk.py).
 
 Time stands still while something can be delivered or done, and then leaps to what comes next: an arrival, a deadline of
-a machine, or an entry of the agenda. What a protocol adds is how its parties are made, who hears a message, and what
-the shell of a party does with outputs that are no messages.
+a machine, or an entry of the agenda. A protocol adds how its parties are made, who receives a message, and what the
+shell of a party does with outputs that are no messages.
+
+A link is one direction between two parties. A message arrives after a delay, and never before what was sent earlier
+over the same link; between links anything may overtake. So does every connection, and so may a link be cut for a while,
+after which the messages that wait arrive: machines must bear both. A transport that breaks its promise loses a message,
+delivers it twice or out of turn; machines must notice that (Conduct).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The directory that the kit is given: the roster, the keys of our side, and what our server proposes.
+"""Our parties in a conformance case, which are those of a world in memory, with links to the live one; and their files.
+
+The directory that the kit is given:
 
 roster.toml             the roster that the party under test holds too
 NAME.key                keys of the members that we play, made like those of any party
@@ -7,11 +9,9 @@ configuration.msgpack   canonical encoding of the configuration that our server 
 terms.msgpack           canonical encoding of the terms that our model owner offers; without it those of a small model
                         with scales that nobody can compute with, or of a small learning beside it
 
-Our parties, which are those of a world in memory, and their links to the live one.
-
-What one of ours has for the live party leaves the world by way of `relay`, which may bend it; what comes over the links
-is heard one after the other. No time passes in the world: the kit has a deadline of its own, for any sign of the live
-party.
+The messages of ours for the live party leave the world by way of `relay`, which may alter them; what comes over the
+links is received one after the other. No time passes in the world: the kit has a deadline of its own, for any sign of
+the live party.
 """
 
 from __future__ import annotations

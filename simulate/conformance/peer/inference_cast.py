@@ -1,11 +1,11 @@
-"""Two parties of private inference that are ours, each with a link to the third: how a case is played.
+"""Our two parties of a case of private inference, each with a link to the third, which is live; and how it is played.
 
-What our machines say to the live party goes through the lie of the case. Then everything that comes is heard until the
-live party has ended the session towards both of ours, or has completed it; or until it is silent for too long.
+Ours are an owner and the dealer, towards the other owner; or both owners, towards the dealer. What our owners compute
+with follows from where it is used, since nothing checks it.
 
-Whom we play in private inference: an owner and the dealer, towards the other owner; or both, towards the dealer.
-
-What our owners compute with follows from where it is used, since nothing checks it.
+The messages of our machines to the live party go through the lie of the case. Then everything that comes is received
+until the live party has ended the session towards both of ours, or has completed it; or until it is silent for too
+long.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What our server does to a live client, one of our clients to a live server, and what the specification says then.
+"""What our server does to a live client, one of our clients to a live server, and what the specification requires then.
 
-Lies of our server that are true elsewhere: what members signed in another round, or for whoever is told otherwise.
-
-Nothing in them is forged: every signature is of the member that it is said to be of. Who checks a signature, and not
-what it is over, believes all of them. As all cases against a client, they are of rounds in the complete graph in which
-everybody of the roster is.
+Some lies of our server are true elsewhere: what members signed in another round, or for a party that was sent something
+else. Nothing in them is forged: every signature is by the member that it names. A party that checks a signature, and
+not what it is over, believes all of them. As all cases against a client, they are of rounds in the complete graph in
+which everybody of the roster is.
 """
 
 from __future__ import annotations
