@@ -16,11 +16,11 @@ import typer
 from rich.console import Console
 
 from tacit.cli import output
+from tacit.cli.serving_screen import show_serving
 
 if TYPE_CHECKING:
     from tacit.simulate.dashboard.server import Dashboard
 
-from tacit.cli.serving_screen import show_serving
 
 PartyToml = Annotated[
     Path, typer.Argument(metavar="PARTY.toml", help="The party's file; `tacit config --party` prints one.")

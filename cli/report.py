@@ -1,7 +1,4 @@
-"""`tacit report`: make the report of a run again.
-
-`tacit compare`: several runs on one page.
-"""
+"""`tacit report` makes the report of a run again; `tacit compare` puts several runs on one page."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The parties of a run, live: in which phase each is and for how long, its traffic, its last sign of life.
+"""The display of `tacit simulate`: a line for everything that matters, a live table of parties, the figures at the end.
 
-Every process tells each phase that it enters and, once a second, that it is there, and how much of its training is
-done; the server tells whom it waits for. Below them: how many rounds are done, and how long the others may take.
-
-What `tacit simulate` shows: a line for everything that matters, the figures at the end, a table while it runs.
+Every process reports each phase that it enters and, once a second, that it is there, and how much of its training is
+done; the server reports whom it waits for. Below the table: how many rounds are done, and how long the others may take.
 """
 
 from __future__ import annotations
@@ -21,6 +19,9 @@ from rich.live import Live
 from rich.text import Text
 
 from tacit.cli.output import roster_changes, say, table
+
+if TYPE_CHECKING:
+    from tacit.parties.runs.experiment import Experiment
 
 MOST_ROWS = 24
 """Rows shown; of more parties, those that have been silent for longest."""
@@ -113,9 +114,6 @@ UNTIL_TRAINED = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN")
 
 MOST_NAMES = 8
 """Clients that are named who miss a round for the same reason."""
-
-if TYPE_CHECKING:
-    from tacit.parties.runs.experiment import Experiment
 
 
 class Screen:
