@@ -16,8 +16,8 @@ import torch
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.adapters.federated import FullBatches, OneEpoch, RoundWork, Schedule
-from tacit.simulate.experiments.adaptation_images import ByDirichlet
 from tacit.simulate.experiments.adaptation_methods import BesideBlocks, Setting
+from tacit.simulate.experiments.adaptation_parts import ByDirichlet
 from tacit.simulate.experiments.adaptation_runs import prepare
 from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1
 

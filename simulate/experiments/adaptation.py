@@ -15,8 +15,8 @@ import msgspec
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.simulate.experiments.adaptation_images import DataPart, Division
 from tacit.simulate.experiments.adaptation_methods import Method
+from tacit.simulate.experiments.adaptation_parts import DataPart, Division
 from tacit.simulate.experiments.study import MARGIN, Claim, ClaimVerdict, verdict
 
 

@@ -20,8 +20,9 @@ from tacit.models.friendly.transformer import Approximation, FriendlyTransformer
 from tacit.models.networks import build
 from tacit.models.training import resolve_device, train
 from tacit.simulate.experiments.adaptation import AdaptationSize, AdaptationTable, Cell, Cells, DataBlock
-from tacit.simulate.experiments.adaptation_images import AdaptationTask, DataPart, LabelledImages, task
+from tacit.simulate.experiments.adaptation_images import AdaptationTask, LabelledImages, task
 from tacit.simulate.experiments.adaptation_methods import Setting
+from tacit.simulate.experiments.adaptation_parts import DataPart
 from tacit.simulate.experiments.measurement import Progress
 
 

@@ -8,7 +8,8 @@ from tacit.simulate.experiments import aso_table1, fedrsm_table2, sawada_fig5, s
 from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.measurement import Measurement
 from tacit.simulate.experiments.study import Study
-from tacit.simulate.experiments.tastan_reveal import REVEAL, RevealMeasurement
+from tacit.simulate.experiments.tastan_reveal import REVEAL
+from tacit.simulate.experiments.tastan_reveal_page import RevealMeasurement
 from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE2, TABLE3
 
 STUDIES: Final[dict[str, Study]] = {

@@ -18,8 +18,8 @@ from tacit.simulate.experiments.adaptation import (
     better,
     loses_less,
 )
-from tacit.simulate.experiments.adaptation_images import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.adaptation_methods import BesideBlocks, LowRankThroughout, Throughout
+from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.study import ClaimVerdict
 
 PAPER: Final = (

@@ -21,13 +21,14 @@ from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.networks import build
 from tacit.models.training import CPU
 from tacit.simulate.experiments.adaptation import AdaptationTable, Cells
-from tacit.simulate.experiments.adaptation_images import ByCentre, ByDirichlet, DataPart, LabelledImages, Pooled, task
+from tacit.simulate.experiments.adaptation_images import LabelledImages, task
 from tacit.simulate.experiments.adaptation_methods import (
     BesideBlocks,
     LowRankThroughout,
     federated_model,
     model_accuracy,
 )
+from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.adaptation_runs import ComputedOutputs, prepare
 from tacit.simulate.experiments.tastan_tables import IN_DISTRIBUTION, LORA, OURS, PROBING, TABLE1, TABLE2, TUNING
 

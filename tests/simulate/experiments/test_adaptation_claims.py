@@ -9,8 +9,8 @@ from PIL import Image
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.simulate.experiments.adaptation import AdaptationTable, Cell, Cells, DataBlock, as_good, better, loses_less
-from tacit.simulate.experiments.adaptation_images import DataPart
 from tacit.simulate.experiments.adaptation_page import AdaptationFindings, AdaptationMeasurement
+from tacit.simulate.experiments.adaptation_parts import DataPart
 from tacit.simulate.experiments.adaptation_runs import prepare
 from tacit.simulate.experiments.tastan_tables import LORA, OURS, PROBING, TABLE1, TABLE2, TABLE3, TUNING
 

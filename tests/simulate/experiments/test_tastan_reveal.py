@@ -16,21 +16,10 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
 from tacit.models.networks import build
 from tacit.simulate.adaptation_audit.copies import centred
-from tacit.simulate.experiments.adaptation_images import DataPart
-from tacit.simulate.experiments.tastan_reveal import (
-    CLEAR,
-    REVEAL,
-    ROWS,
-    CopyFigures,
-    RevealFigures,
-    RevealFindings,
-    RevealMeasurement,
-    batches_of,
-    copies,
-    judge,
-    of,
-    told_passes,
-)
+from tacit.simulate.experiments.adaptation_parts import DataPart
+from tacit.simulate.experiments.tastan_reveal import CLEAR, REVEAL, ROWS, CopyFigures, RevealFigures, judge, of
+from tacit.simulate.experiments.tastan_reveal_page import RevealFindings, RevealMeasurement
+from tacit.simulate.experiments.tastan_reveal_runs import batches_of, copies, told_passes
 
 SIZES = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=4, heads=2)
 IMAGES = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(2))
