@@ -2,7 +2,7 @@
 
 Real parties adapt a model (simulate/adaptation) three times with the same images, batches and first adapters: data
 owners are told nothing, outputs of sampled blocks, or of all. The same rounds in the clear stand beside it. What one
-data owner was told is then used to copy blocks (tastan_reveal_runs.py). Loads no torch; tastan_reveal_runs.py does the work.
+data owner was told is then used to copy blocks (tastan_reveal_runs.py). Loads no torch.
 """
 
 from __future__ import annotations
