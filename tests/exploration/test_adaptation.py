@@ -5,12 +5,14 @@ import pytest
 from tacit.protocol.adaptation.sums import RoundSums
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.link import Link
-from tests.cases import cases
 from tests.exploration.adaptation import BATCH, PLAN, AdaptationWorld, Call
 from tests.exploration.engine import RuleBroken, explore
 
 
-@cases(("plan", "sessions"), [(PLAN, 1), (PLAN, 2), (BATCH, 1)])
+@pytest.mark.parametrize(
+    ("plan", "sessions"),
+    [(PLAN, 1), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in ((PLAN, 2), (BATCH, 1)))],
+)
 def test_no_state_breaks_a_rule(plan: tuple[Call, ...], sessions: int) -> None:
     outcomes = explore(AdaptationWorld(plan, sessions=sessions)).outcomes
     ends = {"CLOSED / CLOSED", "ABORTED / ABORTED", "ABORTED / CLOSED"}

@@ -20,7 +20,6 @@ from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerCompl
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.protocol.sum.tables import ClientState, ServerState
-from tests.cases import cases
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
@@ -306,7 +305,13 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
 ]
 
 
-@cases(("world", "mutant", "fault"), MUTANTS)
+SLOW = (LIAR_TO_ONE_WHO_RESTARTS, LIAR_OVER_SESSIONS, complaining, REPEATING, INTERRUPTED, INTERRUPTED_TWICE)
+
+
+@pytest.mark.parametrize(
+    ("world", "mutant", "fault"),
+    [pytest.param(*each, marks=[pytest.mark.exhaustive] * (each[0] in SLOW)) for each in MUTANTS],
+)
 def test_a_missing_check_is_found(world: Callable[[Any], World[Any]], mutant: type[Any], fault: str) -> None:
     with pytest.raises(RuleBroken) as broken:
         explore(world(mutant))

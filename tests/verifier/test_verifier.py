@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cases import cases
 
 HERE = Path(__file__).parent
@@ -393,6 +395,7 @@ MISREAD = [
 """Module, its text, a misreading of the specification in its place, and the vectors that show it."""
 
 
+@pytest.mark.exhaustive
 def test_finds_every_misreading_of_the_specification(tmp_path: Path) -> None:
     jobs = []
     for number, (module, text, misread, vector) in enumerate(MISREAD):
