@@ -56,6 +56,7 @@ def flood(keys: PartyKeys, server: bytes, address: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.threat("client/aborts-server")
 def test_a_member_aborts_a_server_that_is_busy(
     keys: dict[str, PartyKeys], roster: Roster, capfd: pytest.CaptureFixture[str]

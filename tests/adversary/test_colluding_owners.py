@@ -302,6 +302,7 @@ def test_a_batch_of_copies_is_read_as_from_an_update_in_the_clear() -> None:
     assert clear.error <= on_shares.error  # Rounding alone stands between them.
 
 
+@pytest.mark.exhaustive
 def test_sixteen_images_are_read_from_rounds_together_and_not_from_one() -> None:
     played = victim_of_sixteen(3, 5, silent=True)
     once, more = (read_sixteen(played, rounds, silent=True, steps=300) for rounds in (1, 5))

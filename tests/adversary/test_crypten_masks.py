@@ -11,6 +11,7 @@ from tacit.parties.correlated.material import AnyRequest
 from tacit.parties.crypten.supply import Announcement, Join, LinkContribution
 
 
+@pytest.mark.end_to_end
 @pytest.mark.threat("computing-party/predicts-masks")
 def test_the_model_owner_reads_an_image_under_stock_crypten_and_nothing_under_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -303,18 +303,20 @@ def check_combinations(clients: int, size: int, corrupt: tuple[int, ...], sums: 
 
 
 @pytest.mark.threat("server/groups")
-@cases(("clients", "size", "corrupt"), [(4, 2, ()), (6, 3, (0,)), (6, 3, (5,))])
+@pytest.mark.parametrize(
+    ("clients", "size", "corrupt"),
+    [
+        (4, 2, ()),
+        (6, 3, (0,)),
+        pytest.param(6, 3, (5,), marks=pytest.mark.exhaustive),
+        pytest.param(8, 4, (1, 4), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_every_combination_of_opened_sums_is_over_whole_groups(
     clients: int, size: int, corrupt: tuple[int, ...], sums: Any
 ) -> None:
     """As many are corrupt as leave two honest ones in every group."""
     check_combinations(clients, size, corrupt, sums)
-
-
-@pytest.mark.threat("server/groups")
-@pytest.mark.exhaustive
-def test_every_combination_of_opened_sums_of_eight_clients(sums: Any) -> None:
-    check_combinations(8, 4, (1, 4), sums)
 
 
 @pytest.mark.threat("server/subtraction")

@@ -5,6 +5,7 @@ is named like one, or was assigned from an expression with one. Sizes, shapes, n
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ def names_a_secret(name: str) -> bool:
     return not name.isupper() and "public" not in words and bool(words & WORDS)
 
 
+@cache
 def comparisons(source: str) -> list[str]:
     """The comparisons for equality or membership in which a secret takes part."""
     found: dict[int, str] = {}
@@ -120,7 +122,7 @@ def test_the_check_of_a_share_would_be_found() -> None:
     source = (ROOT / "protocol/sum/sharing.py").read_text(encoding="utf-8")
     careless = source.replace("not hmac.compare_digest(expected, packet[start : start + KEY_BYTES])", "expected != x")
     assert careless != source
-    assert comparisons(careless) == ["expected != x"]
+    assert set(comparisons(careless)) - set(comparisons(source)) == {"expected != x"}
 
 
 @cases(

@@ -217,6 +217,7 @@ print(json.dumps({found[one.candidate]: [one.verdict, "test" if one.by == test e
 """
 
 
+@pytest.mark.end_to_end
 def test_tests_that_meet_a_defect_notice_it_and_others_do_not() -> None:
     """One test, of what is refused when a machine's class is made."""
     test = "tests/protocol/core/test_machine.py::test_names_in_a_table_that_are_none_fail_when_the_class_is_made"
