@@ -72,7 +72,7 @@ def round_groups_ring() -> Script:
 
 def round_groups_uploads() -> Script:
     terms = sum_terms(
-        4, active=False, ring_bits=8, length=CHUNK_BYTES + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2
+        4, active=False, length=CHUNK_BYTES // 4 + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2
     )
     play = begun(terms, "Vectors of two chunks are fetched group by group; one stalls, and takes its group with it.")
 
@@ -89,7 +89,7 @@ def round_groups_uploads() -> Script:
 
 def round_groups_invited() -> Script:
     groups = [[member, member + 1] for member in range(0, 10, 2)]
-    terms = sum_terms(10, active=False, ring_bits=8, length=CHUNK_BYTES + 16, groups=groups, fewest_survivors=2)
+    terms = sum_terms(10, active=False, length=CHUNK_BYTES // 4 + 16, groups=groups, fewest_survivors=2)
     late = [f"client-{member}" for member in range(1, 10, 2)]
     play = begun(
         terms,

@@ -175,7 +175,7 @@ def round_lost_links() -> Script:
 
 
 def round_chunks() -> Script:
-    terms = sum_terms(3, active=False, ring_bits=8, length=CHUNK_BYTES + 16)
+    terms = sum_terms(3, active=False, length=CHUNK_BYTES // 4 + 16)
     play = begun(terms, "Vectors of two chunks are fetched, that of the third client in advance.", ["client-2"])
     play.deliver()
     play.act("client-2", "give vector", party="client-2")
@@ -185,7 +185,7 @@ def round_chunks() -> Script:
 
 def round_stalled_uploads() -> Script:
     play = begun(
-        sum_terms(7, active=False, ring_bits=8, length=CHUNK_BYTES + 16, **PLAIN),
+        sum_terms(7, active=False, length=CHUNK_BYTES // 4 + 16, **PLAIN),
         "Vectors of two chunks, without secure aggregation: of seven clients the second sends none, the third one of "
         "two, and each is out a phase after its last; the sixth is ready at the last moment, and the seventh too late.",
         ["client-5", "client-6"],
@@ -224,7 +224,7 @@ def round_stalled_uploads() -> Script:
 
 def _asked(about: str, *chunks: int) -> Script:
     """A client that still trains is asked for these chunks of its vector of five."""
-    terms = sum_terms(3, active=False, ring_bits=8, length=4 * CHUNK_BYTES + 16, **PLAIN)
+    terms = sum_terms(3, active=False, length=CHUNK_BYTES + 16, **PLAIN)
     play = Play("secure sum", "round", about)
     play.do("begin sum", terms=terms, clients=[sum_client(terms, "client-0")], server=False)
     play.act("client-0", "start", party="client-0")
