@@ -71,9 +71,7 @@ def round_groups_ring() -> Script:
 
 
 def round_groups_uploads() -> Script:
-    terms = sum_terms(
-        4, active=False, length=CHUNK_BYTES // 4 + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2
-    )
+    terms = sum_terms(4, active=False, length=CHUNK_BYTES // 4 + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2)
     play = begun(terms, "Vectors of two chunks are fetched group by group; one stalls, and takes its group with it.")
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:

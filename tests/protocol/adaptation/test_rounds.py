@@ -136,7 +136,7 @@ def test_two_lists_cost_the_round_and_name_who_said_them() -> None:
     assert run.verdicts() == {(None, "")}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(choices=st.data())
 def test_any_interleaving_of_the_links_leads_to_the_same(choices: st.DataObject) -> None:
     run = whole_round(3)

@@ -126,7 +126,7 @@ def key(sums: RoundSums, book: Book) -> Any:
     return decided, tuple(tuple(sorted(store.items())) for store in stores), book.key()
 
 
-@cases("colluders", [0, 1])
+@pytest.mark.parametrize("colluders", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_every_order_of_learning_and_saying(colluders: int) -> None:
     begin = RoundSums(policy(colluders=colluders)), Book()
     seen, waiting, told = {key(*begin)}, [begin], set[Any]()

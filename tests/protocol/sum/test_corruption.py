@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ def variants(message: Message) -> Iterator[Message]:
             yield msgspec.structs.replace(message, **{name: other})
 
 
+@cache
 def transcript(active: bool) -> list[Delivery]:
     run = memory_sum(CLIENTS, active=active, seed=SEED)
     run.run()
@@ -59,11 +61,12 @@ def play(active: bool, position: int, changed: Delivery) -> MemorySum:
                                   "survivors", "confirm-survivors", "unmask-request", "unmask-shares"])  # fmt: skip
 @cases("active", [True, False])
 def test_every_field_of_every_message(active: bool, kind: str, audit: Audit) -> None:
-    # The first and the last member are as different as members get.
+    # The first and the last member are as different as members get; who signs nothing is the same in either place.
+    looked_at = {"c0", "c3"} if active else {"c0"}
     messages = [
         (position, delivery)
         for position, delivery in enumerate(transcript(active))
-        if delivery.kind == kind and {delivery.sender, delivery.receiver} & {"c0", "c3"}
+        if delivery.kind == kind and {delivery.sender, delivery.receiver} & looked_at
     ]
     assert bool(messages) == (active or kind not in ("survivors", "confirm-survivors"))
     for position, delivery in messages:
