@@ -105,7 +105,7 @@ def _show_learning(console: Console, rounds: int, event: str, fields: dict[str, 
         learned = f"; round {fields['learned']} is learned" if fields["learned"] else ""
         say(f"{fields['images']} images to learn from{learned}")
     elif event == "agreed":
-        say(f"model {fields['weights']}, {fields['input']} input")
+        say(f"model {fields['weights']}")
     elif event == "learned":
         say(f"round {fields['round']:>3} of {rounds}  {output.learned_words(fields)}")
     elif event == "round-lost":

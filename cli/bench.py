@@ -13,7 +13,7 @@ from rich.table import Table
 from tacit.cli.adaptation_figures import show_adaptation
 from tacit.cli.inference_figures import show_blocks, show_student
 from tacit.cli.output import FAILED, json_option, measured, say, table
-from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
+from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 JsonFile = Annotated[Path | None, json_option("Write the figures to this file.")]
 Progress = Callable[[str], None]
@@ -111,8 +111,8 @@ def inference(
         Literal["known", "shared"],
         typer.Option(
             "--input",
-            help="Without DIR: nobody knows the input of a block (shared), or the data owner does (known): "
-            f"{KNOWN_GIVES_AWAY}.",
+            help="Without DIR: nobody knows the input of a block (shared), or the data owner does (known). "
+            f"Known: {KNOWN_GIVES_AWAY}.",
         ),
     ] = "shared",
     against: Annotated[Literal["crypten"] | None, typer.Option(help="Without DIR: measure stock CrypTen too.")] = None,

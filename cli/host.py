@@ -369,7 +369,7 @@ def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:
         learned = f"; with what is learned after round {fields['learned']}" if "learned" in fields else ""
         say(f"{fields['images']} images{answered}{learned}")
     elif event == "agreed":
-        say(f"model {fields['weights']}, {fields['input']} input")
+        say(f"model {fields['weights']}")
     elif event == "answered":
         refused = f", {fields['refused']} of them refused: out of range" if fields["refused"] else ""
         say(f"  {fields['images']} of {fields['of']} images{refused}")

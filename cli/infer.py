@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from tacit.cli.output import all_answered, answered_images, json_option, measured, say, table
-from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
+from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 _SHOWN = 20
 
@@ -38,9 +38,8 @@ def infer(
         Literal["known", "shared"],
         typer.Option(
             "--input",
-            help="Nobody is told the input of a block (shared), or the data owner is, of the embedding too, in their "
-            "true order, which is more than the paper tells (known): "
-            f"{KNOWN_GIVES_AWAY}.",
+            help="Nobody receives the input of a block (shared), or the data owner does, also what leaves the "
+            f"embedding, in the true order, which is more than in the paper (known). Known: {KNOWN_GIVES_AWAY}.",
         ),
     ] = "shared",
     data_owners: Annotated[
@@ -88,6 +87,8 @@ def infer(
 
 def show_answers(console: Console, figures: dict[str, Any]) -> None:
     """Answers, what they cost, and how they are beside those in the clear."""
+    if figures.get("input") == "known":
+        say(console, f"--input known: {KNOWN_GIVES_AWAY}")
     images, operations = figures["images"], figures["per_operation"]
     console.print(answered_images(images[:_SHOWN]))
     if len(images) > _SHOWN:

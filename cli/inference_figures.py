@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.cli.output import say, table
+from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 _OURS = {"true_functions": "tacit, true functions", "polynomials": "tacit, polynomials"}
 _PROTOCOLS = {**_OURS, "crypten": "CrypTen", "crypten_ttp": "CrypTen, 3rd party"}
@@ -31,6 +32,8 @@ def show_student(console: Console, figures: dict[str, Any]) -> None:
 
 def show_blocks(console: Console, figures: dict[str, Any]) -> None:
     """Those of blocks, by every protocol that was measured: times, bytes, and our operations."""
+    if figures["input"] == "known":
+        say(console, f"--input known: {KNOWN_GIVES_AWAY}")
     title = f"{figures['model']}, blocks: {figures['blocks']}, batch: {figures['batch']}, input: {figures['input']}"
     for key, unit in (("latency_ms", "ms"), ("bandwidth_mbit", "Mbit/s")):
         if figures[key] is not None:

@@ -151,7 +151,6 @@ def learning_terms(
     terms = msgspec.convert(
         {
             "sizes": learning.public.sizes,
-            "input": "shared",
             "results": results,
             "weights": private_model.commitment,
             "most_images": most_images,
@@ -184,10 +183,10 @@ def _check(terms: AdaptationTerms, learning: PublicLearning) -> None:
         raise ValueError(f"scales for {learning.public.sizes} come with terms for {terms.sizes}")
     if learning.learning != terms.learning:
         raise ValueError(f"a learning of {learning.learning} comes with terms for {terms.learning}")
-    if (terms.input, terms.most_batch) != ("shared", learning.batch):
+    if terms.most_batch != learning.batch:
         raise ValueError(
-            f'terms with input = "{terms.input}" and batches of {terms.most_batch} images at most come with a learning '
-            f'by batches of {learning.batch}, whose input is "shared"'
+            f"terms with batches of {terms.most_batch} images at most come with a learning by batches of "
+            f"{learning.batch}"
         )
     if terms.rounds < learning.schedule.rounds:
         raise ValueError(

@@ -176,7 +176,7 @@ def prediction_stages(
 
 
 def _collected(public: PublicModel) -> tuple[PassStage, ...]:
-    return tuple(Collecting(stage) for stage in backbone_stages(public, known=False))
+    return tuple(Collecting(stage) for stage in backbone_stages(public))
 
 
 def _learning(carried: Carried) -> LearningCarried:

@@ -76,7 +76,6 @@ async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> 
         diary.write("model", weights=model.commitment.hex())
         settings = ModelOwnerSettings(
             **model_owner_settings(party, diary),
-            input=file.input,
             most_images=file.most_images,
             most_batch=file.most_batch,
             device=device,

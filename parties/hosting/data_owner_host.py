@@ -106,12 +106,11 @@ class AnswersError(Exception):
     """The answers cannot be read or kept; the message names the file and what to do."""
 
 
-class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
-    """Who has answered."""
+class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
+    """Who has answered. Release 0.2.0 has written one field more."""
 
     weights: str
     """The commitment to the model, in hexadecimal digits."""
-    input: str
     classes: tuple[str, ...]
 
 
@@ -289,8 +288,8 @@ class _Asking:
             self._learned.check(terms)
         told = interface_of(public, self._answers, self._learned)
         if self._answers.by is None:
-            self._answers.write(AnsweredBy(weights=terms.weights.hex(), input=terms.input, classes=told.classes))
-        self._diary.write("agreed", weights=terms.weights.hex(), input=terms.input)
+            self._answers.write(AnsweredBy(weights=terms.weights.hex(), classes=told.classes))
+        self._diary.write("agreed", weights=terms.weights.hex())
         return self._images.prepared(told, side=terms.sizes.side, first=self._answers.count)
 
     def _take(self, answer: Answer) -> None:
@@ -329,7 +328,7 @@ def wanted(
     weights = bytes.fromhex(known or file.policy.weights) or None
     wish = Wish(images=len(images.names) - answers.count, batch=file.batch)
     own = file.policy
-    policy = InferencePolicy(inputs=own.inputs, bits=own.logits_bits, labels=own.labels, weights=weights)
+    policy = InferencePolicy(bits=own.logits_bits, labels=own.labels, weights=weights)
     return wish, policy
 
 
@@ -363,7 +362,6 @@ def figures(images: OwnImages, answers: Answers) -> dict[str, Any]:
         "accuracy": None if images.labels is None or not right else sum(right) / len(right),
         "classes": list(by.classes),
         "weights": by.weights,
-        "input": by.input,
         "passes": len(passes),
         "online_seconds": sum(each.online_seconds for each in passes),
         "waited_for_material_seconds": sum(each.offline_seconds for each in passes),

@@ -256,7 +256,6 @@ class _Learning:
             keys=self.party.keys,
             roster=roster,
             policy=InferencePolicy(
-                inputs=file.policy.inputs,
                 bits=file.policy.logits_bits,
                 labels=file.policy.labels,
                 weights=weights or named,
@@ -301,7 +300,7 @@ class _Learning:
         """Take part in one session of sums after the other, until one ends that is not followed by another."""
         file, own, folder, learning = self.party.file, self.own, self.party.folder, kept.learning
         diary = Diary(self.log, self.tell)
-        diary.write("agreed", weights=kept.weights.hex(), input="shared")
+        diary.write("agreed", weights=kept.weights.hex())
         images, labels = await asyncio.to_thread(prepared, self.source, learning)
 
         def keep(told: RoundLearned) -> None:

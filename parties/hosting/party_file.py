@@ -37,8 +37,7 @@ from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
 from tacit.parties.runs.reference import commented_toml, tables
 from tacit.protocol.adaptation.messages import Purpose
 from tacit.protocol.core.roster import Role
-from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
-from tacit.protocol.inference.messages import MOST_IMAGES, Images, Input
+from tacit.protocol.inference.messages import MOST_IMAGES, Images
 from tacit.protocol.inference.schedule import LOGITS, MOST_LABELS, Results
 
 Rounds = Annotated[int, Meta(description="Rounds of learning; the same for all parties.", ge=1, le=99_999)]
@@ -306,7 +305,6 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
 class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[policy] of a model owner."""
 
-    known: Annotated[bool, Meta(description=f'Whether input = "known" is allowed: {KNOWN_GIVES_AWAY}.')] = False
     logits_bits: Annotated[
         int,
         Meta(
@@ -357,13 +355,6 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
             min_length=1,
         ),
     ]
-    input: Annotated[
-        Input,
-        Meta(
-            description='"shared": nobody is told what goes into blocks; "known": data owners are, which takes '
-            f"`policy.known`: {KNOWN_GIVES_AWAY}."
-        ),
-    ] = "shared"
     most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
     most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
     patience: PatienceSeconds = 3600.0
@@ -384,12 +375,6 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         super().__post_init__()
         check_addresses(dealer=self.dealer)
-        if self.input == "known" and not self.policy.known:
-            raise ValueError(
-                f'input = "known": {KNOWN_GIVES_AWAY}; set input = "shared", or policy.known = true to give it away'
-            )
-        if self.adaptation is not None and self.input == "known":
-            raise ValueError('input = "known": data owners learn on shares alone; leave it out')
         key, batch = "most_batch", self.most_batch
         if self.adaptation is not None:
             key, batch = "adaptation.batch", self.adaptation.batch
@@ -404,14 +389,6 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
 class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[policy] of a data owner."""
 
-    inputs: Annotated[
-        tuple[Input, ...],
-        Meta(
-            description='Accepted input; with "known" a model owner tells what goes into every block: '
-            f"{KNOWN_GIVES_AWAY}.",
-            min_length=1,
-        ),
-    ] = ("shared",)
     logits_bits: Annotated[
         int,
         Meta(description="Fractional bits that the logits must have at least; 0: labels alone will do.", ge=0, le=16),

@@ -691,9 +691,7 @@ def check_model(file: ModelOwnerFile) -> tuple[str, PrivateModel]:
     device, salt = resolve_device(file.device), PartyFolder(Path(file.directory)).salt
     kept = salt.exists()
     model = read_served(Path(file.model)).prepared(salt=kept_salt(salt) if kept else None)
-    sizes = model.terms(
-        input=file.input, results=file.results, most_images=file.most_images, most_batch=file.most_batch
-    ).sizes
+    sizes = model.terms(results=file.results, most_images=file.most_images, most_batch=file.most_batch).sizes
     which = model.commitment.hex() if kept else "without a commitment before its first start"
     if (learning := file.adaptation) is not None:
         which = f"{which}; {len(learning.classes)} classes are learned beside it"
@@ -703,7 +701,7 @@ def check_model(file: ModelOwnerFile) -> tuple[str, PrivateModel]:
 @check("memory")
 def check_model_owner_memory(file: ModelOwnerFile, model: PrivateModel) -> str:
     """There is memory for the weights, and a pass of as many images as are offered."""
-    return _check_memory(_pass_bytes(model.public.sizes, file.most_batch, known=file.input == "known"))
+    return _check_memory(_pass_bytes(model.public.sizes, file.most_batch))
 
 
 @check("images")
@@ -766,7 +764,7 @@ def check_terms(
     terms = agreed.terms
     interface_of(public_of(terms), answers)
     return (
-        f"model {terms.weights.hex()}, {terms.input} input, {terms.sizes.classes} classes; {_takes(terms.sizes)}",
+        f"model {terms.weights.hex()}, {terms.sizes.classes} classes; {_takes(terms.sizes)}",
         agreed,
     )
 
@@ -776,7 +774,7 @@ def check_data_owner_memory(agreed: Agreed) -> str:
     """There is memory for the masked weights, the images, and a pass."""
     sizes = agreed.terms.sizes
     pixels = _FLOAT * agreed.images * sizes.channels * sizes.side**2
-    return _check_memory(_pass_bytes(sizes, agreed.batch, known=agreed.terms.input == "known") + pixels)
+    return _check_memory(_pass_bytes(sizes, agreed.batch) + pixels)
 
 
 @check("pixels")
@@ -792,9 +790,9 @@ def _takes(sizes: Sizes) -> str:
     return f"it takes images of {sizes.channels} x {sizes.side} x {sizes.side}"
 
 
-def _pass_bytes(sizes: Sizes, batch: int, *, known: bool) -> int:
+def _pass_bytes(sizes: Sizes, batch: int) -> int:
     """Bytes that either owner needs at least: the weights, as numbers, and what both open in a round."""
-    longest = max(each.model_owner_bytes + each.data_owner_bytes for each in pass_rounds(sizes, batch, known=known))
+    longest = max(each.model_owner_bytes + each.data_owner_bytes for each in pass_rounds(sizes, batch))
     return sum(weight_bytes(sizes)) + longest
 
 

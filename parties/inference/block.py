@@ -2,7 +2,7 @@
 
 The functions are those of the model: softmax and GELU themselves, or the polynomials of tacit.models.friendly, in any
 case as sums of waves (waves.py) or as a square; the sums of a softmax are divided out behind the product with the
-values. Where the data owner knows the input, it normalises it itself.
+values.
 
 Rounds, and what is opened to both in each, or sent to one:
 
@@ -19,8 +19,6 @@ Rounds, and what is opened to both in each, or sent to one:
 | fc1          | 1      | normalised values, to the model owner                                                 |
 | gelu         | 1      | hidden values                                                                         |
 | fc2          | 1      | activated values, to the model owner                                                  |
-
-A known input leaves out the first LayerNorm: 12 rounds instead of 15. One more tells the data owner the result.
 
 What is out of range is counted on shares: variances, norms of queries and keys, sums of exponentials, and of a function
 that tells the largest of the hidden values of a token; their places are opened beside the input of fc2. With them in
@@ -57,16 +55,14 @@ from tacit.protocol.inference.schedule import COARSE, HALVES, PLACE, STREAM, VEC
 LAYER_RINGS = {"qkv": WORD_BITS, "proj": STREAM, "fc1": STREAM, "fc2": STREAM}
 
 
-def block_requests(
-    shape: Shape, scales: Scales, numbers: Mapping[str, int], *, known: bool
-) -> tuple[AnyBlockRequest, ...]:
+def block_requests(shape: Shape, scales: Scales, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
     """What the program asks its source of material for, in this order; `numbers` are those of the weights' masks."""
     rows = (shape.images, shape.tokens)
     linear = block_layer_shapes(shape.width, shape.hidden).items()
     gelu, sums = scales.gelu, shape.scores[:-1]
     return (
         *(Fixed(MODEL, rows, numbers[name], size, LAYER_RINGS[name]) for name, size in linear),
-        *(() if known else layer_norm_requests(shape.stream, scales.first_norm)),
+        *layer_norm_requests(shape.stream, scales.first_norm),
         Scores(shape.vectors, VECTORS, scales.query_turn, scales.key_turn),
         Lookup(sums, levels=scales.queries.levels),
         Lookup(sums, levels=scales.keys.levels),
@@ -98,16 +94,14 @@ def _exponential_requests(shape: Shape, scales: Scales) -> tuple[AnyBlockRequest
 class BlockProgram:
     """One pass of one block at one party: made ahead of the input, used once."""
 
-    def __init__(
-        self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear], *, known: bool
-    ) -> None:
+    def __init__(self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear]) -> None:
         self._party, self._shape, self._scales = party, shape, scales
         rows, sums = (shape.images, shape.tokens), shape.scores[:-1]
         hidden = (*rows, shape.hidden)
         self._linear: dict[str, PreparedLinear] = {
             name: layer.prepared(party, rows, LAYER_RINGS[name]) for name, layer in layers.items()
         }
-        self._first = None if known else LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
+        self._first = LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
         self._scores = ScoresValue(party, shape.vectors, VECTORS, (scales.query_turn, scales.key_turn))
         self._norms = [LookedUp(party, Lookup(sums, levels=place.levels)) for place in (scales.queries, scales.keys)]
         ring = STREAM + scales.exponential_cut
@@ -127,19 +121,11 @@ class BlockProgram:
         self._spread = LookedUp(party, Lookup(rows, levels=scales.hidden_spread.levels))
         self._outside = torch.zeros((), dtype=torch.int64, device=party.device)
 
-    def run(
-        self, stream: torch.Tensor, normalised: torch.Tensor | None = None
-    ) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+    def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
         """From this party's share of the input [B, T, D] modulo 2^STREAM, to that of the output, and to that of how
-        many values were out of range, modulo 2^PLACE.
-
-        Of a known input, the data owner's share is the input itself and the model owner's is zero, and `normalised` is
-        the same of the normalised input.
-        """
-        if normalised is None:
-            assert self._first is not None
-            normalised, outside = yield from self._first.run(stream)
-            self._outside += outside
+        many values were out of range, modulo 2^PLACE."""
+        normalised, outside = yield from self._first.run(stream)
+        self._outside += outside
         joint = yield from self._linear["qkv"].apply("qkv", normalised)
         mixed = yield from self._attention(joint)
         stream = stream + (yield from self._linear["proj"].apply("projection", mixed))

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -94,11 +95,12 @@ class Answer:
 class SessionKind:
     """What a session with a model owner is for: here, what its model says of images."""
 
+    MACHINE: ClassVar[type[InferenceDataOwner]] = InferenceDataOwner
     planned: Planned = inference_plan
 
     def machine(self, settings: DataOwnerSettings, wish: Wish) -> InferenceDataOwner:
         """Of the data owner."""
-        return InferenceDataOwner(
+        return self.MACHINE(
             settings.keys.name,
             settings.roster,
             wish=wish,

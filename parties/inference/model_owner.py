@@ -46,7 +46,7 @@ from tacit.parties.session.event_log import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Agreed, Charged, PassAsked, PassBegun
@@ -89,7 +89,6 @@ class ModelOwnerSettings(ServingSettings):
     """Everything a model owner needs beside its model."""
 
     dealer_address: str
-    input: Input = "shared"
     most_images: int = 1 << 16
     """How many images one session may ask for."""
     most_batch: int = 64
@@ -119,6 +118,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     LOST = "the link to the data owner is lost"
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
     """What is spoken with data owners."""
+    MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
 
     def __init__(self, settings: ModelOwnerSettings, model: PrivateModel, diary: Diary) -> None:
         super().__init__(settings, ModelOwnerService(self._machine, self.KINDS), diary)
@@ -150,7 +150,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     def _machine(self, peer: str) -> InferenceModelOwner:
         settings = self._settings
         patience = FOR_OWNER * settings.patience
-        return InferenceModelOwner(
+        return self.MACHINE(
             peer,
             settings.roster,
             terms=self._terms(),
@@ -162,9 +162,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
 
     def _terms(self) -> Terms:
         own = self._settings
-        return self.model.terms(
-            input=own.input, results=own.results, most_images=own.most_images, most_batch=own.most_batch
-        )
+        return self.model.terms(results=own.results, most_images=own.most_images, most_batch=own.most_batch)
 
     def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
         """What passes compute."""

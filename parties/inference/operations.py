@@ -34,7 +34,7 @@ from tacit.parties.inference.material import (
     Waves,
     turned,
 )
-from tacit.parties.inference.ring import WORD_BITS, contracted, product, signed
+from tacit.parties.inference.ring import WORD_BITS, contracted, product
 from tacit.parties.inference.waves import Wave, at, factors, rounded, waves
 from tacit.protocol.inference.schedule import COARSE
 
@@ -96,11 +96,6 @@ class Party:
             return None
         (received,) = yield Communication(operation, (), ((tuple(words[0].shape), words[1]),))
         return received.to(self.device)
-
-    def told(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
-        """The data owner learns the sum, signed; the model owner is left with zeros."""
-        received = yield from self.tell(operation, (share, bits), to=DATA)
-        return torch.zeros_like(share) if received is None else signed(share + received, bits)
 
 
 def together(programs: Sequence[Program[T]]) -> Program[list[T]]:

@@ -20,7 +20,7 @@ from tacit.parties.inference.model import (
 )
 from tacit.parties.inference.ranking import check
 from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
-from tacit.protocol.inference.messages import Input, Terms
+from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import LOGITS, Results
 
 
@@ -33,13 +33,12 @@ class PrivateModel:
     commitment: bytes
     """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
 
-    def terms(self, *, input: Input, most_images: int, most_batch: int, results: Results = LOGITS) -> Terms:
+    def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS) -> Terms:
         """What the owner offers to data owners. ValueError for a number below one, and results that cannot be told."""
         check(self.public.head.logits, self.public.sizes.classes, results)
         return msgspec.convert(
             {
                 "sizes": self.public.sizes,
-                "input": input,
                 "results": results,
                 "weights": self.commitment,
                 "most_images": most_images,

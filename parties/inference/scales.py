@@ -320,13 +320,6 @@ def checked_norm(norm: Norm, width: int, stream: float) -> float:
     return math.sqrt(width * variance)
 
 
-def variance_limits(norm: Norm, width: int, stream: float) -> tuple[float, float]:
-    """What is in range where a variance is computed in the clear."""
-    place = norm.variance
-    unit = 2.0 ** (SQUARES - place.levels) / (place.factor * width * centred_scale(stream) ** 2)
-    return place.low * unit, place.high * unit
-
-
 def centred_scale(stream: float) -> float:
     """Scale of the stream as LayerNorm opens it."""
     return stream / 2.0 ** (STREAM - CENTRED)

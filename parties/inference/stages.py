@@ -1,14 +1,12 @@
 """A pass of a whole transformer as stages that both owners run one after the other: embedding, blocks, head.
 
 A stage takes this owner's share of what the one before it left, and says beforehand what material it takes and what it
-sends. In the `known` mode every stage ends with a message that tells the data owner the stream: its share is the
-stream itself then, and the model owner's is zero, which is how the next stage takes it. Of the head both modes tell
-the data owner the result. Every stage counts, on shares, what was out of range; before the head tells the result, it
-opens whether that is nothing, one bit. The machines know what this comes to: of a pass out of range the program is not
-advanced any more.
+sends. The head tells the data owner the result. Every stage counts, on shares, what was out of range; before the head
+tells the result, it opens whether that is nothing, one bit. The machines know what this comes to: of a pass out of
+range the program is not advanced any more.
 
     carried = Carried(input_share(public, images, pixels))
-    for stage in stages(public, known=known, results=results):
+    for stage in stages(public, results=results):
         carried = ... stage.prepared(party, images, layers)(carried) ...
     result = logits(carried.share, results)  # Or labels.
 """
@@ -27,8 +25,8 @@ from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, cor
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, FixedLinear, Party, Program, together
 from tacit.parties.inference.ranking import rankings, reduced, result_requests
-from tacit.parties.inference.scales import Scales, variance_limits
-from tacit.parties.inference.tables import LayerNormProgram, LookedUp, Norm, Range, layer_norm_requests, normalised
+from tacit.parties.inference.scales import Scales
+from tacit.parties.inference.tables import LayerNormProgram, LookedUp, Range, layer_norm_requests
 from tacit.protocol.inference.schedule import (
     LOGITS,
     PLACE,
@@ -91,8 +89,6 @@ class ModelStage:
 
     name: str
     public: PublicModel
-    known: bool
-    """Whether the data owner knows what goes in; of the embedding, what comes out."""
     layers: tuple[str, ...]
     """Names of its layers, as in `layer_shapes`."""
 
@@ -133,15 +129,6 @@ class ModelStage:
     def _sizes(self, name: str) -> tuple[int, int]:
         return layer_shapes(self.public.sizes)[name]
 
-    def _known(self, party: Party, stream: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the data owner computes from the stream that it was told, in the ring of the norm's result, and how many
-        rows it finds out of range; zeros at the model owner."""
-        if party.rank == MODEL:
-            return torch.zeros_like(stream), torch.zeros_like(stream[0, 0, 0])
-        values, variance = normalised(stream.double() / self.public.stream, norm)
-        low, high = variance_limits(norm, self.public.sizes.width, self.public.stream)
-        return encoded(values, norm.normalised), ((variance < low) | (variance > high)).sum()
-
 
 class Embedding(ModelStage):
     """Patches [B, T - 1, C P P] of the data owner to the stream [B, T, D]."""
@@ -157,7 +144,7 @@ class Embedding(ModelStage):
             stream = functional.pad(patches, (0, 0, 1, 0))  # The class token has no pixels.
             if linear.linear.bias is not None:
                 stream += linear.linear.bias
-            return Carried((yield from party.told("result", stream, STREAM)) if self.known else stream)
+            return Carried(stream)
 
         return run
 
@@ -170,8 +157,6 @@ class BlockStage(ModelStage):
     """The stream to the stream."""
 
     index: int
-    told: bool
-    """Whether the data owner is told what comes out."""
 
     @property
     def scales(self) -> Scales:
@@ -180,20 +165,14 @@ class BlockStage(ModelStage):
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         own = {_short(name): numbers[name] for name in self.layers}
-        return block_requests(self.public.shape(images), self.scales, own, known=self.known)
+        return block_requests(self.public.shape(images), self.scales, own)
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         own = {_short(name): layers[name] for name in self.layers}
-        program = BlockProgram(party, self.public.shape(images), self.scales, own, known=self.known)
+        program = BlockProgram(party, self.public.shape(images), self.scales, own)
 
         def run(carried: Carried) -> Program[Carried]:
-            normal, unusual = None, torch.zeros((), dtype=torch.int64, device=party.device)
-            if self.known:
-                normal, unusual = self._known(party, carried.share, self.scales.first_norm)
-            stream, outside = yield from program.run(carried.share, normal)
-            if self.told:
-                stream = yield from party.told("result", stream, STREAM)
-            return Carried(stream, outside + unusual)
+            return Carried(*(yield from program.run(carried.share)))
 
         return run
 
@@ -211,7 +190,7 @@ class Head(ModelStage):
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         shape = (images, 1, self.public.sizes.width)
         linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"), STREAM)
-        return (linear, *(() if self.known else layer_norm_requests(shape, self.public.head.norm)))
+        return (linear, *layer_norm_requests(shape, self.public.head.norm))
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         computed = super().prepared(party, images, layers)
@@ -227,15 +206,10 @@ class Head(ModelStage):
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         linear = layers["head"].prepared(party, (images,), STREAM)
-        norm, shape = self.public.head.norm, (images, 1, self.public.sizes.width)
-        program = None if self.known else LayerNormProgram(party, "final norm", shape, norm)
+        norm = LayerNormProgram(party, "final norm", (images, 1, self.public.sizes.width), self.public.head.norm)
 
         def run(carried: Carried) -> Program[Carried]:
-            tokens = carried.share[:, :1]
-            if program is None:
-                normal, outside = self._known(party, tokens, norm)
-            else:
-                normal, outside = yield from program.run(tokens)
+            normal, outside = yield from norm.run(carried.share[:, :1])
             return Carried((yield from linear.apply("head", normal[:, 0])), outside)
 
         return run
@@ -248,22 +222,21 @@ def in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[N
     yield from party.open(RANGE, (share << (WORD_BITS - PLACE), WORD_BITS))
 
 
-def stages(public: PublicModel, *, known: bool, results: Results = LOGITS) -> tuple[ModelStage, ...]:
-    """Those of a pass, in order. known: whether the data owner is told what goes into every block; results: what it is
-    told at the end."""
-    return (*backbone_stages(public, known=known), Head("head", public, known, ("head",), results))
+def stages(public: PublicModel, *, results: Results = LOGITS) -> tuple[ModelStage, ...]:
+    """Those of a pass, in order. results: what the data owner is told at the end."""
+    return (*backbone_stages(public), Head("head", public, ("head",), results))
 
 
-def backbone_stages(public: PublicModel, *, known: bool) -> tuple[ModelStage, ...]:
+def backbone_stages(public: PublicModel) -> tuple[ModelStage, ...]:
     """Those before the head: the embedding, and every block."""
-    blocks = (block_stage(public, index, known=known, told=known) for index in range(public.sizes.blocks))
-    return (Embedding("embedding", public, known, ("embedding",)), *blocks)
+    blocks = (block_stage(public, index) for index in range(public.sizes.blocks))
+    return (Embedding("embedding", public, ("embedding",)), *blocks)
 
 
-def block_stage(public: PublicModel, index: int, *, known: bool, told: bool) -> BlockStage:
+def block_stage(public: PublicModel, index: int) -> BlockStage:
     """That of one block."""
     names = block_layer_shapes(public.sizes.width, public.sizes.hidden)
-    return BlockStage(f"block {index}", public, known, tuple(f"{index}.{name}" for name in names), index, told)
+    return BlockStage(f"block {index}", public, tuple(f"{index}.{name}" for name in names), index)
 
 
 def _short(name: str) -> str:

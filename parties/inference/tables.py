@@ -402,12 +402,3 @@ class LayerNormProgram:
         inverse = self._lookup.value(*norm.variance.words)[..., None]
         normalised = value.times(*(yield from party.open(operation, value.masked_factor(inverse))))
         return shifted(normalised, norm.ring, norm.cut) if norm.cut else normalised, outside
-
-
-def normalised(x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of [B, T, D] in the clear, float64, and the variances [B, T, 1] as their bounds are of them."""
-    centred = x.double() - x.double().mean(-1, keepdim=True)
-    variance = centred.square().mean(-1, keepdim=True)
-    values = centred * norm.variance.inverse(variance)
-    variance[:, :1] *= norm.lift**2
-    return values, variance

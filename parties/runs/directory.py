@@ -150,7 +150,7 @@ def told(server: Iterable[Mapping[str, Any]]) -> tuple[list[Invocation], Seed | 
     return found, seed
 
 
-_SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 2, "bench-blocks": 3, "bench-adapt": 2}
+_SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 3, "bench-blocks": 3, "bench-adapt": 2}
 """Of files for programs, 1 of all others: a number rises when a key is taken away, or changes its meaning; others may
 join at any time."""
 _PROGRESS = "progress"

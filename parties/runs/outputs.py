@@ -346,7 +346,6 @@ class AnswerFigures(TypedDict):
     accuracy: float | None
     classes: list[str]
     weights: str
-    input: str
     passes: int
     online_seconds: float
     waited_for_material_seconds: float

@@ -66,8 +66,8 @@ def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
     """Of a pass of so many images, of learning or of a prediction."""
     sizes, learning = terms.sizes, terms.learning
     backbone = (
-        *embedding_rounds(sizes, images, known=False),
-        *block_rounds(sizes, images, known=False) * sizes.blocks,
+        *embedding_rounds(sizes, images),
+        *block_rounds(sizes, images) * sizes.blocks,
     )
     if terms.purpose == "prediction":
         return (

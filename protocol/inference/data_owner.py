@@ -27,7 +27,6 @@ from tacit.protocol.inference.messages import (
     InferenceClosed,
     InferenceHello,
     InferenceTerms,
-    Input,
     MaskedWeights,
     PassStarted,
     StartPass,
@@ -43,7 +42,6 @@ from tacit.protocol.inference.tables import DATA_OWNER_TABLE, InferenceState
 class InferencePolicy:
     """What a data owner accepts."""
 
-    inputs: tuple[Input, ...] = ("shared",)
     bits: int = 0
     """Fractional bits that logits must have at least; 0: labels are enough."""
     labels: int = 0
@@ -176,10 +174,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
     def _check(self, terms: Terms) -> None:
         """Refuse terms that this side's policy, or what it comes with, rules out."""
         policy, wish, sizes = self._policy, self._wish, terms.sizes
-        if terms.input not in policy.inputs:
-            raise RemoteProtocolError(
-                Code.POLICY, f"it offers {terms.input!r} inputs; the policy here accepts {', '.join(policy.inputs)}"
-            )
         if terms.results.bits < policy.bits:
             told = f"logits of {terms.results.bits} fractional bits" if terms.results.bits else "labels alone"
             raise RemoteProtocolError(

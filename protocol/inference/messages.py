@@ -8,7 +8,7 @@ or from what was ordered, and never said.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
@@ -28,15 +28,12 @@ MOST_IMAGES: Final = 1 << 20
 Images = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Input = Literal["known", "shared"]
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the model owner offers to compute, and everything public about it."""
 
     sizes: Sizes
-    input: Input
-    """Whether the data owner is told what goes into every block, or nobody is."""
     results: Results
     """What the data owner is told of each image."""
     weights: Hash

@@ -1,10 +1,9 @@
 """What private inference sends, from the sizes of a model alone: every round of a pass, in order, with its bytes.
 
-A pass is: the patches' embedding, block after block, the head. In the `known` mode the data owner is told the residual
-stream after the embedding and after every block, and normalises it itself; otherwise nobody knows it, and normalising
-takes three rounds. In both modes the owners open at the end whether all values were in range, and only then the data
-owner is told the results: logits of so many bits, or the best labels. Both owners send at once in a round; a side that
-sends nothing waits. Bytes are those of the words of shares, without headers.
+A pass is: the patches' embedding, block after block, the head. Nobody knows the residual stream. At the end the owners
+open whether all values were in range, and only then the data owner is told the results: logits of so many bits, or the
+best labels. Both owners send at once in a round; a side that sends nothing waits. Bytes are those of the words of
+shares, without headers.
 
 The widths of the rings (in bits) are what the bytes follow from; tacit.parties.inference.scales says what is in them.
 """
@@ -151,15 +150,14 @@ class Round(NamedTuple):
     """What the data owner sends in it."""
 
 
-def embedding_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
+def embedding_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
     """Of the patches of these images, to the residual stream."""
     patches = images * (sizes.tokens - 1) * sizes.pixels
-    return Round("embedding", 0, byte_width(STREAM) * patches), *_told_stream(sizes, images, known=known)
+    return (Round("embedding", 0, byte_width(STREAM) * patches),)
 
 
-def block_rounds(sizes: Sizes, images: int, *, known: bool, told: bool | None = None) -> tuple[Round, ...]:
-    """Of one block. known: whether the data owner knows what goes in; told: whether it is told what comes out, None if
-    that is the same."""
+def block_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
+    """Of one block."""
     rows = images * sizes.tokens
     stream, sums = rows * sizes.width, rows * sizes.heads
     scores, hidden = sums * sizes.tokens, rows * sizes.hidden
@@ -167,7 +165,7 @@ def block_rounds(sizes: Sizes, images: int, *, known: bool, told: bool | None = 
         byte_width(bits) for bits in (WORD_BITS, COARSE, WEIGHTED, VECTORS, STREAM, PLACE)
     )
     return (
-        *(() if known else _norm_rounds("layer norm 1", rows, sizes.width)),
+        *_norm_rounds("layer norm 1", rows, sizes.width),
         Round("qkv", 0, word * stream),
         _both("scores", (2 * vectors + factor) * stream),
         _both("softmax", coarse * scores + 2 * place * sums),
@@ -179,7 +177,6 @@ def block_rounds(sizes: Sizes, images: int, *, known: bool, told: bool | None = 
         Round("fc1", 0, factor * stream),
         _both("gelu", coarse * hidden),
         Round("fc2", place * rows, factor * hidden + place * rows),
-        *_told_stream(sizes, images, known=known if told is None else told),
     )
 
 
@@ -190,10 +187,10 @@ def _far_rounds(scores: int, sums: int) -> tuple[Round, ...]:
     return tuple(_both("softmax", octets) for octets in widths)
 
 
-def head_rounds(sizes: Sizes, images: int, *, known: bool, results: Results = LOGITS) -> tuple[Round, ...]:
+def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
     """Of the class tokens, to the results."""
     return (
-        *(() if known else _norm_rounds("final norm", images, sizes.width)),
+        *_norm_rounds("final norm", images, sizes.width),
         Round("head", 0, byte_width(STREAM) * images * sizes.width),
         *result_rounds(sizes.classes, images, results),
     )
@@ -247,12 +244,12 @@ def ranking_rounds(classes: int, labels: int, images: int) -> tuple[Round, ...]:
     return tuple(rounds)
 
 
-def pass_rounds(sizes: Sizes, images: int, *, known: bool, results: Results = LOGITS) -> tuple[Round, ...]:
+def pass_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
     """Of a whole pass."""
     return (
-        *embedding_rounds(sizes, images, known=known),
-        *block_rounds(sizes, images, known=known) * sizes.blocks,
-        *head_rounds(sizes, images, known=known, results=results),
+        *embedding_rounds(sizes, images),
+        *block_rounds(sizes, images) * sizes.blocks,
+        *head_rounds(sizes, images, results=results),
     )
 
 
@@ -280,11 +277,6 @@ def _norm_rounds(operation: str, rows: int, width: int) -> tuple[Round, ...]:
     """Centred values, variances, their inverse roots."""
     widths = (byte_width(CENTRED) * rows * width, byte_width(PLACE) * rows, byte_width(WORD_BITS) * rows)
     return tuple(_both(operation, octets) for octets in widths)
-
-
-def _told_stream(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
-    told = Round("result", byte_width(STREAM) * images * sizes.tokens * sizes.width, 0)
-    return (told,) if known else ()
 
 
 def _both(operation: str, octets: int) -> Round:

@@ -191,7 +191,7 @@ class InferenceSession(
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
         """Those of a pass of so many images."""
         terms = self.agreed.terms
-        return pass_rounds(terms.sizes, images, known=terms.input == "known", results=terms.results)
+        return pass_rounds(terms.sizes, images, results=terms.results)
 
 
 def _word(opened: Frame | None) -> int:

@@ -57,12 +57,12 @@ from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, material_bytes, stages
-from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
 from tacit.simulate.bench.ends import BenchmarkError, highest_bytes
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.processes import Program, results
 from tacit.simulate.federation.relay import Relay, Shaping, relaying
+from tacit.simulate.insecure import Input
 from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER, InferencePlan, run
 
 _SCHEME: Final = "relayed"
@@ -505,8 +505,7 @@ def _session(
 
 def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:
     """Of the dealer's corrections for the blocks in one pass, by the owner that receives them."""
-    found = stages(model.public, known=setting.input == "known")
-    blocks = [stage for stage in found if isinstance(stage, BlockStage)]
+    blocks = [stage for stage in stages(model.public) if isinstance(stage, BlockStage)]
     to_model_owner, to_data_owner = material_bytes(blocks, setting.batch, model.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 

@@ -43,7 +43,7 @@ from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event, fou
 
 
 class LearnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A data owner that is played; it accepts either input and any model."""
+    """A data owner that is played; it accepts any model."""
 
     name: str
     images: int
@@ -156,7 +156,7 @@ class AdaptationStage(Stage):
                 owner.name,
                 members,
                 wish=Wish(images=owner.images, batch=owner.batch, channels=owner.channels, side=owner.side),
-                policy=InferencePolicy(inputs=("known", "shared")),
+                policy=InferencePolicy(),
                 patience=owner.patience,
                 purpose=owner.purpose,
                 smallest_cohort=owner.smallest_cohort,

@@ -14,7 +14,7 @@ from msgspec import Meta
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.inference.material import material_key
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.inference.schedule import LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
 from tacit.simulate.conformance.message_operations import Fields, MessageFamily, fields_of, structure_of
@@ -66,15 +66,13 @@ def layers(*, sizes: Sizes) -> list[list[Any]]:
     return [[name, *shapes[name], size] for name, size in zip(shapes, weight_bytes(sizes), strict=True)]
 
 
-def schedule(*, sizes: Sizes, input: Input, images: int, batch: int, number: int) -> dict[str, Any]:
+def schedule(*, sizes: Sizes, images: int, batch: int, number: int) -> dict[str, Any]:
     """The pass of this number of a session: its images; of every round the operation, and the bytes that the model
     owner and the data owner open.
     """
-    terms = Terms(
-        sizes=sizes, input=input, results=LOGITS, weights=b"", most_images=images, most_batch=batch, arithmetic=b""
-    )
+    terms = Terms(sizes=sizes, results=LOGITS, weights=b"", most_images=images, most_batch=batch, arithmetic=b"")
     own = Agreed("", b"", terms, b"", images, batch).images_of(number)
-    return {"images": own, "rounds": [list(each) for each in pass_rounds(sizes, own, known=input == "known")]}
+    return {"images": own, "rounds": [list(each) for each in pass_rounds(sizes, own)]}
 
 
 def derive_material_key(

@@ -20,7 +20,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import MOST_A_DAY, Quota, Spent
 from tacit.protocol.inference.results import (
@@ -51,8 +51,6 @@ class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     batch: int
     channels: int
     side: int
-    inputs: tuple[Input, ...]
-    """Its policy: the kinds of input that it accepts."""
     bits: int = 0
     """Fractional bits that it wants of logits."""
     weights: Octets | None
@@ -139,7 +137,7 @@ class InferenceStage(Stage):
                 owner.name,
                 members,
                 wish=Wish(images=owner.images, batch=owner.batch, channels=owner.channels, side=owner.side),
-                policy=InferencePolicy(inputs=owner.inputs, bits=owner.bits, weights=owner.weights),
+                policy=InferencePolicy(bits=owner.bits, weights=owner.weights),
                 patience=owner.patience,
             )
         if model_owner is not None:

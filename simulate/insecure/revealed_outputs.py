@@ -65,9 +65,9 @@ def revealed_rounds(sizes: Sizes, images: int, revealed: Sequence[bool], *, enro
     """Return the rounds of a pass that reveals these outputs. enrolled: images that it puts into one order before."""
     stream, label = (byte_width(STREAM) * images * words for words in (sizes.tokens * sizes.width, 1))
     found = [_order_round(enrolled, _enrolled_words(sizes))] if enrolled else []
-    found += embedding_rounds(sizes, images, known=False)
+    found += embedding_rounds(sizes, images)
     for block, reveals in enumerate(revealed):
-        found += block_rounds(sizes, images, known=block > 0 and revealed[block - 1], told=False)
+        found += block_rounds(sizes, images)
         if reveals:
             order = byte_width(WORD_BITS) * images if any(revealed[:block]) else 0
             last = label if block + 1 == sizes.blocks else 0
@@ -212,9 +212,9 @@ class RangeStage:
 
 def revealed_stages(public: PublicModel, revealed: Sequence[bool]) -> tuple[PassStage, ...]:
     """Return the stages of a pass, as many whatever is revealed."""
-    found: list[PassStage] = [Embedding("embedding", public, False, ("embedding",))]
+    found: list[PassStage] = [Embedding("embedding", public, ("embedding",))]
     for index, reveals in enumerate(revealed):
-        block = block_stage(public, index, known=index > 0 and revealed[index - 1], told=False)
+        block = block_stage(public, index)
         found.append(RevealedBlock(block, first=not any(revealed[:index])) if reveals else block)
     return (*found, RangeStage())
 

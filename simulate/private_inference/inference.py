@@ -20,7 +20,7 @@ from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSession, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.conversation import AHEAD
-from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, infer
+from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, SessionKind, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import RoundCost
@@ -28,11 +28,11 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.event_log import Diary, EventLog
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.data_owner import InferencePolicy
-from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.processes import Message, ProcessError, Program, results
+from tacit.simulate.insecure import Input
+from tacit.simulate.insecure.known_input import KnownInputParty, KnownSession
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"
@@ -176,8 +176,9 @@ async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, st
     if plan.learned is not None:
         learning = PredictionSettings(learning=plan.learned, **settings)
         await PredictingParty(learning, model, seat.diary(control)).run()
-    serving = ModelOwnerSettings(input=plan.input, most_batch=plan.batch, **settings)
-    await ModelOwnerParty(serving, model, seat.diary(control)).run()
+    serving = ModelOwnerSettings(most_batch=plan.batch, **settings)
+    kind = KnownInputParty if plan.input == "known" else ModelOwnerParty
+    await kind(serving, model, seat.diary(control)).run()
 
 
 async def _data_owner(
@@ -189,17 +190,19 @@ async def _data_owner(
     parameters: AdapterParameters | None,
 ) -> dict[str, Any]:
     seat.take()
+    session = KnownSession() if seat.plan.input == "known" else SessionKind()
+    if parameters is not None:
+        session = PredictionSession(parameters)
     found = await infer(
         DataOwnerSettings(
             model_owner_address=addresses[MODEL_OWNER],
             dealer_address=addresses[DEALER],
-            policy=InferencePolicy(inputs=(seat.plan.input,)),
             **seat.owner_settings,
         ),
         images,
         batch=seat.plan.batch,
         progress=lambda done: control.send({"done": done}),
-        session=None if parameters is None else PredictionSession(parameters),
+        session=session,
     )
     return {
         "logits": found.logits.tolist(),

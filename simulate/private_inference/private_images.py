@@ -30,11 +30,11 @@ from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import Experiment, load_as
 from tacit.parties.runs.served import ServedModel, read_served
-from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
 from tacit.simulate.adaptation.summary import Judge
+from tacit.simulate.insecure import Input
 from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
 from tacit.simulate.private_inference.inference_request import InferenceRequest

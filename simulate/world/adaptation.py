@@ -18,12 +18,11 @@ from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 from tacit.protocol.adaptation.tables import SumAsked
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.tables import InferenceState
 from tacit.simulate.world.inference import (
-    EITHER_INPUT,
     PATIENCE,
     MemoryInference,
     Owner,
@@ -46,7 +45,7 @@ def learning_terms(**changes: Any) -> AdaptationTerms:
     learning = LearningSizes(**{name: changes.pop(name, size) for name, size in sizes.items()})
     own: dict[str, Any] = {"purpose": "learning", "rounds": 2, "smallest_cohort": 2, "least_count": 0}
     own |= {name: changes.pop(name) for name in own if name in changes}
-    terms = small_terms(**({"input": "shared"} | changes))
+    terms = small_terms(**changes)
     return AdaptationTerms(**{name: getattr(terms, name) for name in Terms.__struct_fields__}, learning=learning, **own)
 
 
@@ -155,7 +154,7 @@ class MemoryAdaptation(MemoryInference):
             name,
             self.roster,
             wish=self.wishes[name],
-            policy=self.policies.get(name, EITHER_INPUT),
+            policy=self.policies.get(name, InferencePolicy()),
             patience=PATIENCE,
             purpose=self.purposes.get(name, "learning"),
             smallest_cohort=self.smallest_cohort,

@@ -45,8 +45,6 @@ from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_member
 MODEL_OWNER: Final = "model-owner"
 DEALER: Final = "dealer"
 PATIENCE: Final = 60.0
-EITHER_INPUT: Final = InferencePolicy(inputs=("known", "shared"))
-"""Of a data owner that takes what it is offered."""
 Side = Literal["owners", "dealer"]
 Kind = TypeVar("Kind")
 
@@ -77,7 +75,7 @@ def small_terms(**changes: Any) -> Terms:
         }.items()
     }  # fmt: skip
     fields: dict[str, Any] = {
-        "sizes": Sizes(**sizes), "input": "known", "results": LOGITS, "weights": bytes(range(32)), "most_images": 3,
+        "sizes": Sizes(**sizes), "results": LOGITS, "weights": bytes(range(32)), "most_images": 3,
         "most_batch": 2, "arithmetic": b"scales",
     }  # fmt: skip
     return Terms(**(fields | changes))
@@ -293,7 +291,7 @@ class MemoryInference(World[Parcel]):
     def join(self, name: str) -> InferenceDataOwner:
         """A new session of a data owner, which is yet to start."""
         self.network.forget(lambda link: link[1] == name)
-        policy = self.policies.get(name, EITHER_INPUT)
+        policy = self.policies.get(name, InferencePolicy())
         machine = self.make(
             name,
             InferenceDataOwner,

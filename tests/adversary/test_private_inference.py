@@ -1,15 +1,13 @@
 """Parties of private inference that cheat; tests/protocol/inference/test_cheating.py has many more of them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tacit.parties.hosting.party_file import ModelOwnerFile, PartyFileError, read_party
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.messages import Opening, StartPass
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
@@ -46,20 +44,6 @@ def test_a_data_owner_gets_no_more_than_was_agreed_on() -> None:
     assert [begun.number for begun in run.outcome(PassBegun, MODEL_OWNER)] == [1, 2]
 
 
-@pytest.mark.threat("data-owner/known-input")
-def test_known_input_takes_the_policies_of_both_owners(tmp_path: Path) -> None:
-    run = MemoryInference({DATA_OWNER: WISH}, policies={DATA_OWNER: InferencePolicy()})
-    assert run.terms.input == "known"
-    assert run.run().verdicts() == {(Code.POLICY, MODEL_OWNER)}
-    path = tmp_path / "party.toml"
-    path.write_text(
-        'role = "model-owner"\nkey = "m.key"\nbind = "tcp://0.0.0.0:7009"\ndealer = "tcp://d:7008"\nmodel = "student"\n'
-        'input = "known"\n'
-    )
-    with pytest.raises(PartyFileError, match="it gives the model away"):
-        read_party(ModelOwnerFile, path)
-
-
 @pytest.mark.threat("data-owner/searches-bounds")
 def test_a_quota_holds_over_sessions_and_days_and_verdicts_that_are_kept_back() -> None:
     """Three images: two in the first pass, one in the second; the first is always out of range."""
@@ -72,7 +56,7 @@ def test_a_quota_holds_over_sessions_and_days_and_verdicts_that_are_kept_back() 
     # In the next session it keeps its word about the range to itself, and leaves.
     run.told.clear()
     run.start(DATA_OWNER)
-    last = len(pass_rounds(run.terms.sizes, 2, known=True)) - 2
+    last = len(pass_rounds(run.terms.sizes, 2)) - 2
     assert run.advance(lambda: last in run.served[DATA_OWNER].given or last in run.owners[DATA_OWNER].given)
     owner = run.owners[DATA_OWNER]
     owner.tell("owners", owner.machine.give_up(RemoteProtocolError(Code.LOCAL, "it leaves"), run.now))
@@ -100,7 +84,7 @@ def test_nothing_is_told_of_a_pass_out_of_range() -> None:
     run = world()
     run.out_of_range.add((DATA_OWNER, 2))
     assert run.run().verdicts() == {(None, "")}
-    last = len(pass_rounds(run.terms.sizes, 1, known=True)) - 1
+    last = len(pass_rounds(run.terms.sizes, 1)) - 1
     told = {
         parcel.packet.envelope.round
         for parcel in run.log
@@ -114,7 +98,7 @@ def test_nothing_is_told_of_a_pass_out_of_range() -> None:
 def test_a_data_owner_that_opens_wrong_words_is_counted_and_not_found_out(operation: str) -> None:
     run, changed = world(), []
     run.quota = Quota(images=3, refused=3)
-    step = [each.operation for each in pass_rounds(run.terms.sizes, 2, known=True)].index(operation)
+    step = [each.operation for each in pass_rounds(run.terms.sizes, 2)].index(operation)
 
     def wrong(parcel: Parcel) -> list[Parcel]:
         message = parcel.message

@@ -21,6 +21,7 @@ from tacit.parties.inference import private_model
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.protocol.inference.schedule import Results, Sizes, pass_rounds, weight_bytes
+from tacit.simulate.insecure.known_input import known_rounds
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference import DEALER
 from tacit.simulate.private_inference.inference_request import InferenceRequest
@@ -65,7 +66,7 @@ def test_labels_alone(tacit: Invoke, out: Path, tmp_path: Path) -> None:
     assert [row["labels"] for row in figures["images"]] == named
     assert [(row["label"], row["confidence"]) for row in figures["images"]] == [(labels[0], None) for labels in named]
     assert (figures["agreement"], figures["largest_difference"], figures["labels"]) == (1.0, None, 2)
-    declared = by_operation(pass_rounds(SIZES, 3, known=False, results=Results(labels=2, bits=0)))
+    declared = by_operation(pass_rounds(SIZES, 3, results=Results(labels=2, bits=0)))
     assert {
         name: (row["model_owner_bytes"], row["data_owner_bytes"], row["rounds"])
         for name, row in figures["per_operation"].items()
@@ -114,7 +115,9 @@ def test_labels_are_those_in_the_clear_and_costs_as_declared(
         (top.indices == data.y_test[order]).double().mean().item(),
     )
     batches = [4, 2] if owners == 1 else [3, 3]
-    declared = by_operation([each for batch in batches for each in pass_rounds(SIZES, batch, known=input == "known")])
+    rounds_of = known_rounds if input == "known" else pass_rounds
+    declared = by_operation([each for batch in batches for each in rounds_of(SIZES, batch)])
+    assert ("INSECURE" in result.output) == (input == "known")
     assert {
         name: (row["model_owner_bytes"], row["data_owner_bytes"], row["rounds"])
         for name, row in figures["per_operation"].items()

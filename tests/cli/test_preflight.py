@@ -410,7 +410,7 @@ def frames(message: Message, kinds: Kinds, *, sender: str, session: bytes = NO_S
 
 def offer(office: Office, roster: Roster, **changes: Any) -> list[bytes]:
     """The answer of a model owner to a hello."""
-    terms: dict[str, Any] = {"input": "shared", "most_images": 65536, "most_batch": 64, **changes}
+    terms: dict[str, Any] = {"most_images": 65536, "most_batch": 64, **changes}
     owner = InferenceModelOwner(
         "alice",
         roster,
@@ -440,7 +440,7 @@ def test_a_data_owner_tries_what_is_offered(office: Office, tmp_path: Path, monk
 
     found = tried(offer(office, roster), replace(file, batch=5))
     weights = found.value.terms.weights.hex()
-    assert found.finding.detail == f"model {weights}, shared input, 3 classes; it takes images of 1 x 8 x 8"
+    assert found.finding.detail == f"model {weights}, 3 classes; it takes images of 1 x 8 x 8"
     assert check_data_owner_memory(found).finding.state == "ok"
     fit = check_pixels(file, images, answers, found).finding
     assert (fit.state, fit.detail) == ("ok", "12 images fit the model, 5 at a time, on cpu")
@@ -454,7 +454,7 @@ def test_a_data_owner_tries_what_is_offered(office: Office, tmp_path: Path, monk
         (tried(few), "it computes at most 11 images, 64 at a time; here 12 are wanted"),
     ):
         assert (result.finding.state, bool(re.search(pattern, result.finding.detail))) == ("wrong", True), result
-    answers.write(AnsweredBy(weights=weights, input="shared", classes=CLASSES))
+    answers.write(AnsweredBy(weights=weights, classes=CLASSES))
     costs: dict[str, Any] = {"online_seconds": 1.0, "offline_seconds": 0.0, "sent": 1, "received": 1}
     answers.write(AnsweredPass(logits=((0.0, 0.0, 1.0),) * 12, **costs))
     finding = tried(offer(office, roster)).finding

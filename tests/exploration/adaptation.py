@@ -38,7 +38,6 @@ from tests.exploration.symbols import SymbolicEntropy
 LEARNING: Final = LearningSizes(adapters=0, rank=1, classes=2, batch=1, cut=8, gradient=30)
 TERMS: Final = AdaptationTerms(
     sizes=SIZES,
-    input="shared",
     results=LOGITS,
     weights=bytes(32),
     most_images=8,

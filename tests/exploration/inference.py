@@ -35,7 +35,7 @@ DATA_OWNER: Final = "data-owner"
 MODEL_OWNER: Final = "model-owner"
 PATIENCE: Final = 1.0
 SIZES: Final = Sizes(side=1, channels=1, patch=1, width=1, heads=1, hidden=1, blocks=1, classes=1)
-ROUNDS: Final = pass_rounds(SIZES, 1, known=True)
+ROUNDS: Final = pass_rounds(SIZES, 1)
 Owner = InferenceDataOwner | InferenceModelOwner
 Frames = tuple[bytes, ...]
 InferenceWorldState = tuple[int, int, int]
@@ -100,7 +100,6 @@ class InferenceWorld:
         )
         self._terms = Terms(
             sizes=SIZES,
-            input="known",
             results=LOGITS,
             weights=bytes(32),
             most_images=max(passes, 1),
@@ -298,7 +297,7 @@ class InferenceWorld:
 
     def _data_owner(self) -> InferenceDataOwner:
         wish = Wish(images=max(self._passes, 1), batch=1, channels=1, side=1)
-        policy = InferencePolicy(inputs=("known",))
+        policy = InferencePolicy()
         return InferenceDataOwner(DATA_OWNER, self._roster, wish=wish, policy=policy, patience=PATIENCE)
 
     def _model_owner(self, entropy: SymbolicEntropy) -> InferenceModelOwner:

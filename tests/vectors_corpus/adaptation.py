@@ -82,7 +82,7 @@ def learning_terms(**changes: Any) -> dict[str, Any]:
     learning = {name: changes.pop(name, value) for name, value in LEARNING.items()}
     own = {"purpose": "learning", "learning": learning, "rounds": 2, "smallest_cohort": 2, "least_count": 0}
     own |= {name: changes.pop(name) for name in own if name in changes}
-    return terms_with(**({"input": "shared"} | changes)) | own
+    return terms_with(**changes) | own
 
 
 def encoded_learning_terms(**changes: Any) -> bytes:

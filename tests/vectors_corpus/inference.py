@@ -24,7 +24,7 @@ VIT_SMALL: Final = {
     "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000,
 }  # fmt: skip
 TERMS: Final[dict[str, Any]] = {
-    "sizes": SIZES, "input": "known", "results": {"labels": 0, "bits": 12}, "weights": octets(drawn("weights")),
+    "sizes": SIZES, "results": {"labels": 0, "bits": 12}, "weights": octets(drawn("weights")),
     "most_images": 3, "most_batch": 2, "arithmetic": octets(b"scales"),
 }  # fmt: skip
 _CONTRIBUTION: Final = {"contribution": octets(drawn("contribution"))}
@@ -161,7 +161,7 @@ def encoded_terms(**changes: Any) -> bytes:
 def inference_terms() -> Script:
     script = message("Terms, their encoding and their digest; sizes up to the limits.")
     for changes in (
-        {"side": 128, "patch": 128, "channels": 1, "input": "shared", "most_batch": MOST_IMAGES},
+        {"side": 128, "patch": 128, "channels": 1, "most_batch": MOST_IMAGES},
         {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES},
         {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b""),
          "far": True},
@@ -182,7 +182,8 @@ def inference_terms_bad_sizes() -> Script:
         changed = honest | {"sizes": honest["sizes"] | changes}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
     for fields in (
-        {"input": "public"},
+        {"input": "known"},
+        {"input": "shared"},
         {"results": {"labels": 0, "bits": 0}},
         {"results": {"labels": 1, "bits": 1}},
         {"results": {"labels": 0, "bits": 17}},
@@ -222,16 +223,18 @@ def inference_material_keys() -> Script:
 
 
 def inference_schedule() -> Script:
-    script = primitive("Layers, and rounds of passes: both inputs, several sizes, and a last pass that has the rest.")
+    script = primitive("Layers, and rounds of passes: several sizes, and a last pass that has the rest.")
     one = dict.fromkeys(SIZES, 1) | {"far": False}
     for sizes in (SIZES, VIT_SMALL | {"blocks": 1}, one):
         script.do("layers", sizes=sizes)
-    passes: tuple[tuple[dict[str, int], str, int, int, int], ...] = (
-        (SIZES, "known", 3, 2, 1), (SIZES, "known", 3, 2, 2), (SIZES, "shared", 3, 2, 1), (SIZES, "shared", 3, 2, 2),
-        (VIT_SMALL | {"blocks": 1}, "known", 16, 16, 1), (SIZES | {"far": True}, "shared", 2, 2, 1),
-    )  # fmt: skip
-    for sizes, input, images, batch, number in passes:
-        script.do("schedule", sizes=sizes, input=input, images=images, batch=batch, number=number)
+    passes: tuple[tuple[dict[str, int], int, int, int], ...] = (
+        (SIZES, 3, 2, 1),
+        (SIZES, 3, 2, 2),
+        (VIT_SMALL | {"blocks": 1}, 16, 16, 1),
+        (SIZES | {"far": True}, 2, 2, 1),
+    )
+    for sizes, images, batch, number in passes:
+        script.do("schedule", sizes=sizes, images=images, batch=batch, number=number)
     return script
 
 

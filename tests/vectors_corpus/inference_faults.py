@@ -142,7 +142,7 @@ def agree_terms_bad_number() -> Script:
 def inference_terms_bad_policy() -> Script:
     images = {"images": 3, "batch": 2}
     faults: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-        ("POLICY", {"inputs": ["shared"]}, {}), ("POLICY", {"bits": 13}, {}), ("MODEL", {"weights": OTHER}, {}),
+        ("POLICY", {"bits": 13}, {}), ("MODEL", {"weights": OTHER}, {}),
         ("MODEL", {"side": 2}, {}), ("POLICY", images, {"most_images": 2}), ("POLICY", images, {"most_batch": 1}),
     )  # fmt: skip
     names = names_of(len(faults))
@@ -212,7 +212,8 @@ def opening_bad_round() -> Script:
                 model_owner=model_owner())  # fmt: skip
     session = _computing(part)
     part.tell(Opening(step=0, chunk=0), session=session, sequence=2, round=1, payload=bytes(5))
-    part.tell(Opening(step=2, chunk=0), "UNEXPECTED", session=session, sequence=3, round=1, payload=bytes(16))
+    part.tell(Opening(step=1, chunk=0), session=session, sequence=3, round=1, payload=bytes(6))
+    part.tell(Opening(step=2, chunk=0), "UNEXPECTED", session=session, sequence=4, round=1, payload=bytes(8))
     return part
 
 

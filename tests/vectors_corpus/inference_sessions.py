@@ -22,7 +22,7 @@ ONE: Final[dict[str, Any]] = {
     "side": 1, "channels": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1, "blocks": 1, "classes": 1,
 }  # fmt: skip
 WEIGHTS: Final = drawn("weights")
-_RESULT: Final = len(pass_rounds(Sizes(**ONE), 1, known=True)) - 1
+_RESULT: Final = len(pass_rounds(Sizes(**ONE), 1)) - 1
 Changes = dict[str, Any]
 
 
@@ -41,7 +41,7 @@ def roster(*data_owners: str) -> list[Changes]:
 def data_owner(name: str = DATA_OWNER, **changes: Any) -> Changes:
     """A data owner with one image."""
     return {
-        "name": name, "images": 1, "batch": 1, "channels": 1, "side": 1, "inputs": ["known", "shared"],
+        "name": name, "images": 1, "batch": 1, "channels": 1, "side": 1,
         "weights": None, "entropy": drawn(f"{name} entropy"), "patience": PATIENCE,
     } | changes  # fmt: skip
 
@@ -86,7 +86,7 @@ def start_pass(play: Play, weights: bytes = WEIGHTS, **more: Any) -> None:
 
 def go_through(play: Play, *, refused_by: str = "") -> None:
     """Go through the rounds of a pass of one image. refused_by: whose word about the range is not 0; the other's is."""
-    for step, (operation, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1, known=True)):
+    for step, (operation, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1)):
         for owner, size in zip((MODEL_OWNER, DATA_OWNER), sent, strict=True):
             if size:
                 words = _words(f"{owner} {step}", size)
@@ -160,7 +160,7 @@ def opening_bad_range() -> Script:
     go_through(play, refused_by=MODEL_OWNER)
     play.refuse("INVALID", "give", party=MODEL_OWNER, step=_RESULT, data=_words("result", 6))
     start_pass(play)
-    for step, (operation, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1, known=True)):
+    for step, (operation, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1)):
         for owner, size in zip((MODEL_OWNER, DATA_OWNER), sent, strict=True):
             if size:
                 words = _words(f"{owner} {step} again", size)
@@ -206,7 +206,7 @@ def inference_two_data_owners() -> Script:
     )  # fmt: skip
     both = (DATA_OWNER, SECOND)
     large: Changes = {"side": 128, "patch": 128, "width": 9, "classes": 65536}
-    owners = [data_owner(side=128), data_owner(SECOND, side=128, inputs=["known"], weights=WEIGHTS)]
+    owners = [data_owner(side=128), data_owner(SECOND, side=128, weights=WEIGHTS)]
     play.do(
         "begin inference", roster=roster(*both), data_owners=owners, model_owner=model_owner(3, **large),
         dealer=dealer(2),

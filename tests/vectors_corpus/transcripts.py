@@ -43,7 +43,7 @@ def _federation(**changes: Any) -> RecordedFederation:
 
 def _inference() -> RecordedInference:
     wishes = dict.fromkeys(data_owner_names(1), Wish(images=2, batch=2, channels=1, side=4))
-    return RecordedInference(wishes, terms=small_terms(input="shared"))
+    return RecordedInference(wishes, terms=small_terms())
 
 
 def _adaptation() -> RecordedAdaptation:

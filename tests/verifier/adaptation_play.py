@@ -104,7 +104,7 @@ class AdaptationPerformance:
         self.roster = Roster(members_of(roster))
         self.model_owner = model_owner
         for row in data_owners:
-            wish = {"count": 0} | row | {"weights": None, "inputs": ["known", "shared"]}
+            wish = {"count": 0} | row | {"weights": None}
             exchange = (row["name"], self.roster.server, row["patience"], self.transmit, self.tell)
             self.data_owners[row["name"]] = LearningDataOwner(
                 entropy(given(row["entropy"])), self.roster.hash, wish, *exchange

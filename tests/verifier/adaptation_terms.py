@@ -70,7 +70,7 @@ def adaptation_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int
     n, t, d = images, tokens_of(sizes), sizes["width"]
     a, r, c, p = learning["adapters"], learning["rank"], learning["classes"], parameters_of(terms)
     b, g = -(-(40 - learning["cut"]) // 8), -(-learning["gradient"] // 8)
-    of_inference = rounds_of(sizes, "shared", images)
+    of_inference = rounds_of(sizes, images)
     first_norm = [name for name, _, _ in of_inference].index("final norm")
     ntd, ntr, nrd = n * t * d, n * t * r, n * r * d
     nrr, forwards, backwards = n * r * r, [], []
@@ -105,5 +105,5 @@ def adaptation_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int
     found = of_inference[:first_norm] + [(name, size, size) for name, size in step]
     if learns:
         return [*found, ("count", 4, 4), ("range", 8, 8)]
-    results = rounds_of(sizes | {"classes": c}, "shared", images, terms["results"]["labels"])
+    results = rounds_of(sizes | {"classes": c}, images, terms["results"]["labels"])
     return found + results[[name for name, _, _ in results].index("count") :]

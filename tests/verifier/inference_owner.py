@@ -161,7 +161,7 @@ class Owner(Exchange):
         return read_terms(encoded)
 
     def rounds(self, images: int) -> list[tuple[str, int, int]]:
-        return rounds_of(self.terms["sizes"], self.terms["input"], images, self.terms["results"]["labels"])
+        return rounds_of(self.terms["sizes"], images, self.terms["results"]["labels"])
 
     def waits(self) -> bool:
         """For an opening: where the next one due is not behind a round in which this side has something to open."""
@@ -261,7 +261,6 @@ class DataOwner(Owner):
     def on_terms(self, body: dict[str, Any], now: float) -> None:
         require(body["roster"] == self.roster, "ROSTER")
         terms, wish = self.read_terms(body["terms"]), self.wish
-        require(terms["input"] in wish["inputs"], "POLICY")
         require(terms["results"]["bits"] >= wish.get("bits", 0), "POLICY")
         require(wish["weights"] in (None, terms["weights"]), "MODEL")
         require(all(terms["sizes"][name] == wish[name] for name in ("side", "channels")), "MODEL")

@@ -56,9 +56,9 @@ def do_commit(salt: str, layers: list[dict[str, list[int]]]) -> bytes:
     return digest(WEIGHTS, given(salt), *(octets(layer[part]) for layer in layers for part in ("words", "bias")))
 
 
-def do_schedule(sizes: dict[str, int], input: str, images: int, batch: int, number: int) -> dict[str, Any]:
+def do_schedule(sizes: dict[str, int], images: int, batch: int, number: int) -> dict[str, Any]:
     own = passes_of(images, batch)[number - 1]
-    return {"images": own, "rounds": rounds_of(sizes, input, own)}
+    return {"images": own, "rounds": rounds_of(sizes, own)}
 
 
 def do_material_key(owner: str, **inputs: str) -> bytes:

@@ -14,7 +14,7 @@ from constants import (
     TERMS_LIMIT,
     require,
 )
-from encoding import Binary, Boolean, Integer, Map, choice, decode
+from encoding import Binary, Boolean, Integer, Map, decode
 from messages import BODIES, HASH, NAME, NUMBER, Family
 from primitives import digest
 
@@ -52,7 +52,6 @@ SIZES = Map(
 )
 TERMS = Map(
     sizes=SIZES,
-    input=choice("known", "shared"),
     results=Map(labels=Integer(0, 65536), bits=Integer(0, 16)),
     weights=HASH,
     most_images=IMAGES,
@@ -91,7 +90,7 @@ def terms_digest(encoded: bytes) -> bytes:
     return digest(INFERENCE_TERMS, encoded)
 
 
-def rounds_of(sizes: dict[str, int], mode: str, images: int, labels: int = 0) -> list[tuple[str, int, int]]:
+def rounds_of(sizes: dict[str, int], images: int, labels: int = 0) -> list[tuple[str, int, int]]:
     """Operation, bytes of the model owner, bytes of the data owner: the table of *Rounds*."""
     n, t, d, h = images, tokens_of(sizes), sizes["width"], sizes["heads"]
     f, p, k = sizes["hidden"], t - 1, sizes["classes"]
@@ -105,10 +104,9 @@ def rounds_of(sizes: dict[str, int], mode: str, images: int, labels: int = 0) ->
     def normalisation(name: str, rows: int) -> list[tuple[str, int, int]]:
         return [(name, size, size) for size in (3 * rows * d, 4 * rows, 8 * rows)]
 
-    known, shared = mode == "known", mode == "shared"
-    first = [("embedding", 0, 5 * n * p * x)] + ([("result", 5 * n * t * d, 0)] if known else [])
+    first = [("embedding", 0, 5 * n * p * x)]
     block = [
-        *(normalisation("layer norm 1", n * t) if shared else []),
+        *normalisation("layer norm 1", n * t),
         ("qkv", 0, 8 * n * t * d),
         ("scores", 13 * n * t * d, 13 * n * t * d),
         *(("softmax", size, size) for size in (softmax, *far)),
@@ -119,10 +117,9 @@ def rounds_of(sizes: dict[str, int], mode: str, images: int, labels: int = 0) ->
         ("fc1", 0, 5 * n * t * d),
         ("gelu", 2 * n * t * f, 2 * n * t * f),
         ("fc2", 4 * n * t, 5 * n * t * f + 4 * n * t),
-        *([("result", 5 * n * t * d, 0)] if known else []),
     ]
     last = [
-        *(normalisation("final norm", n) if shared else []),
+        *normalisation("final norm", n),
         ("head", 0, 5 * n * d),
         ("count", 4, 4),
         ("range", 8, 8),

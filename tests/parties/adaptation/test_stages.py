@@ -89,7 +89,6 @@ def terms_of(
         weights=bytes(32),
         sizes=model.public.sizes,
         arithmetic=b"",
-        input="shared",
         results=results,
         most_images=IMAGES,
         most_batch=IMAGES,

@@ -33,7 +33,7 @@ class WholePass:
     """Of both owners, over any stages behind the embedding and the blocks of a transformer."""
 
     def __init__(self, model: Transformer, images: torch.Tensor) -> None:
-        self._pass = Pass(model.friendly, model.fitted, images, known=False)
+        self._pass = Pass(model.friendly, model.fitted, images)
         self.pair, self._images = self._pass.pair, len(images)
         self.begun = [input_share(model.public, len(images), given) for given in (None, images)]
         """What each owner begins with."""

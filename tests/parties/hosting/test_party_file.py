@@ -19,7 +19,6 @@ from tacit.parties.hosting.party_file import (
     read_party,
 )
 from tacit.parties.learning.policy import ClientPolicy
-from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 
 CLIENT = 'role = "client"\nkey = "a.key"\nconnect = "tcp://server:7007"\n'
 MODEL_OWNER = (
@@ -97,12 +96,6 @@ def test_who_adapts_a_model(tmp_path: Path) -> None:
     assert party.data == ImagesConfiguration(source=str(tmp_path / "own.npz"))
 
 
-def test_known_input_takes_the_policy_of_the_model_owner(tmp_path: Path) -> None:
-    assert read_party(ModelOwnerFile, written(tmp_path, MODEL_OWNER)).input == "shared"
-    allowed = written(tmp_path, MODEL_OWNER + 'input = "known"\n[policy]\nknown = true\n')
-    assert read_party(ModelOwnerFile, allowed).input == "known"
-
-
 def test_what_the_roster_calls_them() -> None:
     found = {role: kind.enrolled for role, kind in ROLES.items()}
     assert found == {
@@ -171,14 +164,9 @@ REFUSED: dict[str, tuple[str, str]] = {
         DATA_OWNER + '[policy]\nweights = "abc"\n',
         'party.toml: policy.weights = "abc": expected ',
     ),
-    "no input": (DATA_OWNER + "[policy]\ninputs = []\n", "party.toml: policy.inputs = []: expected "),
     "a quota below a pass": (
         MODEL_OWNER + "most_batch = 9\n[policy]\nrefused_a_day = 8\n",
         "party.toml: policy.refused_a_day = 8: no pass of most_batch = 9 images could begin; set most_batch to at most",
-    ),
-    "known input without a policy": (
-        MODEL_OWNER + 'input = "known"\n',
-        f'party.toml: input = "known": {KNOWN_GIVES_AWAY}; set input = "shared", or policy.known = true to ',
     ),
     "no TOML": (CLIENT + "]", "party.toml: is not TOML: "),
     "a folder without a place": (CLIENT + '[data]\nsource = "folder"\n', 'party.toml: data.source "folder" needs'),
@@ -215,10 +203,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a session that is too long": (
         MODEL_OWNER + '[adaptation]\nclasses = ["a", "b"]\nbatch = 1024\nrounds = 1025\n',
         "party.toml: adaptation.rounds = 1025: with 1 batches of 1024 a data owner goes through 1049600 images",
-    ),
-    "inputs that are told": (
-        MODEL_OWNER + 'input = "known"\n[policy]\nknown = true\n[adaptation]\nclasses = ["a", "b"]\n',
-        'party.toml: input = "known": data owners learn on shares alone; leave it out',
     ),
     "no pass in the quota": (
         MODEL_OWNER + '[policy]\nrefused_a_day = 8\n[adaptation]\nclasses = ["a", "b"]\nbatch = 9\n',

@@ -96,13 +96,12 @@ class Pass:
         fitted: FittedModel,
         pixels: torch.Tensor,
         *,
-        known: bool,
         device: str = "cpu",
     ) -> None:
         """pixels: [n, C, S, S]."""
         self.pair = Pair(device=torch.device(device))
         self.public, self.pixels = fitted.public, pixels
-        self.stages = stages(self.public, known=known)
+        self.stages = stages(self.public)
         weights = integer_model(friendly, self.public, fitted.balances)
         both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
         self.layers: list[dict[str, FixedLinear]] = [

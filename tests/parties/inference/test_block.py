@@ -18,11 +18,9 @@ from tacit.models.friendly.transformer import STOCK, convert
 from tacit.parties.inference import waves
 from tacit.parties.inference.block import BlockProgram
 from tacit.parties.inference.model import LEAST_WEIGHT_BITS, fitted_model, integer_model, integer_weights
-from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
-from tacit.parties.inference.scales import ATTENTION_INPUT, BoundError, stream_scale
+from tacit.parties.inference.scales import BoundError, stream_scale
 from tacit.parties.inference.stages import encoded
-from tacit.parties.inference.tables import normalised
 from tacit.parties.inference.waves import FitError
 from tacit.protocol.inference.schedule import PLACE, STREAM, block_rounds
 
@@ -35,39 +33,28 @@ RELATIVE_ERROR = 1e-3
 """What is promised for a block, of the norm of the output."""
 
 
-def compute(example: Example, *, known: bool) -> tuple[torch.Tensor, int, Pair]:
+def compute(example: Example) -> tuple[torch.Tensor, int, Pair]:
     """The output, how many values were out of range, and what was exchanged."""
     pair, scales = Pair(), example.scales
     weights = integer_weights(example.block, scales, example.fitted.balances[0], example.shape.tokens)
     layers = {name: pair.fixed(weight) for name, weight in weights.items()}
     programs = [
-        BlockProgram(
-            party, example.shape, scales, {name: both[party.rank] for name, both in layers.items()}, known=known
-        )
+        BlockProgram(party, example.shape, scales, {name: both[party.rank] for name, both in layers.items()})
         for party in pair.parties
     ]
-    if known:
-        known_by = example.x, normalised(example.x, scales.first_norm)[0]
-        given = [encoded(x, scale) for x, scale in zip(known_by, (scales.stream, ATTENTION_INPUT), strict=True)]
-        nothing = [torch.zeros_like(words) for words in given]
-        results = pair.run(programs[MODEL].run(*nothing), programs[DATA].run(*given))
-    else:
-        parts = shares(encoded(example.x, scales.stream))
-        results = pair.run(*(program.run(part) for program, part in zip(programs, parts, strict=True)))
+    parts = shares(encoded(example.x, scales.stream))
+    results = pair.run(*(program.run(part) for program, part in zip(programs, parts, strict=True)))
     (one, counted), (other, more) = results
     return signed(one + other, STREAM).double() / scales.stream, int(counted + more) % (1 << PLACE), pair
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_block_is_what_it_is_in_the_clear_and_costs_what_is_declared(example: Example, known: bool) -> None:
-    found, outside, pair = compute(example, known=known)
+def test_a_block_is_what_it_is_in_the_clear_and_costs_what_is_declared(example: Example) -> None:
+    found, outside, pair = compute(example)
     assert outside == 0
     # What is shared is the stream less the mean of each token, which LayerNorm does not see.
     assert (found - example.expected).norm() / example.expected.norm() < RELATIVE_ERROR
-    rounds = block_rounds(example.public.sizes, example.shape.images, known=known)
-    # The last one of a known block tells the data owner the output, which is not the program's.
-    assert tuple(pair.log) == (rounds[:-1] if known else rounds)
-    assert len(pair.log) == (12 if known else 15) + 3 * example.public.sizes.far
+    assert tuple(pair.log) == block_rounds(example.public.sizes, example.shape.images)
+    assert len(pair.log) == 15 + 3 * example.public.sizes.far
 
 
 def test_a_stock_block_of_vit_s_is_what_it_is_in_the_clear() -> None:
@@ -78,7 +65,7 @@ def test_a_stock_block_of_vit_s_is_what_it_is_in_the_clear() -> None:
     friendly = convert(stock, STOCK)
     calibrate(friendly, images, margin=MARGIN)
     fitted = fitted_model(friendly, images, margin=1.2)
-    run = Pass(friendly, fitted, images[:1], known=False)
+    run = Pass(friendly, fitted, images[:1])
     with torch.no_grad():
         x = friendly.double().embed(friendly.patches(images[:1].double()))
         expected = friendly.blocks[0](x)
@@ -88,16 +75,6 @@ def test_a_stock_block_of_vit_s_is_what_it_is_in_the_clear() -> None:
             difference = found - (expected - expected.mean(-1, keepdim=True))
             assert difference.norm() / expected.norm() < RELATIVE_ERROR
     assert run.in_range()
-
-
-def test_the_first_layer_norm_in_the_clear_is_that_of_the_block(example: Example) -> None:
-    norm = deepcopy(example.block.norm1).double()
-    expected = (norm(example.x) - norm.bias) / norm.weight
-    found, variances = normalised(example.x, example.scales.first_norm)
-    assert torch.allclose(found, expected, atol=1e-6)
-    plain = example.x.square().mean(-1, keepdim=True)
-    plain[:, 0] *= example.scales.first_norm.lift**2
-    assert torch.allclose(variances, plain)
 
 
 def test_each_layer_norm_has_its_own_epsilon(one_block: Transformer) -> None:

@@ -89,14 +89,14 @@ def block(one_block: Transformer, *, far: bool) -> Scales:
 def requests(one_block: Transformer, *, far: bool) -> tuple[AnyBlockRequest, ...]:
     shape = Shape(images=1, tokens=TOKENS, width=WIDTH, heads=HEADS, hidden=HIDDEN)
     numbers = dict.fromkeys(block_layer_shapes(WIDTH, HIDDEN), 0)
-    return block_requests(shape, block(one_block, far=far), numbers, known=False)
+    return block_requests(shape, block(one_block, far=far), numbers)
 
 
 def rounds(*, far: bool) -> tuple[Any, ...]:
     sizes = Sizes(
         side=224, channels=3, patch=16, width=WIDTH, heads=HEADS, hidden=HIDDEN, blocks=1, classes=1000, far=far
     )
-    return block_rounds(sizes, 1, known=False)
+    return block_rounds(sizes, 1)
 
 
 def keys(count: int, levels: int = 16) -> int:

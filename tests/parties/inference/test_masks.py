@@ -43,11 +43,10 @@ def masks(request: object) -> list[Opened]:
     return []
 
 
-@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("kind", ["one_block", "stock_block", "far_block"])
-def test_every_mask_hides_one_opened_value(request: pytest.FixtureRequest, kind: str, known: bool) -> None:
+def test_every_mask_hides_one_opened_value(request: pytest.FixtureRequest, kind: str) -> None:
     model: Transformer = request.getfixturevalue(kind)
-    run = Pass(model.friendly, model.fitted, model.images[:2], known=known)
+    run = Pass(model.friendly, model.fitted, model.images[:2])
     assert run.finish()
     to_both: Counter[Opened] = Counter()
     to_model_owner: Counter[Opened] = Counter()
@@ -69,7 +68,7 @@ def test_every_mask_hides_one_opened_value(request: pytest.FixtureRequest, kind:
 
 
 def test_neither_owner_draws_a_whole_mask_of_what_is_opened_to_it(far_block: Transformer) -> None:
-    run = Pass(far_block.friendly, far_block.fitted, far_block.images[:1], known=False)
+    run = Pass(far_block.friendly, far_block.fitted, far_block.images[:1])
     assert run.finish()
     for number, each in enumerate(run.pair.requests):
         if not masks(each):
@@ -88,7 +87,7 @@ def test_neither_owner_draws_a_whole_mask_of_what_is_opened_to_it(far_block: Tra
 def test_the_same_pass_opens_other_words_each_time(one_block: Transformer) -> None:
     found = []
     for _ in range(2):
-        run = Pass(one_block.friendly, one_block.fitted, one_block.images[:2], known=False)
+        run = Pass(one_block.friendly, one_block.fitted, one_block.images[:2])
         assert run.finish()
         found.append(run.pair.exchanges)
     compared = 0

@@ -202,7 +202,7 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_blo
                 for name, shape in layer_shapes(public.sizes).items()
             }
             carried = Carried(torch.ones_like(input_share(public, 1, None)))
-            for stage in stages(public, known=False):
+            for stage in stages(public):
                 carried = idle(stage.prepared(Party(DATA, take), 1, layers)(carried))
             assert carried.share.shape == (1, public.sizes.classes)
             tried += 1

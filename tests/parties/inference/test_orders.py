@@ -44,10 +44,10 @@ def of_true_functions(one_block: Transformer) -> PublicModel:
     return msgspec.structs.replace(public, sizes=sizes, blocks=tuple(blocks))
 
 
-def order(public: PublicModel, *, known: bool = False) -> bytes:
+def order(public: PublicModel) -> bytes:
     """All that is ordered for a pass of two images."""
     numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}
-    return b"".join(encoded_requests(stage.requests(2, numbers)) for stage in stages(public, known=known))
+    return b"".join(encoded_requests(stage.requests(2, numbers)) for stage in stages(public))
 
 
 def others(number: Any) -> list[Any]:
@@ -101,11 +101,6 @@ def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transfor
         assert max(numbers) < 64
 
 
-def test_a_known_input_is_ordered_without_the_norms_before_it(one_block: Transformer) -> None:
-    public = of_true_functions(one_block)
-    assert order(public, known=True) != order(public)
-
-
 def _name(path: Way) -> Way:
     """Without the numbers of blocks and coefficients."""
     names = tuple(part for part in path if isinstance(part, str))
@@ -115,7 +110,7 @@ def _name(path: Way) -> Way:
 def test_it_tells_of_the_results_whether_labels_alone_are_told(student: Transformer) -> None:
     numbers = {name: number for number, name in enumerate(layer_shapes(student.public.sizes))}
     choices = [Results(labels=count, bits=0) for count in (1, 2)] + [Results(labels=0, bits=bits) for bits in (4, 12)]
-    heads = [stages(student.public, known=False, results=results)[-1] for results in choices]
+    heads = [stages(student.public, results=results)[-1] for results in choices]
     *labels, few, many = [encoded_requests(head.requests(2, numbers)) for head in heads]
     assert few == many
     assert len({*labels, few}) == 2  # Of few classes, all in one step, the material is the same for any labels.

@@ -19,7 +19,7 @@ from tacit.parties.inference import data_owner, model_owner
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
-from tacit.parties.inference.passes import Course, Preparation
+from tacit.parties.inference.passes import Course, Preparation, of_model
 from tacit.parties.inference.private_model import PrivateModel, prepared_model, public_of
 from tacit.parties.inference.stages import stages
 from tacit.parties.links.client_endpoint import NotAdmittedError
@@ -31,7 +31,7 @@ from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import LOGITS, Round, Sizes, pass_rounds, weight_bytes
 from tacit.protocol.inference.session import InferenceSession
-from tacit.simulate.world.inference import EITHER_INPUT
+from tacit.simulate.insecure.known_input import known_plan, known_rounds
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -51,15 +51,15 @@ def error_of(found: Inferred, friendly: Any, images: torch.Tensor) -> float:
     return float((found.logits - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize(("known", "ahead"), [(False, 1), (False, None), (True, 2)])
+@pytest.mark.parametrize("ahead", [1, 2, None])
 async def test_a_data_owner_gets_the_logits(
-    one_block: Transformer, private: PrivateModel, tmp_path: Path, known: bool, ahead: int | None
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, ahead: int | None
 ) -> None:
     sizes, images = private.public.sizes, one_block.images[:5]
     async with house(tmp_path) as home:
         await home.dealer()
-        await home.model_owner(private, input="known" if known else "shared", ahead=ahead)
-        found = await home.asks("alice", images, batch=2, ahead=ahead, policy=EITHER_INPUT)
+        await home.model_owner(private, ahead=ahead)
+        found = await home.asks("alice", images, batch=2, ahead=ahead)
         over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
         await home.waits(DEALER, "session-over", code=None, owners=[MODEL_OWNER, "alice"])
     assert (over["code"], over["passes"], over["failure"]) == (None, 3, "")
@@ -67,7 +67,7 @@ async def test_a_data_owner_gets_the_logits(
     assert found.weights_bytes == sum(weight_bytes(sizes))
     assert [each.images for each in found.passes] == [2, 2, 1]
     for each in found.passes:
-        declared = pass_rounds(sizes, each.images, known=known)
+        declared = pass_rounds(sizes, each.images)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
 
 
@@ -79,16 +79,20 @@ async def test_stages_and_rounds_of_a_pass_may_depend_on_its_number(
     monkeypatch: pytest.MonkeyPatch,
     ahead: int | None,
 ) -> None:
-    """Here every second pass has a known input."""
+    """Here every second pass discloses the input of blocks."""
     sizes, images = private.public.sizes, one_block.images[:5]
+    terms = private.terms(most_images=5, most_batch=2)
+    plans = [of_model(private.public, terms), known_plan(private.public, terms)]
 
     def turned(conversation: Any, sizes: Sizes, course: Course, **more: Any) -> Preparation:
-        found = [stages(private.public, known=known) for known in (False, True)]
-        assert course(1) == course(2) == found[False]
-        return Preparation(conversation, sizes, lambda number: found[number % 2 == 0], **more)
+        assert course(1) == course(2) == plans[0].course(1)
+        return Preparation(conversation, sizes, lambda number: plans[number % 2 == 0].course(number), **more)
 
     def rounds(self: InferenceSession, images: int) -> tuple[Round, ...]:
-        return pass_rounds(sizes, images, known=self.number % 2 == 0)
+        return declared_rounds(self.number, images)
+
+    def declared_rounds(number: int, images: int) -> tuple[Round, ...]:
+        return pass_rounds(sizes, images) if number % 2 else known_rounds(sizes, images)
 
     monkeypatch.setattr(data_owner, "Preparation", turned)
     monkeypatch.setattr(model_owner, "Preparation", turned)
@@ -99,7 +103,7 @@ async def test_stages_and_rounds_of_a_pass_may_depend_on_its_number(
         found = await home.asks("alice", images, batch=2, ahead=ahead)
     assert error_of(found, one_block.friendly, images) < 2 * BLOCK_ERROR
     for number, each in enumerate(found.passes, 1):
-        declared = pass_rounds(sizes, each.images, known=number == 2)
+        declared = declared_rounds(number, each.images)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
 
 
@@ -122,7 +126,7 @@ async def test_a_pass_out_of_range_is_refused_and_the_session_goes_on(
     assert error_of(answered, one_block.friendly, images[~found.refused]) < 2 * BLOCK_ERROR
     # Nothing after the bit was said.
     for each in found.passes:
-        declared = pass_rounds(private.public.sizes, each.images, known=False)
+        declared = pass_rounds(private.public.sizes, each.images)
         assert len(each.rounds) == len(declared) - each.refused
 
 
@@ -139,7 +143,7 @@ async def test_a_model_of_as_many_stages_as_vit_l_is_made_ready_as_a_whole(tmp_p
     noise = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     deep = transformer(sizes, classes=3, images=noise, std=0.1)
     model = prepared_model(deep.friendly, noise, margin=1.5)
-    assert len(stages(model.public, known=True)) + 2 <= MOST_ORDERS
+    assert len(stages(model.public)) + 2 <= MOST_ORDERS
     async with house(tmp_path) as home:
         await home.dealer()
         await home.model_owner(model, ahead=None)
@@ -354,7 +358,7 @@ async def test_arithmetic_that_nobody_can_use_is_refused_by_the_data_owner(
     one_block: Transformer, private: PrivateModel, tmp_path: Path
 ) -> None:
     plain = msgspec.to_builtins(private.public, builtin_types=(bytes,))
-    offers = {"input": "shared", "results": LOGITS, "most_images": 1, "most_batch": 1}
+    offers = {"results": LOGITS, "most_images": 1, "most_batch": 1}
     for case, lie in LIES.items():
         model = LyingModel(private.public, private.weights, private.commitment, lie(plain))
         try:

@@ -129,7 +129,7 @@ def test_each_place_by_itself_has_a_pass_refused(model: Transformer) -> None:
     assert list(found) == PLACES[: len(PLACES) - (model.public.blocks[0].far is None)]
     for place, checked in found.items():
         for high in (True, False) if checked.low else (True,):
-            run = Pass(model.friendly, crossing(model, place, high), model.images[:1], known=False)
+            run = Pass(model.friendly, crossing(model, place, high), model.images[:1])
             assert not run.finish()
             assert run.opened() == 1 << (WORD_BITS - PLACE), (place, high)
 
@@ -149,7 +149,7 @@ def scaled_inputs(model: Transformer) -> Iterator[torch.Tensor]:
 def test_whatever_the_image_the_answer_is_right_or_none(model: Transformer) -> None:
     refused, images = 0, list(scaled_inputs(model))
     for image in images:
-        run = Pass(model.friendly, model.fitted, image[None], known=False)
+        run = Pass(model.friendly, model.fitted, image[None])
         if not run.finish():
             refused += 1
             continue
@@ -175,7 +175,7 @@ def test_a_checkerboard_gets_the_right_labels_or_none_in_every_session(model: Tr
     board = ((-1.0) ** (side[:, None] + side) * model.public.embedding.largest * 0.999)[None]
     verdicts = set()
     for _ in range(4):
-        run = Pass(model.friendly, model.fitted, board[None], known=False)
+        run = Pass(model.friendly, model.fitted, board[None])
         verdicts.add(run.finish())
         if run.in_range():
             expected = true_logits(model, board)
@@ -201,7 +201,7 @@ def test_of_a_count_one_bit_is_opened(count: int) -> None:
 def test_two_images_out_of_range_open_the_same_as_one(one_block: Transformer) -> None:
     beyond = torch.full_like(one_block.images[:1], one_block.public.embedding.largest * 0.999)
     for parts in ([beyond], [beyond, beyond], [one_block.images[:2], beyond], [beyond, beyond, beyond]):
-        run = Pass(one_block.friendly, one_block.fitted, torch.cat(parts), known=False)
+        run = Pass(one_block.friendly, one_block.fitted, torch.cat(parts))
         assert not run.finish()
         assert run.opened() == 1 << (WORD_BITS - PLACE)
 
@@ -225,7 +225,7 @@ def aligned_images(model: Transformer) -> Iterator[torch.Tensor]:
 def test_tokens_along_rows_of_weights_get_the_right_answer_or_none(model: Transformer) -> None:
     """What is not checked has a bound that they come close to: hidden values, values, the stream."""
     for image in aligned_images(model):
-        run = Pass(model.friendly, model.fitted, image[None], known=False)
+        run = Pass(model.friendly, model.fitted, image[None])
         if run.finish():
             expected = true_logits(model, image)
             assert (logits(run.shares[DATA], LOGITS) - expected).norm() / expected.norm() < TOLERANCE

@@ -13,7 +13,6 @@ from tacit.parties.inference.private_model import PrivateModel, public_of
 from tacit.parties.inference.ranking import check, cut_bits, logits, reduced
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferencePolicy
-from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import RESULT_BITS, STREAM, Results, pass_rounds
 
 with pytest.MonkeyPatch.context() as patch:
@@ -64,7 +63,7 @@ def test_what_cannot_be_told_is_refused(private: PrivateModel, scale: float, res
         check(scale, 3, results)
     head = msgspec.structs.replace(private.public.head, logits=scale)
     public = msgspec.structs.replace(private.public, head=head)
-    terms = private.terms(input="shared", most_images=1, most_batch=1)
+    terms = private.terms(most_images=1, most_batch=1)
     offered = msgspec.structs.replace(terms, results=results, arithmetic=msgspec.msgpack.encode(public))
     with pytest.raises(ValueError, match=reason):
         public_of(offered)
@@ -95,20 +94,18 @@ async def test_few_bits_are_told_and_refused_by_who_wants_more(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("input", ["known", "shared"])
 async def test_labels_alone_are_told_at_the_cost_that_is_declared(
-    one_block: Transformer, private: PrivateModel, tmp_path: Path, input: Input
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
 ) -> None:
     results, images = Results(labels=2, bits=0), one_block.images[:5]
     async with house(tmp_path) as home:
         await home.dealer()
-        await home.model_owner(private, input=input, results=results)
-        policy = InferencePolicy(inputs=(input,), labels=2)
-        found = await home.asks("alice", images, batch=4, policy=policy)
+        await home.model_owner(private, results=results)
+        found = await home.asks("alice", images, batch=4, policy=InferencePolicy(labels=2))
         with pytest.raises(InferenceError, match=r"it tells labels alone; .* logits of at least 1") as refused:
-            await home.asks("bob", images, policy=InferencePolicy(inputs=(input,), bits=1))
+            await home.asks("bob", images, policy=InferencePolicy(bits=1))
         with pytest.raises(InferenceError, match=r"it tells the best 2 labels alone; .* wants 3 or more"):
-            await home.asks("carol", images, policy=InferencePolicy(inputs=(input,), labels=3))
+            await home.asks("carol", images, policy=InferencePolicy(labels=3))
     assert (refused.value.code, refused.value.culprit) == (Code.POLICY, MODEL_OWNER)
     assert found.logits.isnan().all()
     with torch.no_grad():
@@ -117,7 +114,7 @@ async def test_labels_alone_are_told_at_the_cost_that_is_declared(
     assert gaps.min() > 2.0**-6  # More than logits are off by: an order that no error changes.
     assert found.labels.equal(clear.sort(dim=1, descending=True).indices[:, :2])
     for each in found.passes:
-        declared = pass_rounds(private.public.sizes, each.images, known=input == "known", results=results)
+        declared = pass_rounds(private.public.sizes, each.images, results=results)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
 
 

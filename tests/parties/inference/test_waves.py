@@ -198,7 +198,7 @@ def public() -> PublicModel:
 def terms(public: PublicModel, arithmetic: bytes) -> Terms:
     return msgspec.convert(
         {
-            "sizes": public.sizes, "input": "shared", "results": {"labels": 0, "bits": 12}, "weights": bytes(32),
+            "sizes": public.sizes, "results": {"labels": 0, "bits": 12}, "weights": bytes(32),
             "most_images": 1, "most_batch": 1, "arithmetic": arithmetic,
         },
         Terms,

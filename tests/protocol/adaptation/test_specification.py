@@ -73,14 +73,14 @@ def test_rounds_and_parameters_of_the_page(
         predicted += [row for row in of_prediction if row.operation in forward]
     predicts = replace(terms, purpose="prediction")
     assert list(adaptation_rounds(predicts, images)) == [
-        *embedding_rounds(sizes, images, known=False),
-        *block_rounds(sizes, images, known=False) * blocks,
+        *embedding_rounds(sizes, images),
+        *block_rounds(sizes, images) * blocks,
         *predicted,
         *result_rounds(classes, images, terms.results),
     ]
     assert list(adaptation_rounds(terms, images)) == [
-        *embedding_rounds(sizes, images, known=False),
-        *block_rounds(sizes, images, known=False) * blocks,
+        *embedding_rounds(sizes, images),
+        *block_rounds(sizes, images) * blocks,
         *step,
         *range_rounds(),
     ]

@@ -278,8 +278,8 @@ def refused_in(first: str, second: str) -> None:
     run.out_of_range.add((DATA_OWNER, 1))
     run.start()
     owners = {DATA_OWNER: run.owners, MODEL_OWNER: run.served}
-    step = len(pass_rounds(run.terms.sizes, 1, known=True)) - 2
-    last = step - (4 if second == DATA_OWNER else 1)
+    step = len(pass_rounds(run.terms.sizes, 1)) - 2
+    last = step - (3 if second == DATA_OWNER else 1)
     assert run.advance(lambda: DATA_OWNER in run.served)
     late = owners[second][DATA_OWNER]
     assert run.advance(lambda: last in late.given)

@@ -25,7 +25,6 @@ from tacit.protocol.inference.results import (
 from tacit.protocol.inference.schedule import RANGE, Results, pass_rounds, weight_bytes
 from tacit.simulate.world.inference import (
     DEALER,
-    EITHER_INPUT,
     MODEL_OWNER,
     MemoryInference,
     content,
@@ -47,10 +46,9 @@ def world(wish: Wish = WISH, **given: Any) -> MemoryInference:
     return MemoryInference({DATA_OWNER: wish}, **given)
 
 
-@cases("mode", ["known", "shared"])
 @cases(("images", "batch", "passes"), [(1, 1, [1]), (1, 2, [1]), (2, 2, [2]), (3, 2, [2, 1])])
-def test_a_session_without_faults(mode: str, images: int, batch: int, passes: list[int]) -> None:
-    terms = small_terms(input=mode)
+def test_a_session_without_faults(images: int, batch: int, passes: list[int]) -> None:
+    terms = small_terms()
     run = world(Wish(images=images, batch=batch, channels=1, side=4), terms=terms).run()
     assert run.verdicts() == {(None, "")}
     ours, theirs = run.outcome(Agreed)
@@ -66,7 +64,7 @@ def test_a_session_without_faults(mode: str, images: int, batch: int, passes: li
                 bytes(8) if each[0] == RANGE else content(each[column], "opening", peer, DATA_OWNER, number, step),
             )
             for number, count in enumerate(passes, 1)
-            for step, each in enumerate(pass_rounds(terms.sizes, count, known=mode == "known"))
+            for step, each in enumerate(pass_rounds(terms.sizes, count))
             if each[column]
         ]
     (dealt,) = run.outcome(KeysDealt)
@@ -94,50 +92,45 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
 
 def test_terms_that_the_policy_names_are_accepted_and_others_are_not() -> None:
     for wish, policy, terms, code, words in [
-        (WISH, InferencePolicy(inputs=("shared",)), {}, Code.POLICY, "offers 'known' inputs; the policy here accepts"),
-        (WISH, InferencePolicy(inputs=("known",)), {"input": "shared"}, Code.POLICY, "'shared'"),
         (
             WISH,
-            InferencePolicy(inputs=("known",), weights=OTHER),
+            InferencePolicy(weights=OTHER),
             {},
             Code.MODEL,
             "another model than the policy here names",
         ),
         (
             WISH,
-            replace(EITHER_INPUT, bits=13),
+            InferencePolicy(bits=13),
             {},
             Code.POLICY,
             "fractional bits; the policy here wants logits of at least 13",
         ),
         (
             WISH,
-            replace(EITHER_INPUT, bits=1),
+            InferencePolicy(bits=1),
             {"results": LABEL},
             Code.POLICY,
             "it tells labels alone; the policy here",
         ),
         (
             WISH,
-            replace(EITHER_INPUT, labels=2),
+            InferencePolicy(labels=2),
             {"results": LABEL},
             Code.POLICY,
             "it tells the best 1 labels alone; the policy here wants 2 or more",
         ),
-        (replace(WISH, side=8), EITHER_INPUT, {}, Code.MODEL, "images of 1 x 4 x 4; here they are 1 x 8 x 8"),
-        (replace(WISH, channels=3), EITHER_INPUT, {}, Code.MODEL, "here they are 3 x 4 x 4"),
-        (replace(WISH, images=4), EITHER_INPUT, {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
-        (replace(WISH, batch=3), EITHER_INPUT, {}, Code.POLICY, "3 at a time"),
+        (replace(WISH, side=8), InferencePolicy(), {}, Code.MODEL, "images of 1 x 4 x 4; here they are 1 x 8 x 8"),
+        (replace(WISH, channels=3), InferencePolicy(), {}, Code.MODEL, "here they are 3 x 4 x 4"),
+        (replace(WISH, images=4), InferencePolicy(), {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
+        (replace(WISH, batch=3), InferencePolicy(), {}, Code.POLICY, "3 at a time"),
     ]:
         run = world(wish, policies={DATA_OWNER: policy}, terms=small_terms(**terms)).run()
         assert run.verdicts() == {(code, MODEL_OWNER)}
         assert words in run.outcome(InferenceEnded, DATA_OWNER)[0].detail
         assert not run.outcome(Agreed)
 
-    for policy in [
-        InferencePolicy(inputs=("known",)),
-        InferencePolicy(inputs=("known",), weights=small_terms().weights),
-    ]:
+    for policy in [InferencePolicy(), InferencePolicy(weights=small_terms().weights)]:
         assert world(policies={DATA_OWNER: policy}).run().verdicts() == {(None, "")}
 
 

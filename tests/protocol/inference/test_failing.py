@@ -116,7 +116,7 @@ def test_an_opening_that_cannot_be_known_yet(cheat: str, step: int, after: str) 
     run.say_instead(after, cheat, wait)
     run.start()
     assert not run.advance()
-    size = pass_rounds(run.terms.sizes, 1, known=True)[step][1 if cheat == MODEL_OWNER else 2]
+    size = pass_rounds(run.terms.sizes, 1)[step][1 if cheat == MODEL_OWNER else 2]
     run.put(run.forge(cheat, victim, Opening(step=step, chunk=0), round=1, payload=bytes(size)))
     ended = run.ended(victim)
     assert ended is not None

@@ -12,7 +12,7 @@ from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Opened, PassRefused
 from tacit.protocol.inference.schedule import RANGE, Round, pass_rounds
 from tacit.protocol.inference.session import PassRounds
-from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, content, data_owner_names, small_terms
+from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, content, data_owner_names
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
@@ -21,19 +21,18 @@ OWNERS = (DATA_OWNER, MODEL_OWNER)
 ONE = (Round("head", 0, 8), Round(RANGE, 8, 8), Round("result", 6, 0))
 
 
-def world(*refused: int, mode: str = "shared") -> MemoryInference:
+def world(*refused: int) -> MemoryInference:
     """Three images in two passes, of which these are out of range."""
-    run = MemoryInference({DATA_OWNER: Wish(images=3, batch=2, channels=1, side=4)}, terms=small_terms(input=mode))
+    run = MemoryInference({DATA_OWNER: Wish(images=3, batch=2, channels=1, side=4)})
     run.out_of_range = {(DATA_OWNER, number) for number in refused}
     return run
 
 
-@cases("mode", ["known", "shared"])
 @cases("refused", [(1,), (2,), (1, 2)])
-def test_a_refused_pass_ends_before_its_result_and_the_session_goes_on(refused: tuple[int, ...], mode: str) -> None:
-    run = world(*refused, mode=mode).run()
+def test_a_refused_pass_ends_before_its_result_and_the_session_goes_on(refused: tuple[int, ...]) -> None:
+    run = world(*refused).run()
     assert run.verdicts() == {(None, "")}
-    last = len(pass_rounds(run.terms.sizes, 2, known=mode == "known")) - 1
+    last = len(pass_rounds(run.terms.sizes, 2)) - 1
     said = {
         (parcel.packet.envelope.round, parcel.message.step) for parcel in run.log if isinstance(parcel.message, Opening)
     }
@@ -54,7 +53,7 @@ def saying(word: int) -> Callable[[Parcel], list[Parcel]]:
 def test_who_changes_its_word_ends_the_session(owner: str) -> None:
     """The two come to different verdicts: whoever goes on is out of turn for the other, or waited for in vain."""
     run = world()
-    step = len(pass_rounds(run.terms.sizes, 2, known=False)) - 2
+    step = len(pass_rounds(run.terms.sizes, 2)) - 2
     place = [
         parcel.message.step == step
         for parcel in world().run().log
@@ -68,7 +67,7 @@ def test_a_result_after_a_refusal_is_not_taken_and_not_given() -> None:
     run = world(2)
     run.start()
     assert run.advance(lambda: bool(run.outcome(PassRefused, MODEL_OWNER)))
-    served, step = run.served[DATA_OWNER].machine, len(pass_rounds(run.terms.sizes, 1, known=False)) - 1
+    served, step = run.served[DATA_OWNER].machine, len(pass_rounds(run.terms.sizes, 1)) - 1
     result = content(6, "result")
     with pytest.raises(LocalProtocolError, match="cannot give what is to be opened in state IDLE"):
         served.give(step, result, run.now)

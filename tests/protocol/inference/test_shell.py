@@ -71,7 +71,7 @@ def test_what_a_shell_must_not_ask_for() -> None:
     for call, words in [
         (lambda ours, theirs: ours.give(1, bytes(8), 0.0), "8 bytes for round 1; owed"),
         (lambda ours, theirs: ours.give(0, bytes(8), 0.0), "8 bytes for round 0; owed"),
-        (lambda ours, theirs: theirs.give(1, bytes(100), 0.0), "owed .*: .1, 100., due: 0"),
+        (lambda ours, theirs: theirs.give(1, bytes(60), 0.0), "owed .*: .1, 60., due: 0"),
         (lambda ours, theirs: ours.ask(0.0), "cannot ask for a pass in state COMPUTING"),
         (lambda ours, theirs: theirs.mask(0, b"", 0.0), "cannot provide the model in state COMPUTING"),
     ]:

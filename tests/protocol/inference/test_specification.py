@@ -24,13 +24,13 @@ def value(formula: str, sizes: dict[str, int]) -> int:
 @given(
     patch=st.integers(1, 3), grid=st.integers(1, 4), channels=st.integers(1, 3), heads=st.integers(1, 3),
     head=st.integers(1, 5), hidden=st.integers(1, 20), blocks=st.integers(1, 3), classes=st.integers(1, 9),
-    images=st.integers(1, 5), known=st.booleans(), far=st.booleans(),
+    images=st.integers(1, 5), far=st.booleans(),
 )  # fmt: skip
 def test_rounds_and_layers_of_the_page(
     patch: int, grid: int, channels: int, heads: int, head: int, hidden: int, blocks: int, classes: int, images: int,
-    known: bool, far: bool,
+    far: bool,
 ) -> None:  # fmt: skip
-    assert len(ROWS) == 28
+    assert len(ROWS) == 26
     sizes = Sizes(
         side=patch * grid, channels=channels, patch=patch, width=heads * head, heads=heads, hidden=hidden,
         blocks=blocks, classes=classes, far=far,
@@ -41,12 +41,12 @@ def test_rounds_and_layers_of_the_page(
     }  # fmt: skip
     parts: dict[str, list[Round]] = {"before": [], "block": [], "after": []}
     for operation, ours, theirs, where in ROWS:
-        if ("known only" in where and not known) or ("shared only" in where and known) or (far < ("far only" in where)):
+        if far < ("far only" in where):
             continue
         part = "block" if where.startswith("every block") else "after" if parts["block"] else "before"
         parts[part].append(Round(operation, value(ours, letters), value(theirs, letters)))
     expected = [*parts["before"], *parts["block"] * blocks, *parts["after"]]
-    assert list(pass_rounds(sizes, images, known=known)) == expected
+    assert list(pass_rounds(sizes, images)) == expected
     shapes = {}
     for name, shape in LAYERS:
         rows, columns = (re.sub(r"(\d) ([A-Z])", r"\1 * \2", side) for side in re.split(r",\s+", shape))

@@ -16,8 +16,8 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import Approximation, convert
 from tacit.models.networks import build
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
-from tacit.protocol.inference.schedule import pass_rounds
 from tacit.simulate.federation.processes import ProcessError
+from tacit.simulate.insecure.known_input import known_rounds
 from tacit.simulate.private_inference.inference import (
     DEALER,
     MODEL_OWNER,
@@ -58,7 +58,7 @@ def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch
     logits = torch.cat([each.logits for each in found])
     assert (logits - expected[:7]).norm() / expected[:7].norm() < 4e-3
     for each in found[0].passes:
-        declared = pass_rounds(private.public.sizes, each.images, known=True)
+        declared = known_rounds(private.public.sizes, each.images)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
     assert multiprocessing.active_children() == []
 

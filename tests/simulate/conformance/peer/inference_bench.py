@@ -29,8 +29,7 @@ from tacit.parties.session.event_log import Diary, EventLog
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster
-from tacit.protocol.inference.data_owner import InferencePolicy
-from tacit.protocol.inference.messages import Input, Terms
+from tacit.protocol.inference.messages import Terms
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict
 
@@ -75,7 +74,6 @@ class InferenceBench:
     """A roster, the directory of the kit, and a live party. patience: of the live party."""
 
     directory: Path
-    input: Input = "known"
     patience: float = SECONDS
     wait: float = SECONDS
     """Of the kit."""
@@ -127,7 +125,7 @@ class InferenceBench:
 
     def _terms(self) -> Terms:
         """That the kit offers."""
-        return private_model().terms(input=self.input, **MOST)
+        return private_model().terms(**MOST)
 
     def _party(self, side: Side, sessions: int, diary: Diary, common: dict[str, Any]) -> Callable[[], Awaitable[Any]]:
         """Runs it, a data owner for one session."""
@@ -135,10 +133,9 @@ class InferenceBench:
         if side == "owners":
             return DealerParty(DealerSettings(address=self.address, **common), diary).run
         if side == "data-owner":
-            settings = ModelOwnerSettings(address=self.address, input=self.input, **addresses, **common, **MOST)
+            settings = ModelOwnerSettings(address=self.address, **addresses, **common, **MOST)
             return ModelOwnerParty(settings, private_model(), diary).run
-        policy = InferencePolicy(inputs=(self.input,))
-        found = DataOwnerSettings(model_owner_address=self.address, policy=policy, **addresses, **common)
+        found = DataOwnerSettings(model_owner_address=self.address, **addresses, **common)
         left = [*range(sessions)]
 
         async def session() -> None:

@@ -12,19 +12,18 @@ import pytest
 from msgspec import structs
 
 import tacit.parties.inference.conversation
-import tacit.parties.inference.data_owner
 import tacit.parties.inference.dealer
-import tacit.parties.inference.model_owner
 import tacit.protocol.inference.dealer
 import tacit.protocol.inference.session
 from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference.conversation import Conversation
+from tacit.parties.inference.data_owner import SessionKind
+from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Heard, Step
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.dealer import InferenceDealer
-from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.session import PassRounds
 from tacit.simulate.conformance.peer.inference_cases import COMPLETES
@@ -140,57 +139,57 @@ def patient(self: Conversation) -> None:
     """Looks at no deadline."""
 
 
-MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
+MUTANTS: dict[str, tuple[Side, Patch, dict[str, str]]] = {
     "data owner: any number": (
-        "model-owner", "known", (tacit.protocol.inference.data_owner, "Link", Unnumbered),
+        "model-owner", (tacit.protocol.inference.data_owner, "Link", Unnumbered),
         {"sequence": COMPLETES, "replay": "ends with UNEXPECTED, tells both"},
     ),
     "data owner: any sender": (
-        "model-owner", "known", (tacit.protocol.inference.material, "Link", AnySender),
+        "model-owner", (tacit.protocol.inference.material, "Link", AnySender),
         {"dealer-other-sender": COMPLETES},
     ),
     "data owner: any model": (
-        "model-owner", "known", (tacit.parties.inference.data_owner, "InferenceDataOwner", AnyModel),
+        "model-owner", (SessionKind, "MACHINE", AnyModel),
         {"other-model": COMPLETES, "model-replaced": COMPLETES},
     ),
     "data owner: any terms": (
-        "model-owner", "known", (tacit.parties.inference.data_owner, "InferenceDataOwner", AnyTerms),
+        "model-owner", (SessionKind, "MACHINE", AnyTerms),
         {"terms-few": "breaks a rule: POLICY, it agrees to other terms than were offered"},
     ),
     "data owner: any time": (
-        "model-owner", "shared", (PassRounds, "check", any_time),
+        "model-owner", (PassRounds, "check", any_time),
         {"opening-early": SILENT},
     ),
     "data owner: nothing to the dealer": (
-        "model-owner", "known", (Conversation, "_end", to_itself),
+        "model-owner", (Conversation, "_end", to_itself),
         {"other-model": f"ends with MODEL, tells the model owner, {ANEW}", "gone": SILENT},
     ),
-    "data owner: no deadline": ("model-owner", "known", (Conversation, "expire", patient), {"silence": SILENT}),
+    "data owner: no deadline": ("model-owner", (Conversation, "expire", patient), {"silence": SILENT}),
     "model owner: any number": (
-        "data-owner", "known", (tacit.protocol.inference.model_owner, "Link", Unnumbered),
+        "data-owner", (tacit.protocol.inference.model_owner, "Link", Unnumbered),
         {"sequence": COMPLETES, "replay": "ends with SESSION, tells both"},
     ),
     "model owner: any request": (
-        "data-owner", "known", (tacit.parties.inference.model_owner, "InferenceModelOwner", Persuaded),
+        "data-owner", (ModelOwnerParty, "MACHINE", Persuaded),
         {"other-model": COMPLETES},
     ),
     "model owner: any amount": (
-        "data-owner", "known", (tacit.parties.inference.model_owner, "InferenceModelOwner", Generous),
+        "data-owner", (ModelOwnerParty, "MACHINE", Generous),
         {"more-images": COMPLETES},
     ),
     "dealer: any number": (
-        "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", Repeating),
+        "owners", (tacit.parties.inference.dealer, "InferenceDealer", Repeating),
         {"number-twice": COMPLETES, "number-skipped": COMPLETES},
     ),
     "dealer: any order": (
-        "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", OneSided), {"other-order": COMPLETES},
+        "owners", (tacit.parties.inference.dealer, "InferenceDealer", OneSided), {"other-order": COMPLETES},
     ),
     "dealer: other keys": (
-        "owners", "known", (tacit.parties.inference.dealer, "Dealing", Miscalculating),
+        "owners", (tacit.parties.inference.dealer, "Dealing", Miscalculating),
         {"honest": f"deals other corrections than the keys of both owners give, {COMPLETES}"},
     ),
     "dealer: any number of orders": (
-        "owners", "known", (tacit.protocol.inference.dealer, "MOST_ORDERS", 100), {"far-ahead": SILENT},
+        "owners", (tacit.protocol.inference.dealer, "MOST_ORDERS", 100), {"far-ahead": SILENT},
     ),
 }  # fmt: skip
 
@@ -200,13 +199,13 @@ ALWAYS = ("model owner: any amount", "data owner: any terms", "dealer: other key
 
 
 def check_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
-    side, input, broken, seen = MUTANTS[mutant]
+    side, broken, seen = MUTANTS[mutant]
     folder = tmp_path / mutant
     folder.mkdir()
     wait = WAIT if any(SILENT in words for words in seen.values()) else SECONDS
     with monkeypatch.context() as patch:
         patch.setattr(*broken)
-        verdicts = InferenceBench(folder, input=input, wait=wait).play(side, *seen)
+        verdicts = InferenceBench(folder, wait=wait).play(side, *seen)
     assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
 
 
@@ -223,8 +222,8 @@ def test_every_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("side", ["model-owner", "data-owner"])
-def test_a_session_in_which_nobody_knows_the_input_of_a_block(tmp_path: Path, side: Side) -> None:
-    verdicts = InferenceBench(tmp_path, input="shared").play(side, "opening-early")
+def test_openings_that_come_early(tmp_path: Path, side: Side) -> None:
+    verdicts = InferenceBench(tmp_path).play(side, "opening-early")
     assert [verdict.holds for verdict in verdicts.values()] == [True, True]
 
 
