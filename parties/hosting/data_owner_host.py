@@ -107,7 +107,7 @@ class AnswersError(Exception):
 
 
 class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
-    """Who has answered. Release 0.2.0 has written one field more."""
+    """Who has answered. Files of release 0.2.0 have `input` too, which is ignored."""
 
     weights: str
     """The commitment to the model, in hexadecimal digits."""
