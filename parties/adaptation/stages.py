@@ -1,5 +1,5 @@
 """A pass that learns, or predicts by what was learnt, as stages that both owners run one after the other: embedding and
-blocks of private inference in the `shared` mode, and a step of learning, or a prediction, in the place of the head.
+blocks of private inference, and a step of learning, or a prediction, in the place of the head.
 
 Both take the outputs of all blocks, so they are carried along, with the parameters. A step ends with the parameters
 after it, and tells nothing but whether all values of the pass were in range. A prediction tells the data owner the

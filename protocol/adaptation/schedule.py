@@ -2,8 +2,8 @@
 order, with its bytes.
 
 Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
-Bytes are those of the words of shares, without headers. A pass is the embedding and the blocks of private inference in
-`shared` mode, a step of learning or a prediction, whether all of it was in range, and the results of a prediction.
+Bytes are those of the words of shares, without headers. A pass is the embedding and the blocks of private inference,
+a step of learning or a prediction, whether all of it was in range, and the results of a prediction.
 """
 
 from __future__ import annotations
