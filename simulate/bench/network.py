@@ -48,11 +48,12 @@ def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[
     cast = BenchedSession.of(
         setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds, training_seconds=training
     )
+    delays = {delay: Shaping(latency_ms=delay) for delay in setting.delays_ms}
     found, _ = _play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _told(progress, "no delay"))
     without = _seconds(found)
     delayed = {}
-    for delay in setting.delays_ms:
-        found, _ = _play(cast, Shaping(latency_ms=delay), _told(progress, f"{delay:g} ms"))
+    for delay, shaping in delays.items():
+        found, _ = _play(cast, shaping, _told(progress, f"{delay:g} ms"))
         delayed[f"{delay:g}"] = {
             "seconds": _seconds(found),
             "one_way_delays": (_seconds(found) - without) / (delay / 1000),

@@ -44,7 +44,7 @@ from tacit.simulate.federation import child
 from tacit.simulate.federation.processes import PRELOAD, Exit, Message, ProcessError, Processes, locate
 
 LONGEST_NAME: Final = 256
-_PATIENCE_SECONDS: Final = 10
+_PATIENCE_SECONDS: Final = 10.0
 
 
 class Door:
@@ -91,10 +91,12 @@ class Door:
             connection.close()
 
 
-def _wait_at_most(connection: Connection, seconds: int) -> None:
+def _wait_at_most(connection: Connection, seconds: float) -> None:
     """How long reading waits for something to come; 0: for ever."""
     with socket.socket(fileno=os.dup(connection.fileno())) as shared:
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+        shared.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        )
 
 
 STORE_BYTES: Final = 100 * 2**20

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
@@ -137,7 +137,11 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
 def rendered(template: str, values: dict[str, Any], *, package: str = "tacit.simulate.report") -> str:
     """A page from a template of a package, which may include those of this one; everything in values is escaped, but
     for markup."""
+    return _templates(package).get_template(template).render(values)
 
+
+@cache
+def _templates(package: str) -> jinja2.Environment:
     def source(name: str) -> str:
         own = files(package).joinpath(name)
         found = own if own.is_file() else files("tacit.simulate.report").joinpath(name)
@@ -151,7 +155,7 @@ def rendered(template: str, values: dict[str, Any], *, package: str = "tacit.sim
         loader=jinja2.FunctionLoader(source),
     )
     environment.filters.update(FILTERS, reason=reason)
-    return environment.get_template(template).render(values)
+    return environment
 
 
 def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dict[str, Any]:

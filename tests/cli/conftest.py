@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
 from tacit.cli import simulation
-from tacit.cli.main import app
 from tacit.simulate.federation import processes
+from tests.cli.command import invoke
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -76,7 +75,7 @@ def write_experiment(images: Path) -> WriteExperiment:
 @pytest.fixture(scope="session")
 def tacit() -> Invoke:
     """tacit(*arguments) runs the command; the result has exit_code, stdout and stderr."""
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return invoke
 
 
 @pytest.fixture(scope="session")

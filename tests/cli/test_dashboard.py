@@ -33,6 +33,7 @@ def port() -> int:
         return int(listening.getsockname()[1])
 
 
+@pytest.mark.end_to_end
 def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int) -> None:
     """It answers while the loop of the supervisor waits for nothing but its answer."""
     pages: dict[int, str] = {}

@@ -13,10 +13,8 @@ from click.testing import Result
 from tacit.models import checkpoint
 from tacit.models.friendly import distillation
 from tacit.models.friendly.calibration import error_bounds
-from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.layout import Layout
 from tacit.models.networks import build
-from tacit.parties.runs.experiment import keys, literal
 from tacit.parties.runs.served import read_student
 from tests.cli.outputs import check_output
 
@@ -84,6 +82,7 @@ def test_a_checkpoint_is_the_teacher_as_it_is(
     assert second["student"] == first["student"]
 
 
+@pytest.mark.end_to_end
 def test_the_student_runs_on_shares(tacit: Invoke, distilled: tuple[Result, Path], tmp_path: Path) -> None:
     out, copy = distilled[1] / "out", tmp_path / "figures.json"
     result = tacit("bench", "inference", out, "--images", 4, "--batch", 4, "--json", copy)
@@ -199,10 +198,6 @@ def test_a_seed_that_no_experiment_file_could_name_is_refused(tacit: Invoke, tmp
     assert "--seed" in result.stderr
 
 
-def test_the_help_names_the_section(tacit: Invoke) -> None:
-    assert "[distillation]" in tacit("distill", "--help").stdout
-
-
 def test_a_teacher_that_cannot_be_written_is_no_wrong_input(tacit: Invoke, tmp_path: Path, images: Path) -> None:
     out = tmp_path / "out"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -213,9 +208,3 @@ def test_a_teacher_that_cannot_be_written_is_no_wrong_input(tacit: Invoke, tmp_p
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert result.exit_code == 1
     assert f"{out / 'teacher.safetensors'} cannot be written: File too large; make room" in result.stderr
-
-
-def test_the_documentation_lists_every_key_with_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "distillation.md").read_text(encoding="utf-8")
-    for key in keys(DistillationConfiguration):
-        assert f"| `{key.path}` | `{literal(key.default)}` |" in page

@@ -83,7 +83,8 @@ def test_more_labels_than_classes_are_refused(tacit: Invoke, out: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("input", "owners"), [pytest.param("known", 1, marks=pytest.mark.end_to_end), ("shared", 2)])
+@pytest.mark.end_to_end
+@pytest.mark.parametrize(("input", "owners"), [("known", 1), ("shared", 2)])
 def test_labels_are_those_in_the_clear_and_costs_as_declared(
     tacit: Invoke, out: Path, images: Path, tmp_path: Path, input: str, owners: int
 ) -> None:
@@ -282,12 +283,9 @@ def press_ctrl_c() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
-    ("act", "status", "reason"),
-    [
-        (kill_dealer, 1, "dealer: "),
-        pytest.param(press_ctrl_c, 130, "interrupted", marks=pytest.mark.end_to_end),
-    ],
+    ("act", "status", "reason"), [(kill_dealer, 1, "dealer: "), (press_ctrl_c, 130, "interrupted")]
 )
 def test_a_run_that_does_not_come_to_its_end(
     tacit: Invoke,

@@ -42,10 +42,12 @@ COMMANDS = (
 )
 
 
-@cases("command", COMMANDS)
 @cases(
-    ("file", "reason"),
-    [(".", "it is a folder; name a file"), ("nowhere/x.json", "there is no directory nowhere; make it first")],
+    ("command", "file", "reason"),
+    [
+        (COMMANDS[0], "nowhere/x.json", "there is no directory nowhere; make it first"),
+        *((command, ".", "it is a folder; name a file") for command in COMMANDS),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_refused_first(
     tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], file: str, reason: str

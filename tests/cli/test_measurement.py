@@ -18,6 +18,7 @@ from tests.cli.outputs import check_output
 Invoke = Callable[..., Result]
 
 
+@pytest.mark.end_to_end
 def test_a_measurement_is_written_like_the_other_experiments(
     tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

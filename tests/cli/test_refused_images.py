@@ -6,14 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from tacit.cli import host
-from tacit.cli.main import app
 from tacit.cli.output import REFUSED
 from tacit.parties.hosting.data_owner_host import AnsweredBy, AnsweredPass, Answers, AnswersError, figures, own_images
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference_request import InferenceRequest
+from tests.cli.command import invoke
 
 OPERATION = {"seconds": 1.0, "data_owner_bytes": 1, "model_owner_bytes": 1, "rounds": 1}
 COSTS = {"online_seconds": 1.0, "offline_seconds": 1.0, "sent": 1, "received": 1}
@@ -40,7 +39,7 @@ def test_infer_shows_which_images_were_refused_and_ends_with_1(
 ) -> None:
     monkeypatch.setattr(InferenceRequest, "__post_init__", lambda request: None)
     monkeypatch.setattr(private_images, "infer", lambda *given, **options: inferred(refused, 2))
-    done = CliRunner().invoke(app, ["infer", str(tmp_path), "--json", str(tmp_path / "figures.json")])
+    done = invoke("infer", str(tmp_path), "--json", str(tmp_path / "figures.json"))
     assert done.exit_code == 1
     assert done.stdout.count(REFUSED) == refused
     assert f"{refused} of 2 images refused: out of range, ask again with another image" in done.output

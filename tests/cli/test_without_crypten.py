@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tacit.cli.main import app
+from tests.cli.command import invoke
 
 NEED_IT = {
     *(f"tacit.parties.crypten.{name}" for name in ("communicator", "compatibility", "computation", "linear")),
@@ -26,6 +25,7 @@ from importlib import import_module
 sys.modules["crypten"] = None
 import tacit
 from tacit.parties.crypten.errors import CryptenMissingError
+from tests.cli.command import invoke
 for module in pkgutil.walk_packages(tacit.__path__, "tacit."):
     try:
         import_module(module.name)
@@ -51,7 +51,7 @@ def test_a_command_that_needs_crypten_says_so_at_once(
     for name in NEED_IT & sys.modules.keys():
         monkeypatch.delitem(sys.modules, name)
     file = tmp_path / "figures.json"
-    done = CliRunner().invoke(app, [*command, "--json", str(file)])
+    done = invoke(*command, "--json", str(file))
     assert done.exit_code == 2, done.output
     (line,) = done.stderr.splitlines()
     assert line.startswith("tacit: this needs CrypTen, which cannot be imported (")
@@ -59,6 +59,7 @@ def test_a_command_that_needs_crypten_says_so_at_once(
     assert not file.exists()
 
 
+@pytest.mark.end_to_end
 def test_no_other_module_needs_crypten() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -138,14 +138,14 @@ layouts = st.dictionaries(names, array_shapes(min_dims=0, max_dims=3, max_side=4
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(layouts, layouts)
 def test_digests_agree_exactly_where_layouts_do(one: Layout, other: Layout) -> None:
     assert (one.digest() == other.digest()) == (one == other) == (one.difference(other) is None)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Layout) == one
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(layouts)
 def test_concatenate_is_the_inverse_of_split(layout: Layout) -> None:
     flat = np.arange(layout.size, dtype=np.float32)

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.messages import Phase
+from tacit.simulate.report import figures, page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -141,6 +145,20 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
     return lambda clients=4, toml="": ScriptedRun(
         tmp_path_factory.mktemp("scripted") / "run", clients=clients, toml=toml
     )
+
+
+def words_of(figure: Figure, name: str) -> Markup:
+    """The words of a figure, in an <svg> element."""
+    words = (text.get_text() for text in figure.findobj(Text))
+    return Markup("<svg>%s</svg>") % Markup().join(Markup("<text>%s</text>") % word for word in words if word)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of a report are their words, and bars their title: to draw them takes longer than the rest of a page."""
+    monkeypatch.setattr(figures, "_svg", words_of)
+    for bars in ("party_bars", "timeline"):
+        monkeypatch.setattr(page, bars, lambda *shown, title, **more: Markup("<svg><text>%s</text></svg>") % title)
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ def test_more_images_need_more_rounds() -> None:
 
     def cosine(count: int) -> float:
         """The mean over the true images of that with the nearest of their class."""
-        found = features_of(seen[:count], LABELS, copies, steps=1500, seed=1)
+        found = features_of(seen[:count], LABELS, copies, steps=1000, seed=1)
         same = LABELS[:, None] == LABELS
         cosines = (true @ found.T / WIDTH).masked_fill(~same, -1)
         return float(cosines.max(1).values.mean())

@@ -1,4 +1,4 @@
-"""report.html of an adaptation: what it says, that it needs nothing else, and that it fits."""
+"""report.html of an adaptation: what it says, and that it needs nothing else."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
 from tacit.parties.runs.directory import RunDirectoryError, write_output
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
-from tacit.simulate.adaptation.page import make_report, report_of, write_report
+from tacit.simulate.adaptation.page import make_report, report_of
 from tacit.simulate.adaptation.summary import keep
+from tacit.simulate.report.outputs import AdaptationFigures
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from scripted import JUDGED, OWNERS, Script
 
-HIDDEN = "[...document.querySelectorAll('.cards')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
-"""How many tables go on beyond their edge."""
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def page(script: Script, *, learned: bool = True) -> str:
@@ -39,33 +38,33 @@ def well(path: Path) -> Script:
     return script
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Script, str]:
-    """A run that went well, as it is kept, and its page."""
-    script = well(tmp_path_factory.mktemp("finished") / "run")
+@pytest.fixture
+def finished(tmp_path: Path, undrawn: None) -> tuple[Script, AdaptationFigures, str]:
+    """A run that went well, as it is kept, its summary, and its page."""
+    script = well(tmp_path / "finished")
     script.folder.run.keep_experiment(experiment_toml(script.experiment))
     summary = script.summary()
     write_output("adaptation", summary, script.folder.run.summary)
-    return script, make_report(script.folder, script.experiment, summary)
+    return script, summary, make_report(script.folder, script.experiment, summary)
 
 
-def test_a_run_that_went_well(finished: tuple[Script, str]) -> None:
-    text = text_of(finished[1])
+def test_a_run_that_went_well(finished: tuple[Script, AdaptationFigures, str]) -> None:
+    text = text_of(finished[2])
     assert "All 2 rounds were learned, no batch was refused, and nobody was lost." in text
     assert f"Final balanced accuracy {JUDGED[2].balanced_accuracy:.3f}" in text
     assert PROTECTS["none"][1:] in text
     assert GIVES_AWAY not in text
     for name in ("Private passes", "Secure sums", "Who together sees more", "tacit adapt --seed 5"):
         assert name in text
-    assert text.count("data-owner-4") >= 2
+    assert "data-owner-4" in text
     # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights, and 5,700 bytes of material for each batch.
     assert "Payload moved 89.6 kB" in text
     assert "45.6 kB of the dealer's material" in text
     assert "it, 5 kB to the data owner and 700 bytes to the model owner." in text
 
 
-def test_it_needs_nothing_else(finished: tuple[Script, str]) -> None:
-    html = finished[1]
+def test_it_needs_nothing_else(finished: tuple[Script, AdaptationFigures, str]) -> None:
+    html = finished[2]
     assert "default-src 'none'" in html
     assert "<script" not in html
     links = re.findall(r'(?:href|src)="([^"]*)"', html)
@@ -76,11 +75,13 @@ def test_it_needs_nothing_else(finished: tuple[Script, str]) -> None:
     assert {link[1:] for link in links} <= set(identifiers)
 
 
-def test_of_a_finished_run_it_is_made_again_as_it_was(finished: tuple[Script, str], tmp_path: Path) -> None:
-    script, html = finished
+def test_of_a_finished_run_it_is_made_again_as_it_was(
+    finished: tuple[Script, AdaptationFigures, str], tmp_path: Path
+) -> None:
+    script, summary, _ = finished
     path = report_of(script.folder, out=tmp_path / "again.html")
     assert path == tmp_path / "again.html"
-    assert path.read_text(encoding="utf-8") == html
+    assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
 
 
 def test_of_a_run_that_goes_on_it_shows_what_is_known_so_far(tmp_path: Path) -> None:
@@ -150,22 +151,3 @@ def test_what_parties_wrote_is_escaped(tmp_path: Path) -> None:
     html = page(script, learned=False)
     assert "<img" not in html
     assert "&lt;img" in html
-
-
-def test_it_fits_a_telephone_by_day_and_night(tmp_path: Path, browser: Browser) -> None:
-    script = well(tmp_path / "run")
-    path = write_report(script.folder, script.experiment, script.summary())
-    assert path == tmp_path / "run" / "report.html"
-    said: list[str] = []
-    shown = browser.new_page()
-    shown.set_default_timeout(120_000)
-    shown.on("console", lambda message: said.append(message.text))
-    shown.goto(path.as_uri())
-    for scheme in ("light", "dark"):
-        shown.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        for width in (390, 1280):
-            shown.set_viewport_size({"width": width, "height": 900})
-            assert shown.evaluate("document.documentElement.scrollWidth") <= width
-            assert shown.evaluate(HIDDEN) == 0
-    assert said == []
-    shown.close()

@@ -130,7 +130,8 @@ def test_what_is_told_is_named_by_outputs_in_the_clear(subject: AuditedAdaptatio
         assert torch.equal(labels[told.rows[1].images], told.labels)
 
 
-@pytest.mark.parametrize("attack", [COPIED_BLOCKS, pytest.param(IMITATION, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("attack", [COPIED_BLOCKS, IMITATION])
 def test_the_model_comes_back_from_outputs_in_secret_orders(
     subject: AuditedAdaptation, recordings: Path, attack: str
 ) -> None:

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from docs.generate import adaptation_costs
-from tacit.cli.main import app
 from tacit.models.adapters.configuration import Reveal
 from tacit.parties.adaptation.public import learning_terms
 from tacit.protocol.adaptation.schedule import adaptation_rounds
@@ -20,6 +18,7 @@ from tacit.simulate.bench.adaptation import AdaptationBenchmark
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.federation.processes import ProcessError
 from tacit.simulate.insecure.revealed_outputs import revealed_rounds
+from tests.cli.command import invoke
 from tests.cli.outputs import check_output
 
 SMALL = AdaptationBenchmark(blocks=2, batch=2, repeats=1)
@@ -47,7 +46,7 @@ def declared(reveal: Reveal) -> tuple[Round, ...]:
 def test_batches_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     options = ["--blocks", "2", "--batch", "2", "--repeats", "1"]
-    done = CliRunner().invoke(app, ["bench", "adapt", *options, "--json", str(file)])
+    done = invoke("bench", "adapt", *options, "--json", str(file))
     assert done.exit_code == 0, done.output
     figures = check_output(file, "bench-adapt")
     assert figures["cores"] == min(2, len(os.sched_getaffinity(0)))
@@ -119,6 +118,6 @@ def test_a_session_that_is_lost_ends_the_benchmark(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_at_all_cannot_be_measured() -> None:
     for option in ("--blocks", "--batch", "--repeats"):
-        done = CliRunner().invoke(app, ["bench", "adapt", option, "0"])
+        done = invoke("bench", "adapt", option, "0")
         assert done.exit_code == 2
         assert option in done.output

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
-from tacit.cli.main import app
 from tacit.models.friendly.transformer import Approximation
 from tacit.protocol.inference.schedule import Round, Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.federation.processes import ProcessError
 from tacit.simulate.federation.relay import Relay, Shaping
+from tests.cli.command import invoke
 from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
 
@@ -35,7 +34,7 @@ SHAPED = ["--against", "crypten", "--latency", "1", "--bandwidth", "1000"]
 def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: list[str]) -> None:
     file = tmp_path / "figures.json"
     options = ["--model", MODEL, "--blocks", str(count), "--repeats", "1", "--input", known, *against]
-    done = CliRunner().invoke(app, ["bench", "inference", *options, "--json", str(file)])
+    done = invoke("bench", "inference", *options, "--json", str(file))
     assert done.exit_code == 0, done.output
     figures = check_output(file, "bench-blocks")
     rows = [*OURS, *(["crypten", "crypten_ttp"] if against else [])]
@@ -122,14 +121,14 @@ REFUSED = (
 def test_what_cannot_be_measured_is_refused() -> None:
     wrong = {}
     for options, reason in REFUSED:
-        done = CliRunner().invoke(app, ["bench", "inference", *options])
+        done = invoke("bench", "inference", *options)
         if (done.exit_code, reason in done.output) != (2, True):
             wrong[reason] = done.output
     assert wrong == {}
 
 
 def test_a_model_that_is_none_is_refused() -> None:
-    done = CliRunner().invoke(app, ["bench", "inference", "--model", "resnet18"])
+    done = invoke("bench", "inference", "--model", "resnet18")
     assert done.exit_code == 2
     assert "resnet18" in done.output
 

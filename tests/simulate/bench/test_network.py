@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tacit.cli.main import app
 from tacit.simulate.bench import network
+from tests.cli.command import invoke
 from tests.cli.outputs import check_output
 
 
@@ -15,7 +14,7 @@ def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(network, "UPLOAD_PARAMETERS", 800_000)
     file = tmp_path / "figures.json"
     arguments = ["--rounds", "2", "--delay", "100", "--connected", "4", "--json", str(file)]
-    done = CliRunner().invoke(app, ["bench", "network", *arguments])
+    done = invoke("bench", "network", *arguments)
     assert done.exit_code == 0, done.output
     figures = check_output(file, "bench-network")
     (delayed,) = figures["by_delay_ms"].values()
@@ -30,6 +29,6 @@ def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytes
 
 
 def test_wrong_input_is_named() -> None:
-    done = CliRunner().invoke(app, ["bench", "network", "--delay", "-3"])
+    done = invoke("bench", "network", "--delay", "-3")
     assert done.exit_code == 2
     assert "the latency is -3" in done.output

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from tacit.cli.main import app
 from tacit.parties.hosting.folder import available_memory
 from tacit.secagg.work import WorkKind
+from tests.cli.command import invoke
 from tests.cli.outputs import check_output
 
 STABLE_KEYS = {
@@ -31,7 +30,7 @@ SEMI_HONEST = {"ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "UNMASK"}
 
 def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     file = tmp_path / "figures.json"
-    done = CliRunner().invoke(app, ["bench", "secagg", *arguments, "--json", str(file)])
+    done = invoke("bench", "secagg", *arguments, "--json", str(file))
     assert done.exit_code == 0, done.output
     figures = check_output(file, "bench-secagg")
     assert set(figures) >= STABLE_KEYS
@@ -75,7 +74,7 @@ def test_over_sockets_with_a_dropout(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_held_is_refused(arguments: tuple[str, ...], status: int, complaint: str) -> None:
-    done = CliRunner().invoke(app, ["bench", "secagg", "--dimension", "100", *arguments])
+    done = invoke("bench", "secagg", "--dimension", "100", *arguments)
     assert done.exit_code == status
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
@@ -92,7 +91,7 @@ def test_what_has_no_room_is_refused_before_it_starts(
     available = available_memory()
     if available is None or available > 1e9 * gigabytes:
         pytest.skip("this machine has room for it, or does not tell")
-    done = CliRunner().invoke(app, ["bench", "secagg", "--clients", "10000", *arguments])
+    done = invoke("bench", "secagg", "--clients", "10000", *arguments)
     assert done.exit_code == 1
     assert done.stderr.startswith(f"tacit: 10,000 clients with {neighbours} neighbours and vectors of ")
     (about,) = re.findall(r"take about ([\d,]+)\.\d GB, and there are ", done.stderr)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+pytestmark = pytest.mark.end_to_end
 PATIENCE = 60_000
 """Milliseconds."""
 SIZES = {"desktop": (1280, 800), "telephone": (360, 640)}

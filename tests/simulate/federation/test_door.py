@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import struct
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 
@@ -16,33 +18,49 @@ HERE = "127.0.0.1"
 PATIENCE = 30
 
 
+def strangers(door: Door) -> list[socket.socket]:
+    """One that says nothing, one whose message cannot be read, and one that breaks off."""
+    made = [socket.create_connection(door.address) for _ in range(3)]
+    made[1].sendall(bytes(range(256)))
+    made[2].sendall(b"\0\0\0\x20half of it")
+    return made
+
+
 @pytest.mark.asyncio
-async def test_strangers_hold_up_nobody_and_are_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 5)
+async def test_strangers_hold_up_nobody_and_are_not_let_in() -> None:
     came: asyncio.Queue[tuple[str, Connection]] = asyncio.Queue()
     door = Door(HERE, lambda name, connection: came.put_nowait((name, connection)))
-    strangers = [socket.create_connection(door.address) for _ in range(3)]
-    strangers[1].sendall(bytes(range(256)))
-    strangers[2].sendall(b"\0\0\0\x20half of it")
+    waiting = strangers(door)
     with pytest.raises(AuthenticationError):
         await asyncio.to_thread(Client, door.address, authkey=b"guessed")
     knows = await asyncio.to_thread(Client, door.address, authkey=door.secret)
     knows.send_bytes(b"worker-1")
     async with asyncio.timeout(PATIENCE):
         name, connection = await came.get()
-        assert name == "worker-1"
-        # Those that said nothing in time, or nothing that can be read, are sent away.
-        for stranger in strangers:
-            await asyncio.to_thread(gone, stranger)
-    # And who was let in may be silent for longer than that.
+    assert name == "worker-1"
+    # A peer that was let in may be silent for as long as it likes.
+    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        assert not any(shared.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("ll")))
     connection.send_bytes(b"said")
     assert knows.recv_bytes() == b"said"
     assert came.empty()
     door.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.to_thread(socket.create_connection, door.address)
-    knows.close()
-    connection.close()
+    for each in (knows, connection, *waiting):
+        each.close()
+
+
+@pytest.mark.asyncio
+async def test_strangers_are_sent_away_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.1)
+    came: asyncio.Queue[str] = asyncio.Queue()
+    door = Door(HERE, lambda name, connection: came.put_nowait(name))
+    async with asyncio.timeout(PATIENCE):
+        for stranger in strangers(door):
+            await asyncio.to_thread(gone, stranger)
+    assert came.empty()
+    door.close()
 
 
 @pytest.mark.asyncio

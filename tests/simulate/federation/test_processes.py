@@ -264,7 +264,7 @@ def wait_until_gone(descriptors: list[int]) -> None:
         pytest.param("return", None, 0, marks=pytest.mark.end_to_end, id="return"),
         pytest.param("raise", None, 1, marks=pytest.mark.end_to_end, id="exception"),
         pytest.param("abandon", None, 0, marks=pytest.mark.end_to_end, id="abandoned"),
-        pytest.param("wait", signal_group, 130, id="ctrl-c"),
+        pytest.param("wait", signal_group, 130, marks=pytest.mark.end_to_end, id="ctrl-c"),
         pytest.param(
             "wait", subprocess.Popen.terminate, -signal.SIGTERM, marks=pytest.mark.end_to_end, id="terminated"
         ),

@@ -37,7 +37,7 @@ BLOCKS = 4
 BLOCK_ERROR = 1e-3
 """What is promised for a block, of the norm of its output."""
 ALL = (True,) * BLOCKS
-SAMPLES = [(False, True, False, True), (True, False, False, True), (False, False, False, True)]
+SAMPLES = [(False, True, False, True), (False, False, False, True)]
 
 
 @cache
@@ -95,7 +95,7 @@ def centred(x: torch.Tensor) -> torch.Tensor:
     return x - x.mean(-1, keepdim=True)
 
 
-@pytest.mark.parametrize(("images", "told"), [(1, ALL), (2, ALL), (5, ALL), *((5, told) for told in SAMPLES)])
+@pytest.mark.parametrize(("images", "told"), [(1, ALL), *((3, told) for told in SAMPLES)])
 def test_what_is_told_is_what_the_model_computes_and_costs_what_is_declared(
     images: int, told: tuple[bool, ...]
 ) -> None:

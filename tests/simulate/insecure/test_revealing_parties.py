@@ -52,7 +52,8 @@ def reveal(found: AdaptingHouse, revealing: Revealing, seen: list[RevealedBatch]
     found.teacher, found.learner = partial(teacher, revealing), partial(learner, revealing, keep=keep)
 
 
-@pytest.mark.parametrize("outputs", [pytest.param("sampled", marks=pytest.mark.end_to_end), "all"])
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("outputs", ["sampled", "all"])
 async def test_what_is_learned_of_revealed_outputs_is_what_is_learned_in_the_clear(
     tmp_path: Path,
     outputs: Reveal,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser
 
 from tacit.simulate.report.page import make_report
@@ -23,6 +24,7 @@ BRIGHTNESS = """selector => getComputedStyle(document.querySelector(selector))
   [selector == "body" ? "backgroundColor" : "fill"].match(/\\d+/g).map(Number).reduce((a, b) => a + b) / 3"""
 
 
+@pytest.mark.end_to_end
 def test_the_page_fits_stays_silent_and_is_dark_by_night(script: Any, browser: Browser, tmp_path: Path) -> None:
     run = script(clients=17)
     run.session()

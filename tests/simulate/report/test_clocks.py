@@ -19,6 +19,8 @@ BEGAN = 1_800_000_000.0
 Clock = Callable[[float], float]
 """What a client's clock shows at a true time, which is the server's."""
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def right(now: float) -> float:
     return now

@@ -9,6 +9,8 @@ from tacit.simulate.report.exposure import Exposure, exposure
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def parties(script: Any, mode: str, *, rounds: int = 1, toml: str = "") -> dict[str, Exposure]:
     run = script(toml=f'{toml}[aggregation]\nmode = "{mode}"\n[policy]\nmodes = ["{mode}"]\n')

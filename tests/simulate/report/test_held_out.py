@@ -18,6 +18,8 @@ from tacit.simulate.dashboard.view import Live, page
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history, recorded
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def text_of(html: str) -> str:
     return " ".join(re.sub(r"<svg.*?</svg>|<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL).split())

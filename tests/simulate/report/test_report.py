@@ -13,9 +13,6 @@ import torch
 from tacit.parties.runs.classes import described
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, ExperimentError, holds, keys
-from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
-from tacit.simulate.report.history import PartyHistory
 from tacit.simulate.report.page import MOST_DRAWN, MOST_INCIDENTS, make_report, write_report
 from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.words import NOTHING, byte_count, decimal, seconds
@@ -23,6 +20,8 @@ from tacit.simulate.report.words import NOTHING, byte_count, decimal, seconds
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
 SEMI_HONEST = '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\nsmallest_cohort = 2\n'
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 class Page(HTMLParser):
@@ -135,10 +134,6 @@ def test_identifiers_are_unique_and_figures_leave_no_style_sheet(markup: str) ->
     assert len(set(found.ids)) == len(found.ids)
     assert found.tags.count("style") == 1
     assert found.tags.count("svg") == 2 + 4 + 1 + 2 * 4
-
-
-def test_the_same_logs_give_the_same_page(eventful: Any, markup: str) -> None:
-    assert make_report(eventful.run) == markup
 
 
 def test_every_figure_has_a_title_and_a_unit_on_its_axis(markup: str) -> None:
@@ -334,29 +329,6 @@ def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:
     text = page(run).text
     assert "client-2 cheated in round 1: it sent noise." in text
     assert "client-2 cheated it sent noise" in text
-
-
-def test_of_many_clients_a_few_are_drawn(script: Any) -> None:
-    run = script(clients=120)
-    run.session()
-    run.round(1, dropped={"client-77": False}, killed=["client-77"])
-    run.end()
-    html = make_report(run.run)
-    assert "16 of 120 clients, evenly spaced from the most to the least." in html
-    for figure in re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL):
-        assert len(re.findall(r">client-\d+<", figure)) in (0, MOST_ROWS)
-    assert ">client-77</text>" in html
-
-
-def test_a_sample_is_evenly_spaced() -> None:
-    parties = [PartyHistory(str(number)) for number in range(31)]
-    assert [party.name for party in sample(parties, 16)] == [str(number) for number in range(0, 31, 2)]
-    assert sample(parties[:16], 16) == parties[:16]
-
-
-def test_every_phase_has_a_colour_of_its_own() -> None:
-    assert set(PHASES) == set(COLOURS) == set(Phase)
-    assert len(set(COLOURS.values())) == len(Phase)
 
 
 @pytest.mark.parametrize(
