@@ -14,6 +14,7 @@ from click.testing import Result
 from tacit.cli import simulation
 from tacit.simulate.federation import processes
 from tests.cli.command import invoke
+from tests.simulate.conftest import undrawn  # noqa: F401
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

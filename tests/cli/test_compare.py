@@ -15,6 +15,8 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.session.event_log import EventLog
 from tests.cli.outputs import check_output
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 Invoke = Callable[..., Result]
 
 

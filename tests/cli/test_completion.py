@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 COMMAND = "from tacit.cli.main import main; main()"
 SLOW = ("torch", "timm", "numpy", "matplotlib")
 
@@ -24,25 +22,8 @@ def completed(line: str) -> tuple[list[str], set[str]]:
     return done.stdout.split(), loaded
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("tacit data ins", ["inspect"]),
-        ("tacit simulate --ver", ["--verify"]),
-        ("tacit bench inference --against c", ["crypten"]),
-    ],
-)
-def test_commands_options_and_choices_are_offered_at_once(line: str, offered: list[str]) -> None:
-    found, loaded = completed(line)
-    assert found == offered
+def test_commands_are_offered_at_once() -> None:
+    found, loaded = completed("tacit data ins")
+    assert found == ["inspect"]
     assert "tacit.cli.main" in loaded
     assert loaded.isdisjoint(SLOW)
-
-
-def test_a_script_is_shown() -> None:
-    program = f"import sys; sys.argv = ['tacit', '--show-completion', 'bash']; {COMMAND}"
-    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **named}, capture_output=True, text=True, check=True
-    )
-    assert "_TACIT_COMPLETE=complete_bash" in done.stdout

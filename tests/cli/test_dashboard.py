@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import http.client
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
-from playwright.sync_api import expect, sync_playwright
 
 Invoke = Callable[..., Result]
 
@@ -55,58 +53,6 @@ def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, wa
     assert "tacit_accuracy " in metrics[2]
     with pytest.raises(ConnectionRefusedError):
         ask(port, "/")
-
-
-PATIENCE = 600.0
-
-
-@pytest.mark.end_to_end
-def test_a_browser_follows_the_run(
-    tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int, chromium: str
-) -> None:
-    """From before the first round to the farewell, on a telephone, with nothing but what it is sent."""
-    opened, seen, requests, complaints = threading.Event(), [], [], []
-    in_round = {text: threading.Event() for text in ("Round 1 of 2", "Round 2 of 2")}
-
-    def browse() -> None:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
-            page = browser.new_page(viewport={"width": 360, "height": 640})
-            page.set_default_timeout(120_000)
-            page.on("request", lambda request: requests.append(request.url))
-            page.on("console", lambda message: complaints.append(message.text))
-            page.goto(f"http://127.0.0.1:{port}/")
-            page.wait_for_selector("#connection.live")
-            heading = page.locator("#now h2").first
-            seen.append(heading.inner_text())
-            opened.set()
-            for text in (*in_round, "Ended: all rounds are done"):
-                expect(heading).to_contain_text(text, timeout=1000 * PATIENCE)
-                seen.append(text)
-                if text in in_round:
-                    in_round[text].set()
-            expect(page.locator("#connection")).to_contain_text("the run is over", timeout=1000 * PATIENCE)
-            seen.append(page.locator("#figures dd").nth(1).inner_text().split()[0])
-            browser.close()
-
-    browsing = threading.Thread(target=browse)
-
-    def look(party: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "listening":
-            browsing.start()
-            assert opened.wait(PATIENCE)
-        elif (party, event) == ("server", "round"):
-            # What is next is not shown before: a browser that is slow misses no round.
-            assert in_round[f"Round {fields['round']} of 2"].wait(PATIENCE)
-
-    watch(look)
-    done = tacit("simulate", small, "--dashboard", port, "--out", tmp_path / "run", "--quiet")
-    assert done.exit_code == 0, done.output
-    browsing.join(PATIENCE)
-    assert seen == ["Between rounds", "Round 1 of 2", "Round 2 of 2", "Ended: all rounds are done", "2"]
-    assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in requests)
-    # Nothing but that the server is gone, which it then is.
-    assert all("ERR_CONNECTION_REFUSED" in text or "ERR_INCOMPLETE" in text for text in complaints)
 
 
 @pytest.mark.end_to_end

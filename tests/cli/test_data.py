@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +111,6 @@ def test_the_command_line_overrides_the_experiment(tmp_path: Path) -> None:
     assert read("--source", str(archive))["train"] == 6
 
 
-def test_many_clients_have_a_row_each_and_no_figure_is_cut(tmp_path: Path) -> None:
-    result = inspect("--clients", "11", "--json", tmp_path / "figures.json")
-    figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
-    shown = [row for row in rows(result.stdout) if row[0].startswith("client-")]
-    assert [row[0] for row in shown] == [f"client-{number}" for number in range(1, 12)]
-    for row, counts in zip(shown, figures["clients_by_class"], strict=True):
-        most = max(range(10), key=counts.__getitem__)
-        share = f"{counts[most] / sum(counts):.0%}"
-        assert row[1:] == [f"{sum(counts)}", f"{np.count_nonzero(counts)}", str(most), share]
-    assert "…" not in inspect("--clients", "10").stdout
-
-
 MISTAKES = [
     (["--source", "cifar10"], 'command line: data.source "cifar10" needs data.directory'),
     (["--source", "mnist"], 'command line: data.source "mnist" is unknown'),
@@ -153,11 +139,6 @@ def test_an_unreadable_image_is_named(isic: Path) -> None:
     result = inspect("--source", "fed-isic2019", "--directory", isic)
     assert result.exit_code == 2
     assert "i3.jpg is not a readable image" in result.stderr
-
-
-def test_help_imports_nothing_slow() -> None:
-    code = "import sys, tacit.cli.data; sys.exit(bool({'torch', 'numpy', 'PIL', 'msgspec'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_parts_of_a_division_become_files(tmp_path: Path) -> None:

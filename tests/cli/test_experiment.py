@@ -234,35 +234,6 @@ def test_the_page_says_what_was_not_run(held: Held) -> None:
     assert (held.directory / "plot.svg").read_text().startswith("<?xml")
 
 
-@pytest.fixture(scope="module")
-def chosen(tacit: Invoke, studies: None, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """Two arms of four, interrupted in the second."""
-    directory = tmp_path_factory.mktemp("chosen") / "out"
-
-    def look(title: str, party: str, event: str, fields: dict[str, Any]) -> None:
-        if (title, event) == ("binary, seed 3", "listening"):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.MonkeyPatch.context() as patch:
-        watched(patch, look)
-        arms = ("--arm", "plain", "--arm", "bin*")
-        result = tacit("experiment", "tiny", "--small", "--seeds", 3, *arms, "--data", images, "--out", directory)
-    return result, directory
-
-
-def test_arms_that_are_not_finished_are_listed_after_an_interruption(chosen: tuple[Result, Path]) -> None:
-    result, directory = chosen
-    assert result.exit_code == 130
-    assert "2 runs of 2 rounds" in result.stdout
-    table = check_output(directory / "table.json", "study")
-    assert table["command"] == "tacit experiment tiny --small --seeds 3 --arm plain --arm 'bin*' --data images.npz"
-    assert [arm["name"] for arm in table["arms"]] == ["plain"]
-    assert table["unfinished"] == ["again", "binary"]
-    page = (directory / "table.md").read_text()
-    assert "| binary | not given | not run | not finished |  |" in page
-    assert "Found: 1 arms." in page
-
-
 def test_arms_that_do_not_exist_are_refused(tacit: Invoke, tmp_path: Path) -> None:
     for command, complaint in (
         (("sawada-fig5", "--arm", "scratch-*", "--arm", "none"), "sawada-fig5 has no arm 'none'; it has pretrained-un"),
@@ -326,21 +297,6 @@ def test_a_run_that_fails_ends_the_study(
     assert multiprocessing.active_children() == []
 
 
-def test_a_crash_of_the_training_before_ends_the_study(
-    tacit: Invoke, studies: None, images: Path, tmp_path: Path, watch: Callable[[Look], None]
-) -> None:
-    watch(lambda title, party, event, fields: kill("pretraining"))
-    command = ["experiment", "tiny", "--small", "--seeds", "0-99", "--data", images, "--out", tmp_path / "out"]
-    result = tacit(*command)
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "tacit: pretraining: its process ended unexpectedly: killed by SIGKILL; finished runs are kept: give the same "
-        "command again\n"
-    )
-    assert (tmp_path / "out" / "data" / "pretrained-0.safetensors").exists()
-    assert not (tmp_path / "out" / "data" / "pretrained-99.safetensors").exists()
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
 def test_a_missing_device_is_refused_with_the_reason(
     tacit: Invoke, studies: None, images: Path, tmp_path: Path
@@ -350,15 +306,6 @@ def test_a_missing_device_is_refused_with_the_reason(
     assert result.exit_code == 2
     assert "cuda" in result.stderr.lower()
     assert "runs" not in {path.name for path in (tmp_path / "out").iterdir()}
-
-
-def test_the_list_names_everything(tacit: Invoke) -> None:
-    result = tacit("experiment", "list")
-    assert result.exit_code == 0
-    for study in STUDIES.values():
-        assert f"{study.name}\n  {study.paper}: {study.shows}\n" in result.stdout
-        for arm in study.small.arms:
-            assert arm.name in result.stdout
 
 
 def empty_folder(path: Path) -> Path:

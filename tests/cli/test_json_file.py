@@ -59,13 +59,6 @@ def test_a_file_that_cannot_be_written_is_refused_first(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_that_no_file_can_have_is_refused_first(tacit: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / ("x" * 300)
-    result = tacit("data", "inspect", "--json", file)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"tacit: --json {file}: File name too long; name a file in another place\n"
-
-
 def test_a_file_on_a_read_only_file_system_is_refused_first(tacit: Invoke, read_only: Path) -> None:
     result = tacit("simulate", "--json", read_only / "x.json", "--out", read_only / "run")
     assert (result.exit_code, result.stdout) == (2, "")

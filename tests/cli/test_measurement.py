@@ -12,7 +12,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.catalogue import MEASUREMENTS
-from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE2, TABLE3
+from tacit.simulate.experiments.tastan_tables import TABLE1
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -63,12 +63,6 @@ def test_a_measurement_is_written_like_the_other_experiments(
     again = tacit("experiment", "tastan-table1", "--small", "--seeds", "3", "--data", data, "--out", out)
     assert again.exit_code == 2
     assert "exists already and is not empty" in again.stderr
-
-
-def test_the_list_names_the_tables(tacit: Invoke) -> None:
-    result = tacit("experiment", "list")
-    for table in (TABLE1, TABLE2, TABLE3):
-        assert f"{table.name}\n  {table.paper}: {table.shows}\n" in result.stdout
 
 
 @pytest.mark.parametrize(

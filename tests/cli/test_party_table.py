@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import MOST_ROWS, PartyTable
-from tacit.cli.screen import MOST_WAITS as MOST_NAMES
 
 HEADINGS = ["party", "phase", "for", "sent", "received", "last heard", "waits for"]
 
@@ -48,13 +47,6 @@ def names(rows: Iterable[list[str]]) -> list[str]:
     return [row[0] for row in rows]
 
 
-def test_a_party_shows_up_with_its_first_word(table: PartyTable, clock: Clock) -> None:
-    assert last_line(table) == "loading torch, once for all parties"
-    table.take("server", "listening", {"address": "tcp://127.0.0.1:1"})
-    clock.seconds += 3
-    assert cells(table) == [["server", "starting", "3 s", "0.0 MB", "0.0 MB", "3 s ago", ""]]
-
-
 def test_phases_are_timed_apart_from_signs_of_life(table: PartyTable, clock: Clock) -> None:
     table.take("client-1", "phase", {"next": "MASKED_INPUT"})
     clock.seconds += 4
@@ -70,18 +62,6 @@ def test_traffic_adds_up(table: PartyTable) -> None:
     table.take("client-1", "traffic", {"sent": 1_000_000, "received": 0})
     table.take("client-2", "traffic", {"sent": 0, "received": 300_000})
     assert [row[3:5] for row in cells(table)] == [["2.5 MB", "0.2 MB"], ["0.0 MB", "0.3 MB"]]
-
-
-def test_who_is_waited_for_is_named_up_to_a_few(table: PartyTable, clock: Clock) -> None:
-    waits = [f"client-{number}" for number in range(1, MOST_NAMES + 2)]
-    table.take("server", "waiting", {"on": waits[:MOST_NAMES]})
-    clock.seconds += 7
-    assert cells(table)[0][6] == "client-1, client-2, client-3, client-4 (7 s)"
-    table.take("server", "waiting", {"on": waits})
-    clock.seconds += 1
-    assert cells(table)[0][6] == "client-1, client-2, client-3, client-4, ... (1 s)"
-    table.take("server", "waiting", {"on": []})
-    assert cells(table)[0][6] == ""
 
 
 @pytest.mark.parametrize(("event", "phase"), [("exited", "ended"), ("failed", "failed")])
@@ -103,14 +83,6 @@ def test_of_many_parties_the_most_silent_are_shown_in_their_order(table: PartyTa
     for party in parties[:3]:
         table.take(party, "alive", {})
     assert names(cells(table)) == parties[3:]
-
-
-def test_training_says_how_much_of_it_is_done(table: PartyTable) -> None:
-    table.take("client-1", "phase", {"next": "TRAIN"})
-    table.take("client-1", "alive", {"done": 0.42})
-    assert cells(table)[0][1] == "train 42%"
-    table.take("client-1", "phase", {"next": "MASKED_INPUT"})
-    assert cells(table)[0][1] == "masked input"
 
 
 def last_line(table: PartyTable) -> str:

@@ -215,15 +215,9 @@ def test_the_printed_configuration_of_an_adaptation_is_its_default(tacit: Invoke
     assert load_as(AdaptationExperiment, tmp_path / "own.toml") == AdaptationExperiment()
 
 
-def test_the_version(tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.cli.main.version", {"tacit": "1.2.3"}.__getitem__)
-    assert tacit("--version").stdout == "tacit 1.2.3\n"
-
-
-@pytest.mark.parametrize("arguments", [["simulate", "--help"], ["config"]])
-def test_what_is_asked_first_loads_nothing_slow(arguments: list[str]) -> None:
+def test_what_is_asked_first_loads_nothing_slow() -> None:
     """Help must answer at once; the file it would need most is torch, which takes seconds."""
-    slow = {"torch", "timm", "sklearn", "crypten"} | (set() if arguments == ["config"] else {"numpy", "zmq"})
+    slow = {"torch", "timm", "sklearn", "crypten", "numpy", "zmq"}
     program = (
         "import sys\n"
         "from tacit.cli.main import main\n"
@@ -232,10 +226,10 @@ def test_what_is_asked_first_loads_nothing_slow(arguments: list[str]) -> None:
         "finally:\n"
         f"    print('loaded', sorted({slow!r} & sys.modules.keys()), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == (0 if arguments else 2)
+    asked = [sys.executable, "-c", program, "simulate", "--help"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "loaded []"
-    assert done.stdout or not arguments
+    assert done.stdout
 
 
 def test_a_run_without_enough_clients_names_the_key_that_says_how_long_they_are_waited_for(
@@ -248,10 +242,3 @@ def test_a_run_without_enough_clients_names_the_key_that_says_how_long_they_are_
         f"tacit: 0 of 2 rounds were completed; {ended} (clients are waited for as long as deadlines.join says, 60 s); "
         "run/report.html tells what happened\n"
     )
-
-
-@pytest.mark.parametrize("party", ["", "server", "client", "dealer", "model-owner", "data-owner"])
-def test_no_printed_file_shows_a_word_of_python(tacit: Invoke, party: str) -> None:
-    printed = tacit("config", *(["--party", party] if party else [])).stdout
-    assert printed
-    assert "NODEFAULT" not in printed

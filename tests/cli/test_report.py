@@ -17,6 +17,8 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.simulate.adaptation.plan import Folder
 from tacit.simulate.adaptation.summary import AdaptersJudged, Known, keep
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 app = typer.Typer()
 app.command()(report)
 

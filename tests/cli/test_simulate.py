@@ -236,21 +236,6 @@ def test_a_killed_server_ends_the_run(
     assert multiprocessing.active_children() == []
 
 
-def test_a_run_with_an_aborted_round_has_its_own_status_and_says_so_even_if_it_shall_be_quiet(
-    tacit: Invoke, tmp_path: Path, small: Path
-) -> None:
-    drops = [f"--drop=client-{number}@MASKED_INPUT" for number in (1, 2)]
-    run = Run(tacit("simulate", small, *drops, "--quiet", "--out", tmp_path / "run"), tmp_path / "run")
-    assert (run.result.exit_code, run.result.stdout) == (3, "")
-    (aborted,) = run.summary["rounds"]
-    assert (aborted["status"], aborted["code"], aborted["survivors"]) == ("aborted", "THRESHOLD", [])
-    assert "a round takes at least 3" in run.summary["ended"]
-    assert run.result.stderr == (
-        f"tacit: 0 of 2 rounds were completed; round 1 was aborted: {aborted['detail']}; {run.directory}/report.html "
-        "tells what happened\n"
-    )
-
-
 def test_a_log_that_cannot_be_read_is_found_before_anything_starts(
     tacit: Invoke, tmp_path: Path, finished: Run
 ) -> None:

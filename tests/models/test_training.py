@@ -230,6 +230,7 @@ def test_divergence_is_reported(small_model: nn.Module) -> None:
         train(small_model, x, y, configuration, seed=0, device=CPU)
 
 
+@pytest.mark.exhaustive
 def test_the_defaults_learn_digits() -> None:
     # One client, one round. A guess scores 0.10, with a standard deviation of 0.016 on 360 images.
     configuration = ModelConfiguration()

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,17 +44,6 @@ def test_bounds(name: str, accepted: list[Any], refused: list[Any]) -> None:
     for value in refused:
         with pytest.raises(msgspec.ValidationError, match=name):
             msgspec.convert({name: value, "kind": "parallel"}, ParallelConfiguration)
-
-
-def test_every_key_has_a_description() -> None:
-    schema = msgspec.json.schema(ParallelConfiguration)["$defs"]["ParallelConfiguration"]["properties"]
-    assert all(found["description"].endswith(".") for name, found in schema.items() if name != "kind")
-
-
-def test_the_page_has_every_key_with_its_default() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "adaptation.md").read_text(encoding="utf-8")
-    for name, default in msgspec.structs.asdict(ParallelConfiguration()).items():
-        assert f"| `{name}` | `{msgspec.json.encode(default).decode()}` |" in page
 
 
 def test_reading_the_configuration_does_not_import_torch() -> None:

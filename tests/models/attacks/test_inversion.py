@@ -90,7 +90,7 @@ def test_absent_layers_are_left_out_or_fed_as_zeros(photograph: Photograph, grad
         absent: deep_leakage(
             [RoundGradients(model=model, gradients=sent, absent=absent)],
             (1, 3, 8, 8),
-            DeepLeakageSettings(iterations=10),
+            DeepLeakageSettings(iterations=5),
             generator=generator(),
             labels=y,
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -48,6 +48,7 @@ KINDS = ("normal", "large", "one value", "opposite tokens")
 
 
 @pytest.mark.parametrize("approximation", [STOCK, QUADRATIC])
+@settings(max_examples=40)
 @given(
     weights=st.integers(0, 2**32), seed=st.integers(0, 2**32), spread=st.floats(1e-3, 4), kind=st.sampled_from(KINDS)
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from tacit.protocol.adaptation.schedule import adaptation_rounds
 from tacit.protocol.inference.schedule import LOGITS, Round
 from tacit.simulate.bench import adaptation
 from tacit.simulate.bench.adaptation import AdaptationBenchmark
-from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.federation.processes import ProcessError
 from tacit.simulate.insecure.revealed_outputs import revealed_rounds
 from tests.cli.command import invoke
 from tests.cli.outputs import check_output
@@ -85,35 +82,6 @@ def test_batches_are_measured(tmp_path: Path) -> None:
     page = adaptation_costs.section(figures)
     assert f"| online | `online_seconds` | {none['online_seconds']:.3f} | {told['online_seconds']:.3f} |" in page
     assert len([line for line in page if line.startswith(("| 1 ", "| 2 "))]) == 4
-
-
-@pytest.mark.end_to_end
-def test_a_batch_that_is_out_of_range_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = adaptation._task
-
-    def with_bright_images(setting: AdaptationBenchmark) -> adaptation._Task:
-        task = original(setting)
-        # As bright as a pixel may be at all, all of them.
-        brightest = task.learning.public.embedding.largest
-        return replace(task, own=replace(task.own, images=brightest * task.own.images.sign()))
-
-    monkeypatch.setattr(adaptation, "_task", with_bright_images)
-    with pytest.raises(BenchmarkError, match="a batch was out of range"):
-        adaptation.measure(SMALL, lambda text: None)
-
-
-@pytest.mark.end_to_end
-def test_a_session_that_is_lost_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = adaptation._task
-
-    def without_weights(setting: AdaptationBenchmark) -> adaptation._Task:
-        task = original(setting)
-        weights = {name: weight for name, weight in task.model.weights.items() if name != "0.fc2"}
-        return replace(task, model=replace(task.model, weights=weights))
-
-    monkeypatch.setattr(adaptation, "_task", without_weights)
-    with pytest.raises(ProcessError, match=r"data-owner: BenchmarkError: model-owner: it cannot go on"):
-        adaptation.measure(SMALL, lambda text: None)
 
 
 def test_nothing_at_all_cannot_be_measured() -> None:

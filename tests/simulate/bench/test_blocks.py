@@ -2,18 +2,15 @@
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tacit.models.friendly.transformer import Approximation
 from tacit.protocol.inference.schedule import Round, Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.federation.processes import ProcessError
-from tacit.simulate.federation.relay import Relay, Shaping
+from tacit.simulate.federation.relay import Shaping
 from tests.cli.command import invoke
 from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
@@ -86,13 +83,6 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
         assert figures["crypten_ttp"]["total"]["rounds"] > figures["crypten"]["total"]["rounds"]
 
 
-def test_bytes_that_do_not_pass_the_relay_end_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Relay, "address", lambda self, address: address)
-    setting = blocks.BlockBenchmark(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
-    with pytest.raises(BenchmarkError, match=r"0 have passed through the relay"):
-        blocks.measure(setting, lambda text: None)
-
-
 def test_a_machine_that_cannot_run_the_parties_ends_the_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,19 +121,3 @@ def test_a_model_that_is_none_is_refused() -> None:
     done = invoke("bench", "inference", "--model", "resnet18")
     assert done.exit_code == 2
     assert "resnet18" in done.output
-
-
-def test_a_party_that_fails_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = blocks._task
-
-    def without_weights(setting: blocks.BlockBenchmark, approximation: Approximation) -> blocks._Task:
-        task = original(setting, approximation)
-        weights = {name: weight for name, weight in task.model.weights.items() if name != "0.fc2"}
-        return replace(task, model=replace(task.model, weights=weights))
-
-    monkeypatch.setattr(blocks, "_task", without_weights)
-    with pytest.raises(
-        ProcessError,
-        match=r"data-owner: .*model-owner: it cannot go on \(\w+\); its own log says why; model-owner: \w+ in \w+\.py",
-    ):
-        blocks.measure(blocks.BlockBenchmark(model=MODEL, repeats=1), lambda text: None)

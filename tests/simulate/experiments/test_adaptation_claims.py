@@ -140,14 +140,6 @@ def test_table_1_is_judged_by_its_rows() -> None:
     assert [verdict.holds for verdict in TABLE1.judge(cells(found))] == [False, True, True]
 
 
-def test_a_table_without_a_twin_says_so() -> None:
-    with pytest.raises(
-        ValueError, match="tastan-table2 has no small twin: its data set has no stand-in; leave --small"
-    ):
-        AdaptationMeasurement(claim=TABLE2).prepare(small=True, data=None)
-    assert not any(line.startswith("--small") for line in AdaptationMeasurement(claim=TABLE2).summary())
-
-
 def test_data_sets_of_the_full_size_are_looked_for(tmp_path: Path) -> None:
     """A folder of images stands for the one that is there."""
     for part in ("train", "test"):

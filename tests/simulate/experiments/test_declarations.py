@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
 from tacit.simulate.experiments.catalogue import STUDIES
@@ -20,25 +19,6 @@ COMPARED = {
 }
 """The sections of the experiment that the arms of a study may differ in."""
 NAMES = tuple(COMPARED)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_full_size_has_the_papers_settings(name: str) -> None:
-    study = STUDIES[name]
-    for arm in study.full.arms:
-        experiment = arm.experiment
-        assert (experiment.model.name, experiment.model.image_size) == ("vit_small_patch16_224", 224)
-        assert (experiment.federation.clients, experiment.training.learning_rate) == (5, 1e-4)
-        assert experiment.federation.rounds == 10
-        if isinstance(experiment.protection, BinaryWeights | LockedBinaryWeights):
-            assert experiment.protection.zero_probability in (0.2, 0.5, 0.8)
-            assert str(experiment.protection.zero_probability) in arm.name
-        assert experiment.model.pretrained == arm.pretrained
-    assert study.full.pretraining is None, "the paper's model was trained with ImageNet"
-    settings = dict(study.settings)
-    assert "50,000" in settings["data"]
-    assert "vit_small_patch16_224" in settings["model"]
-    assert study.silent
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -1,7 +1,6 @@
 """The declaration of Table II, its verdicts both ways, and the sample of images that its full size takes."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,46 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from PIL import Image
 
 from tacit.parties.protections.fedcg import FedCG
-from tacit.parties.protections.fedrsm import FedRSM
-from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.simulate.experiments.data import DataError, find, sample
 from tacit.simulate.experiments.engine import prepare, run_study
-from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, NAMES, STUDY, details, judge
+from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, STUDY, judge
 from tacit.simulate.experiments.page import Page
 from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
 from tacit.simulate.federation.processes import Show
 
 MakeResult = Callable[..., ArmResult]
-
-
-def test_the_full_size_has_the_papers_settings() -> None:
-    models = {arm.experiment.model.name for arm in STUDY.full.arms}
-    assert models == {"lenet", "convnet", "resnet18"}
-    assert [arm.name for arm in STUDY.full.arms[: len(METHODS)]] == [f"lenet-{method}" for method in METHODS]
-    for arm in STUDY.full.arms:
-        experiment = arm.experiment
-        training, protection = experiment.training, experiment.protection
-        assert (experiment.federation.clients, experiment.federation.rounds) == (10, 300)
-        assert (training.batch_size, training.learning_rate, experiment.model.image_size) == (20, 1e-3, 32)
-        secure = arm.name.endswith("secure")
-        variance = {"dp-0.1": 0.1, "dp-0.001": 0.001}.get(arm.name.partition("-")[2])
-        assert isinstance(protection, GaussianNoise) == (variance is not None)
-        if isinstance(protection, FedRSM):
-            stages = experiment.model.name == "resnet18"
-            assert (protection.masked_layers, protection.granularity) == (1, "stage" if stages else "layer")
-            assert protection.send_classifier, "by the paper's costs, which test_fedrsm_costs.py computes"
-            assert protection.mask == ("lowest" if arm.name.endswith("lowest") else "highest")
-        if isinstance(protection, FedCG):
-            assert protection.distillation_steps == 2000, "as in the authors' code"
-        if isinstance(protection, GaussianNoise):
-            assert (protection.dp_clip, protection.dp_noise**2) == (0.0, pytest.approx(variance))
-        assert experiment.aggregation.mode == ("active" if secure else "none")
-        # The clip must not cut noise: ten standard deviations, and a few units for the update.
-        assert experiment.aggregation.clip > 10 * (variance or 0) ** 0.5 + 4
-    assert dict(STUDY.images_per_client) == {10: 500, 43: 1000}
 
 
 def results(
@@ -101,18 +70,6 @@ def test_the_table_is_judged_by_its_results(
     assert [verdict.holds for verdict in verdicts] == holds * 2, "for LeNet and for the vision transformer"
 
 
-def test_the_arrangement_is_that_of_table_2(make_result: MakeResult) -> None:
-    lines = details(results(make_result, ours=[0.92, 0.93], sent=5 << 20, choosing=0.05))
-    text = "\n".join(lines)
-    for title in NAMES.values():
-        assert re.search(rf"^\| {re.escape(title)} \| 0\.9", text, flags=re.MULTILINE)
-    secure = next(line for line in lines if line.startswith("| FedRSM, secure sum |"))
-    assert secure.count("| 5.000 |") == 2, "zeros under masks are sent"
-    assert next(line for line in lines if line.startswith("| FedRSM |")).count("| 4.000 |") == 2
-    assert "| FedCG | 0.76, 9.25, 37023; 0.46, 9.25, 38823 |" in text
-    assert lines[-1] == ""
-
-
 def write(path: Path, *, train: int, test: int, side: int = 32, classes: int = 10) -> Path:
     generator = np.random.default_rng(0)
     arrays = {}
@@ -143,23 +100,6 @@ def test_a_sample_of_more_images_than_there_are_is_refused(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"images.npz has 30 training images; 10 clients with 4 each need 40"):
         sample(images, tmp_path / "out", per_client=4, clients=10)
     assert not (tmp_path / "out").exists()
-
-
-def test_photographs_of_gtsrb_are_resized(tmp_path: Path) -> None:
-    base, generator = tmp_path / "files" / "gtsrb", np.random.default_rng(0)
-    places = [base / "GTSRB" / "Training" / f"{label:05d}" / "00000_00000.ppm" for label in range(43)]
-    places += [base / "GTSRB" / "Final_Test" / "Images" / f"{label:05d}.ppm" for label in range(43)]
-    for number, place in enumerate(places):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (30 + number, 40, 3), dtype=np.uint8)).save(place)
-    rows = [f"{label:05d}.ppm;40;40;1;1;6;6;{label}" for label in range(43)]
-    header = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"
-    (base / "GT-final_test.csv").write_text("\n".join([header, *rows]), encoding="utf-8")
-    study = replace(STUDY, images_per_client={10: 1, 43: 4})
-    work = prepare(study, small=False, seeds=(0,), data=base.parent, device="cpu", out=tmp_path / "out")
-    assert work.images.configuration.source == "gtsrb"
-    with np.load(work.federated.source) as part:
-        assert part["x_train"].shape == part["x_test"].shape == (40, 32, 32, 3)
 
 
 def test_of_fewer_test_images_all_are_taken(make_result: MakeResult, tmp_path: Path) -> None:

@@ -61,16 +61,6 @@ def test_what_is_not_finished_is_not_judged(make_result: MakeResult, study: Stud
     assert study.judge([]) == []
 
 
-def test_the_legend_has_what_one_panel_alone_shows(make_result: MakeResult) -> None:
-    results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9, 0.91])
-    chosen = [one for one in results if one.arm.name in ("pretrained-unprotected", "scratch-fixed-position")]
-    figure = sawada_fig5.draw(chosen)
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["unprotected", "fixed-position"]
-    colours = {line.get_color() for axes in figure.axes for line in axes.get_lines()}
-    assert len(colours) == 2
-
-
 def test_one_seed_decides_nothing(make_result: MakeResult) -> None:
     results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9], scratch_fixed=[0.5])
     assert [verdict.holds for verdict in sawada_fig5.judge(results)] == [None] * 4

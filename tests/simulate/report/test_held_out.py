@@ -3,15 +3,12 @@ said to be of the model that its round began with."""
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from tacit.cli.screen import Screen
-from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.runs.experiment import load
 from tacit.parties.runs.summary import summarise
 from tacit.simulate.dashboard.metrics import Metrics
 from tacit.simulate.dashboard.view import Live, page
@@ -101,15 +98,3 @@ def test_nothing_is_said_where_nothing_is_held_out(script: Any) -> None:
         # The experiment's own key has a row among the settings.
         assert "held-out" not in html.lower().replace("held_out", "")
     assert "tacit_held_out_accuracy 0" not in Metrics(lambda: live.history).text().decode()
-
-
-def test_screen(judged: Any) -> None:
-    file = io.StringIO()
-    screen = Screen(Console(file=file, width=200, force_terminal=False), Experiment(), judged.run.path)
-    for event in recorded(judged.run.path / "events"):
-        if event["event"] == "round-done":
-            screen.show("server", "round-done", event)
-    first, second, third = file.getvalue().splitlines()
-    assert "accuracy 0.125  loss 2.000  4 of 5 clients  held-out accuracy after round 0: 0.625" in first
-    assert "held-out" not in second
-    assert "held-out accuracy after round 2: 0.750" in third

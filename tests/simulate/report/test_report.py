@@ -13,9 +13,9 @@ import torch
 from tacit.parties.runs.classes import described
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, ExperimentError, holds, keys
-from tacit.simulate.report.page import MOST_DRAWN, MOST_INCIDENTS, make_report, write_report
+from tacit.simulate.report.page import MOST_INCIDENTS, make_report, write_report
 from tacit.simulate.report.reading import read_history
-from tacit.simulate.report.words import NOTHING, byte_count, decimal, seconds
+from tacit.simulate.report.words import NOTHING, seconds
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
@@ -129,20 +129,6 @@ def test_it_loads_nothing(markup: str) -> None:
     assert "content=\"default-src 'none'; style-src 'unsafe-inline'\"" in markup
 
 
-def test_identifiers_are_unique_and_figures_leave_no_style_sheet(markup: str) -> None:
-    found = Page(markup)
-    assert len(set(found.ids)) == len(found.ids)
-    assert found.tags.count("style") == 1
-    assert found.tags.count("svg") == 2 + 4 + 1 + 2 * 4
-
-
-def test_every_figure_has_a_title_and_a_unit_on_its_axis(markup: str) -> None:
-    for figure in re.findall(r"<svg.*?</svg>", markup, flags=re.DOTALL):
-        texts = re.findall(r"<text [^>]*>(.*?)</text>", figure)
-        assert any(re.search(r"\((seconds|milliseconds|bytes|kB|MB|nats|share of images|% of .*)\)$", t) for t in texts)
-        assert re.search(r"font: 700 |font-weight: (bold|700)", figure)
-
-
 def test_every_key_of_the_experiment_is_listed(script: Any) -> None:
     """Of other protections, and of sections that it does not have, nothing is."""
     text = page(script(toml='name = "other & <name>"')).text
@@ -190,16 +176,6 @@ def test_logs_of_a_run_that_is_hardly_there(script: Any) -> None:
     assert "The event logs of 1 of 4 clients are missing." in page(run).text
 
 
-def test_a_run_of_one_aborted_round(script: Any) -> None:
-    run = script()
-    run.session()
-    run.round(1, status="aborted")
-    run.end()
-    text = page(run).text
-    assert "No round was completed." in text
-    assert "no sum: no round was completed" in text
-
-
 def test_what_nobody_judged_has_no_empty_curves_columns_or_figures(script: Any) -> None:
     """A step of one's own tells no accuracy: the rest of the page is as ever."""
     run = script()
@@ -212,16 +188,6 @@ def test_what_nobody_judged_has_no_empty_curves_columns_or_figures(script: Any) 
     assert "No coordinate of any update was clipped." in found.text
     assert "1 completed 4 of 4 300" in found.text
     assert found.tags.count("svg") == 4 + 2
-
-
-def test_of_what_is_judged_in_part_the_empty_columns_are_left_out(script: Any) -> None:
-    run = script()
-    run.session()
-    run.round(1, judged=False)
-    run.round(2)
-    text = page(run).text
-    assert "Final accuracy 0.250" in text
-    assert "Accuracy by round" in text
 
 
 def test_of_many_incidents_the_first_are_told(script: Any) -> None:
@@ -248,28 +214,6 @@ def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(markup: str, scr
         run.round(number)
     run.end()
     assert "All 3 rounds were completed, and no client was lost." in page(run).text
-
-
-def test_who_was_lost_alike_is_told_together(script: Any) -> None:
-    run = script(clients=14)
-    run.session()
-    run.round(1, dropped={f"client-{number}": False for number in range(1, 11)})
-    text = page(run).text
-    assert "client-7, client-8 and 2 more were lost in round 1, in MASKED_INPUT" in text
-    assert "Their updates are not in the sum." in text
-
-
-def test_rounds_where_something_happened_are_open_and_ordinary_ones_are_not(markup: str, script: Any) -> None:
-    def opened(html: str) -> list[tuple[bool, str]]:
-        found = re.findall(r"<details( open)?>\s*<summary>(Round \d+)", html)
-        return [(bool(is_open), name) for is_open, name in found]
-
-    assert opened(markup) == [(True, "Round 1"), (True, "Round 2"), (True, "Round 3"), (False, "Round 3")]
-    run = script()
-    run.session()
-    run.round(1)
-    run.round(2)
-    assert opened(make_report(run.run)) == [(True, "Round 2"), (False, "Round 1")]
 
 
 def test_waiting_is_told_apart_from_computing(script: Any) -> None:
@@ -307,19 +251,6 @@ def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(scrip
     assert "What test images are taken for" in found.text
 
 
-def test_of_many_classes_no_matrix_is_drawn(script: Any) -> None:
-    run = script()
-    run.session()
-    run.round(1)
-    names = [f"class {number}" for number in range(MOST_DRAWN + 1)]
-    told = described(1, names, torch.eye(len(names), dtype=torch.int64))
-    run.log("server", "classes", **msgspec.to_builtins(told))
-    text = page(run).text
-    assert "class 40 1.000 1" in text
-    assert "What test images are taken for" not in text
-    assert "Most frequent mistakes" not in text
-
-
 def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:
     run = script()
     run.session()
@@ -346,18 +277,6 @@ def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:
 )
 def test_seconds(value: float | None, shown: str) -> None:
     assert seconds(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(None, "–"), (0, "0 bytes"), (281, "281 bytes"), (4_157_735, "4.16 MB"), (831_429, "831 kB")],  # noqa: RUF001
-)
-def test_bytes(value: float | None, shown: str) -> None:
-    assert byte_count(value) == shown
-
-
-def test_decimals() -> None:
-    assert (decimal(0.8555), decimal(0.0)) == ("0.856", "0.000")
 
 
 def test_it_is_written_where_the_run_is(script: Any) -> None:
