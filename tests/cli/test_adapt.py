@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,24 +176,6 @@ def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> Non
 
 
 @pytest.mark.end_to_end
-def test_the_report_is_made_again(tacit: Invoke, run: Run, tmp_path: Path) -> None:
-    """Of the finished run the same; without its summary, as if it had been killed, of all that is known so far."""
-    again = tacit("report", run.path, "--out", tmp_path / "again.html")
-    assert (again.exit_code, again.stdout.strip()) == (0, str(tmp_path / "again.html"))
-    assert (tmp_path / "again.html").read_text() == (run.path / "report.html").read_text()
-    killed = tmp_path / "killed"
-    shutil.copytree(run.path, killed)
-    for file in ("summary.json", "report.html"):
-        (killed / file).unlink()
-    assert tacit("report", killed).exit_code == 0
-    page = (killed / "report.html").read_text()
-    assert f"{run.summary['final_balanced_accuracy']:.3f}" in page
-    assert "All 2 rounds were learned" in page
-    # No party was killed, so that they all have said how it ended.
-    assert f"The sums ended: {run.summary['ended']}." in page
-
-
-@pytest.mark.end_to_end
 def test_what_is_learned_is_what_is_learned_in_the_clear(run: Run) -> None:
     for number, expected in enumerate(in_the_clear(run), start=1):
         assert distance(run.adapters(number), expected) <= error(run, expected, steps=number)
@@ -232,16 +213,6 @@ def test_that_telling_outputs_gives_the_model_away_is_said_everywhere(
     assert told.result.stderr == f'tacit: reveal = "all": {GIVES_AWAY}\n'
     assert told.summary["protects"] == GIVES_AWAY
     assert GIVES_AWAY in (told.path / "report.html").read_text()
-    (expected,) = in_the_clear(told)
-    assert distance(told.adapters(1), expected) <= error(told, expected, steps=1)
-
-
-@pytest.mark.end_to_end
-def test_one_batch_that_is_enrolled_is_that_batch(tacit: Invoke, tmp_path: Path) -> None:
-    experiment = changed(tmp_path, 'selection = "enrolment"\nreveal = "all"')
-    told = held(tacit, experiment, tmp_path / "run", "--rounds", 1, "--clients", 3, "--seed", 7)
-    assert told.result.exit_code == 0, told.result.output
-    # A step is that of a mean over the batch, whatever its order.
     (expected,) = in_the_clear(told)
     assert distance(told.adapters(1), expected) <= error(told, expected, steps=1)
 

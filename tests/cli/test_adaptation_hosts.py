@@ -171,10 +171,6 @@ def refused_by_one(running: Mapping[str, Process], pattern: str) -> None:
     assert any(re.search(pattern, line) for name in DATA_OWNERS for line in running[name].complained)
 
 
-def several_classes(house: AdaptationHouse) -> None:
-    labelled(house.path / "alice" / "images.npz", [0, 1, 2])
-
-
 def few_images(house: AdaptationHouse) -> None:
     labelled(house.path / "alice" / "images.npz", [0, 1, 0])
 
@@ -182,22 +178,6 @@ def few_images(house: AdaptationHouse) -> None:
 def other_channels(house: AdaptationHouse) -> None:
     labels = np.arange(6) % 2
     np.savez(house.path / "alice" / "images.npz", x_train=np.zeros((6, 8, 8, 2), np.uint8), y_train=labels)
-
-
-ALONE: dict[str, tuple[Callable[[AdaptationHouse], object], str]] = {
-    "a label outside the classes": (several_classes, "data.classes lacks classes that the images have: 2; add them"),
-    "too few images": (few_images, "holds 3 training images, and a batch takes 4: give it more"),
-    "no images": (lambda house: house.data_owner("alice", data={"source": "no.npz"}), "no.npz' is no file"),
-    "no address of the sums": (lambda house: house.data_owner("alice", sums=""), "adaptation.sums is missing"),
-}
-
-
-def test_a_data_owner_that_finds_out_by_itself(house: AdaptationHouse) -> None:
-    for make, pattern in ALONE.values():
-        labelled(house.path / "alice" / "images.npz", [0, 1] * 3)
-        house.data_owner("alice")
-        make(house)
-        complaint(house.start("alice"), 2, pattern)
 
 
 def swapped(house: AdaptationHouse) -> object:

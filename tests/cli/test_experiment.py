@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib.figure
 import msgspec
-import numpy as np
 import pytest
 import torch
 from click.testing import Result
@@ -181,21 +180,6 @@ def test_only_pretrained_arms_start_from_the_model_that_was_trained_before(held:
             assert f'source = "{(held.directory / "data" / "federated.npz").resolve()}"' in text
 
 
-def test_the_halves_of_the_images_are_disjoint(held: Held, images: Path) -> None:
-    with (
-        np.load(held.directory / "data" / "pretraining.npz") as one,
-        np.load(held.directory / "data" / "federated.npz") as other,
-        np.load(images) as whole,
-    ):
-        for part in ("x_train", "y_train"):
-            joined = np.concatenate([one[part], other[part]])
-            assert sorted(joined.reshape(60, -1).tolist()) == sorted(whole[part].reshape(60, -1).tolist())
-        assert np.array_equal(np.bincount(one["y_train"]), [10, 10, 10])
-        for half in (one, other):
-            assert np.array_equal(half["x_test"].reshape(whole["x_test"].shape), whole["x_test"])
-            assert np.array_equal(half["y_test"], whole["y_test"])
-
-
 def test_every_run_stands_in_the_table(held: Held) -> None:
     table = held.table
     assert held.copy.read_bytes() == (held.directory / "table.json").read_bytes()
@@ -221,17 +205,6 @@ def test_every_run_stands_in_the_table(held: Held) -> None:
     assert abs(never / total - 0.4096**2) < 0.1
     assert abs(always / total - 0.5904**2) < 0.1
     assert binary["runs"][0]["moves"] != binary["runs"][1]["moves"]
-
-
-def test_the_page_says_what_was_not_run(held: Held) -> None:
-    page = (held.directory / "table.md").read_text()
-    arm = held.table["arms"][0]
-    first, second = (f"{run['value']:.2f}" for run in arm["runs"])
-    assert f"| plain | 99.9 | not run | {arm['mean']:.2f} ± {arm['spread']:.2f} | {first} | {second} |" in page
-    assert "- **not decided by these runs**: sun shines. Criterion: looking. Found: 3 arms." in page
-    assert "- everything is smaller" in page
-    assert "- the weather: mild" in page
-    assert (held.directory / "plot.svg").read_text().startswith("<?xml")
 
 
 def test_arms_that_do_not_exist_are_refused(tacit: Invoke, tmp_path: Path) -> None:

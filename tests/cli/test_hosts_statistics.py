@@ -205,26 +205,3 @@ def check_training_follows(hosts: Hosts, clients: dict[str, Process], *, noted: 
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 2
     assert not any("pixels of" in line for line in again.said)
     return again
-
-
-def test_what_cannot_be_known_or_is_not_accepted_has_a_name(hosts: Hosts) -> None:
-    """By the server that is not told of the channels, and by a client on both sides, on the day and before."""
-    experiment(hosts, rounds=1, summed='statistics = "sum"\n')
-    server = hosts.run("server", "server", "party.toml", "experiment.toml")
-    assert server.process.returncode == 2
-    assert "data.channels is missing in the experiment" in server.everything
-    assert not run_of(hosts).exists()
-
-    experiment(hosts, rounds=1)
-    hosts.client("client-1", sections='[policy]\nschemes = ["fedavg", "fedsgd"]\n')
-    server = hosts.start("server", "server", "party.toml", "experiment.toml")
-    refusing = hosts.run("client-1", "client", "party.toml")
-    assert refusing.process.returncode == 1
-    assert "the server proposes scheme = statistics" in refusing.everything
-    server.until("left: member client-1, .*scheme = statistics")
-    server.signal(signal.SIGTERM)
-    server.end()
-    (hosts.path / "client-1" / "experiment.toml").write_bytes((hosts.path / "server" / "experiment.toml").read_bytes())
-    before = hosts.run("client-1", "preflight", "party.toml", "experiment.toml")
-    assert before.process.returncode == 1
-    assert "the server proposes scheme = statistics; this client's policy accepts" in before.everything

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -149,72 +148,6 @@ def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
         r"remove .*state/answers/[0-9a-f]{32}\.jsonl to ask about all of them again",
         line,
     )
-
-
-def without_dealer(house: House) -> Path:
-    house.roster("owner", "alice")
-    return house.alice()
-
-
-def stale(house: House) -> Path:
-    house.roster("owner", "dealer")
-    return house.alice()
-
-
-def client_as_model_owner(house: House) -> Path:
-    return house.write(
-        "alice", role="model-owner", bind="tcp://127.0.0.1:*", dealer=house.at("dealer"), model=str(house.student)
-    )
-
-
-ALONE: dict[str, tuple[str, Callable[[House], Path], str, int]] = {
-    "wrong role": (
-        "dealer", lambda house: house.alice(),
-        r'role = "data-owner": expected "dealer"; run `tacit data-owner .*`, or set the role', 2,
-    ),
-    "a role that the roster has not": (
-        "model-owner", client_as_model_owner, "'alice' has the role 'client' in it, not 'server'", 2,
-    ),
-    "a roster without it": ("data-owner", stale, r"'alice' is not in the roster; .* to add alice\.card", 2),
-    "a roster without a dealer": (
-        "data-owner", without_dealer, "private inference has exactly one dealer; the roster has", 2,
-    ),
-    "no model": (
-        "model-owner", lambda house: house.model_owner(model="nowhere"),
-        r"owner/nowhere holds neither distillation\.json nor experiment\.toml; name a directory that `tacit distill", 2,
-    ),
-    "no images": (
-        "data-owner", lambda house: house.alice(images="nowhere"), "images = '.*/alice/nowhere': no such file or", 2,
-    ),
-    "no address": (
-        "data-owner", lambda house: house.alice(dealer="tcp://fd00::5:1"), "dealer = .*write an IPv6 address in", 2,
-    ),
-    "nobody there": (
-        "data-owner", lambda house: house.alice(patience=1), "nothing listens at tcp://.* yet: start the server", 4,
-    ),
-    "no dealer there": (
-        "model-owner", lambda house: house.model_owner(patience=1), "nothing listens at tcp://.* yet: start the", 4,
-    ),
-}  # fmt: skip
-
-
-def test_a_party_that_finds_out_by_itself(house: House, tacit: Invoke) -> None:
-    for command, make, pattern, expected in ALONE.values():
-        house.roster(*ROLES)
-        house.alice()
-        house.model_owner()
-        result = tacit(command, make(house))
-        assert result.exit_code == expected, result.output
-        (line,) = result.stderr.splitlines()
-        assert re.fullmatch(rf"tacit: .*{pattern}.*", line), line
-
-
-def test_an_address_in_use(house: House, tacit: Invoke) -> None:
-    for name in ("dealer", "owner"):
-        with socket.create_server(("127.0.0.1", house.ports[name])):
-            result = tacit(ROLES[name], house.path / name / "party.toml")
-        assert result.exit_code == 2, result.output
-        assert result.stderr.startswith(f"tacit: cannot listen at {house.at(name)}: Address already in use")
 
 
 def test_both_sides_say_that_a_key_is_not_in_the_roster(house: House) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from click.testing import Result
-from PIL import Image
 
 from tacit.models import checkpoint
 from tacit.models.friendly.calibration import reach_of
@@ -21,8 +20,7 @@ from tacit.parties.runs.directory import Progress, RunDirectory
 from tacit.parties.runs.experiment import built, load
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.served import read_served
-from tacit.simulate.private_inference.inference_request import InferenceRequest
-from tacit.simulate.private_inference.private_images import chosen, in_the_clear
+from tacit.simulate.private_inference.private_images import in_the_clear
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -187,28 +185,6 @@ def test_a_run_is_asked_as_it_is_about_all_digits(tacit: Invoke, digits: Path, t
     assert told_apart.sum() >= count - 2
     for row, label, certain in zip(figures["images"], clear.argmax(dim=1), told_apart, strict=True):
         assert row["label"] == served.data.source.class_names[label] or not certain, row
-
-
-@pytest.mark.end_to_end
-def test_a_checkerboard_is_refused_or_right(tacit: Invoke, digits: Path, tmp_path: Path) -> None:
-    """Its pixels are permitted, and no digit looks like it; one image a pass, as a refusal is of a whole pass."""
-    served = read_served(digits)
-    folder = tmp_path / "boards"
-    folder.mkdir()
-    rows, columns = np.indices((8, 8))
-    for side in (1, 2, 4):
-        for phase in (0, 1):
-            board = 255 * ((rows // side + columns // side + phase) % 2).astype(np.uint8)
-            Image.fromarray(board).save(folder / f"{side} {phase}.png")
-    result = tacit("infer", digits, "--images", folder, "--batch", 1, "--json", tmp_path / "figures.json")
-    figures = check_output(tmp_path / "figures.json", "inference")
-    request = InferenceRequest(directory=digits, images=str(folder))
-    pixels = chosen(request, served).pixels
-    clear = in_the_clear(served.transformer, pixels, batch=1).argmax(dim=1)
-    refused = [row["refused"] for row in figures["images"]]
-    for row, label in zip(figures["images"], clear, strict=True):
-        assert row["refused"] or row["label"] == served.data.source.class_names[label]
-    assert result.exit_code == int(any(refused))
 
 
 NOT_SERVED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {

@@ -134,21 +134,6 @@ PUBLISHED = {"CIFAR10": "c99cafc152244af753f735de768cd75f", "CIFAR100": "16019d7
 """Checksums of the first training file."""
 
 
-def test_a_missing_file_of_the_python_version_is_named(tmp_path: Path, content: Content) -> None:
-    reader = content.write_pickled(tmp_path)
-    (tmp_path / reader.base_folder / reader.meta["filename"]).unlink()
-    with pytest.raises(FileNotFoundError, match=f"{reader.meta['filename']} is no file"):
-        read(tmp_path, variant=content.variant, reader=reader)
-
-
-def test_missing_folders_are_named(tmp_path: Path, content: Content) -> None:
-    (tmp_path / "mnist").mkdir()
-    with pytest.raises(
-        FileNotFoundError, match=rf"expected the folder {content.variant.folder} or cifar-.* holds mnist/"
-    ):
-        read(tmp_path, variant=content.variant)
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -186,14 +171,3 @@ def test_every_class_needs_a_name(tmp_path: Path, content: Content) -> None:
     path.write_text("cat\ndog\n", encoding="utf-8")
     with pytest.raises(ValueError, match=f"{path.name} names 2 classes, expected {content.variant.classes}"):
         read(tmp_path, variant=content.variant)
-
-
-def test_the_published_files_have_these_lengths() -> None:
-    # Bytes of data_batch_1.bin, train.bin and both test files, from https://www.cs.toronto.edu/~kriz/cifar.html:
-    # "10000 such 3073-byte rows"; CIFAR-100: 50,000 and 10,000 records of two label bytes and 3,072 pixel bytes.
-    lengths = [
-        count * (variant.label_bytes + 3072)
-        for variant in (CIFAR10, CIFAR100)
-        for count in (variant.train_records, variant.test_records)
-    ]
-    assert lengths == [30_730_000, 30_730_000, 153_700_000, 30_740_000]

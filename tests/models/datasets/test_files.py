@@ -28,19 +28,6 @@ def test_what_is_missing_is_named_with_what_is_there(tmp_path: Path) -> None:
         require_file(tmp_path / "y", purpose="cats")
 
 
-def test_long_listings_are_cut_short(tmp_path: Path) -> None:
-    for number in range(9):
-        (tmp_path / str(number)).mkdir()
-    with pytest.raises(FileNotFoundError, match=r"holds 0/, 1/, 2/, 3/, 4/, 5/, 6/, 7/, \.\.\.$"):
-        require_file(tmp_path / "x", purpose="cats")
-
-
-def test_a_relative_path_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f"^a/b is no folder; expected cats; {tmp_path} holds nothing$"):
-        require_folder(Path("a/b"), purpose="cats")
-
-
 def test_only_the_published_file_passes(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"abc")  # MD5 from RFC 1321, appendix A.5

@@ -72,21 +72,6 @@ def test_a_class_of_one_track_is_refused(root: Path, picture: Callable[..., None
         gtsrb.read(root)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("gtsrb", "gtsrb is no folder; expected GTSRB in the folders"),
-        ("gtsrb/GTSRB/Training", "Training is no folder"),
-        ("gtsrb/GTSRB/Final_Test/Images", "Images is no folder; expected the test images"),
-        ("gtsrb/GT-final_test.csv", r"GT-final_test\.csv is no file"),
-    ],
-)
-def test_what_is_missing_is_named(root: Path, path: str, message: str) -> None:
-    (root / path).rename(root / "elsewhere")
-    with pytest.raises(FileNotFoundError, match=message):
-        gtsrb.read(root)
-
-
 @pytest.mark.parametrize("label", [0, 42])
 def test_an_empty_class_is_named(root: Path, label: int) -> None:
     (root / f"gtsrb/GTSRB/Training/{label:05d}/00000_00000.ppm").unlink()

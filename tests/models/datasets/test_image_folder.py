@@ -45,15 +45,6 @@ def test_test_is_preferred_to_val(root: Path) -> None:
     assert len(image_folder.read(root).test.images) == 1
 
 
-def test_missing_folders_are_named(root: Path) -> None:
-    shutil.rmtree(root / "test")
-    shutil.rmtree(root / "train")
-    with pytest.raises(
-        FileNotFoundError, match=r'train is no folder; expected .*in it, or test images in .*"test" or "val"'
-    ):
-        image_folder.read(root)
-
-
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_an_empty_class_is_named(root: Path, part: str) -> None:
     for path in (root / part / "dog").iterdir():
@@ -65,12 +56,6 @@ def test_an_empty_class_is_named(root: Path, part: str) -> None:
 def test_a_class_that_is_only_in_the_test_is_named(root: Path) -> None:
     (root / "test" / "fox").mkdir()
     with pytest.raises(ValueError, match=r"test holds classes that are not in .*train: fox"):
-        image_folder.read(root)
-
-
-def test_a_folder_without_classes_is_refused(root: Path) -> None:
-    shutil.rmtree(root / "test" / "dog")
-    with pytest.raises(ValueError, match="test holds no folders; expected one for each class"):
         image_folder.read(root)
 
 

@@ -42,15 +42,6 @@ def test_images_and_labels(base: Path) -> None:
     assert (pixels[1] == pixels[1, :, :, :1]).all()
 
 
-@pytest.mark.parametrize(
-    "path", [".", "train", "wnids.txt", "val/val_annotations.txt"], ids=["base", "train", "wnids", "annotations"]
-)
-def test_what_is_missing_is_named(base: Path, path: str) -> None:
-    (base / path).resolve().rename(base.parent / "elsewhere")
-    with pytest.raises(FileNotFoundError, match=f"{(base / path).name} is no f"):
-        tiny_imagenet.read(base.parent)
-
-
 def test_an_empty_class_is_named(base: Path) -> None:
     for path in (base / "train" / "n02" / "images").iterdir():
         path.unlink()
