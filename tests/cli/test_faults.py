@@ -304,13 +304,3 @@ def test_clients_that_cheat_cost_a_round_at_most_and_the_run_says_what_happened(
     for sentence in told:
         assert sentence in text
     assert "  client-2 cheats: it sent random words in the place of its vector\n" in run.result.stdout
-
-
-def test_a_slow_link_takes_its_time(simulate: Simulate) -> None:
-    speed = 200  # kbit/s
-    run = simulate("--slow", f"client-2:{speed}", rounds=1)
-    assert (run.result.exit_code, run.result.stderr) == (0, "")
-    assert run.summary["rounds"][0]["survivors"] == ["client-1", "client-2", "client-3", "client-4"]
-    phases = run.summary["parties"]["client-2"]["phases"].values()
-    moved = sum(phase["bytes_sent"] + phase["bytes_received"] for phase in phases)
-    assert sum(phase["seconds"] for phase in phases) >= moved * 8 / (speed * 1000)

@@ -156,27 +156,3 @@ def test_who_is_stopped_says_so(hosts: Hosts) -> None:
     assert server.end() == 3, server.everything
     (line,) = server.complained
     assert line.startswith("tacit: 0 of 1 rounds were completed; ")
-
-
-@pytest.mark.exhaustive
-def test_a_server_without_images_takes_accuracy_from_the_sum(hosts: Hosts) -> None:
-    hosts.party("server", f'bind = "tcp://127.0.0.1:{hosts.port}"\n')
-    hosts.experiment(rounds=1)
-    server = hosts.start("server", "server", "party.toml", "experiment.toml")
-    clients = join(hosts)
-    assert server.end() == 0, server.everything
-    assert [client.end() for client in clients.values()] == [0, 0, 0]
-    (entry,) = summary(hosts)["rounds"]
-    assert entry["accuracy"] == entry["train_accuracy"]
-    assert any(f"accuracy {entry['accuracy']:.3f}" in line for line in server.said)
-
-
-def test_the_seed_of_an_experiment_is_ignored_with_a_word(hosts: Hosts) -> None:
-    path = hosts.experiment()
-    path.write_text(path.read_text().replace("rounds = 2", "rounds = 2\nseed = 7"))
-    server = hosts.start("server", "server", "party.toml", "experiment.toml")
-    server.until("listens at")
-    server.signal(signal.SIGTERM)
-    server.end()
-    assert "federation.seed is ignored: between hosts all randomness is the operating system's" in server.said
-    assert "seed = 7" not in (hosts.path / "server" / "state" / "runs" / "0001-small" / "experiment.toml").read_text()

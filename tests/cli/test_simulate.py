@@ -18,7 +18,6 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.runs.experiment import load
-from tacit.parties.runs.summary import ROUND_KEYS
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
@@ -76,22 +75,6 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     summary = finished.summary
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
     check_output(finished.directory / "summary.json", "summary")
-    assert set(summary) == {
-        *(
-            "schema",
-            "name",
-            "final_accuracy",
-            "final_balanced_accuracy",
-            "final_loss",
-            "wall_seconds",
-            "protocol_share",
-            "rounds",
-            "parties",
-            "aggregation",
-        ),
-        *("configuration", "ended", "incidents", "privacy", "seed", "sessions", "statistics", "test_classes"),
-        "verified",
-    }
     assert summary["statistics"] is None
     classes = summary["test_classes"]
     assert classes["round"] == 3
@@ -108,26 +91,13 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary["aggregation"]["threshold"] == 3
     assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
     for entry in summary["rounds"]:
-        assert set(entry) == {*ROUND_KEYS, "bytes_sent", "local"}
         assert (entry["status"], entry["code"], entry["dropped"], entry["samples"]) == ("completed", None, [], 60)
         assert entry["survivors"] == entry["cohort"] == CLIENTS
         assert set(entry["bytes_sent"]) == {"server", *CLIENTS}
         assert all(sent > summary["aggregation"]["vector_bytes"] for sent in entry["bytes_sent"].values())
-        assert 0.0 <= entry["accuracy"] <= 1.0
-        assert 0.0 <= entry["train_accuracy"] <= 1.0
     assert summary["final_accuracy"] == summary["rounds"][-1]["accuracy"]
     assert summary["final_loss"] == summary["rounds"][-1]["loss"]
     parties = summary["parties"]
-    assert {name: party["role"] for name, party in parties.items()} == {
-        "server": "server",
-        **dict.fromkeys(CLIENTS, "client"),
-    }
-    for party in parties.values():
-        assert {"TRAIN", "ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK"} <= set(
-            party["phases"]
-        )
-        for phase in party["phases"].values():
-            assert set(phase) == {"seconds", "bytes_sent", "bytes_received"}
 
     def moved(name: str, direction: str) -> int:
         return int(sum(phase[direction] for phase in parties[name]["phases"].values()))

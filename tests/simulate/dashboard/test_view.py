@@ -10,7 +10,7 @@ import pytest
 from tacit.parties.runs.experiment import load
 from tacit.protocol.core.errors import Code
 from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_TROUBLES, Live, page, sections
-from tacit.simulate.report.page import REASONS, reason
+from tacit.simulate.report.page import REASONS
 from tacit.simulate.report.reading import recorded
 
 
@@ -183,14 +183,5 @@ def test_on_other_hosts_nobody_owns_the_machine(script: Any) -> None:
     assert "The owner of this machine" not in text_of(live_of(run, one_machine=False))
 
 
-@pytest.mark.parametrize("code", Code)
-def test_every_code_has_words_and_a_remedy(code: Code) -> None:
-    words, remedy = reason(code.name)
-    assert words.endswith(".")
-    assert remedy.endswith(".")
-    assert len(REASONS) == len(Code)
-
-
-@pytest.mark.parametrize("code", [None, "", "LUNCH"])
-def test_what_is_no_code_has_none(code: str | None) -> None:
-    assert reason(code) == ("", "")
+def test_every_code_has_words() -> None:
+    assert set(REASONS) == set(Code)

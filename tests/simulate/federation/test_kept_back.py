@@ -1,7 +1,6 @@
 """Runs of real processes whose clients keep something back, and what is refused before such a run."""
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tacit.models.networks import build
 from tacit.models.stimuli import stimulus_indices
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
-from tacit.simulate.federation.processes import InputError
 from tacit.simulate.federation.run import new_plan, simulate
 
 pytestmark = pytest.mark.end_to_end
@@ -101,20 +99,3 @@ def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path, scheme
     assert len({event["loss"] for event in judged}) == 8, "every client has a model of its own"
     assert summary["final_accuracy"] == summary["rounds"][1]["accuracy"]
     assert {work["kept"] for entry in summary["rounds"] for work in entry["local"].values()} == {3924}
-
-
-@pytest.mark.parametrize(
-    ("scheme", "more", "complaint"),
-    [
-        ("fedrsm", "masked_layers = 4", "protection.masked_layers = 4: this model has 4 layers, and at least one must"),
-        ("fedrsm", 'granularity = "block"', 'protection.granularity = "block": this model has no residual blocks'),
-        ("fedsplit", 'split = "conv7"', 'protection.split = "conv7": this model has no module "conv7" with tensors'),
-        ("fedcg", f'split = "conv7"\n{FEDCG}', 'protection.split = "conv7": this model has no module "conv7" with'),
-    ],
-)
-def test_what_does_not_fit_the_model_is_refused_before_the_run(
-    tmp_path: Path, scheme: str, more: str, complaint: str
-) -> None:
-    plan = new_plan(experiment(scheme, more), tmp_path / "run", report=False)
-    with pytest.raises(InputError, match=re.escape(complaint)):
-        asyncio.run(simulate(plan, lambda party, event, fields: None))

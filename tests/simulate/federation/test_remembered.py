@@ -1,7 +1,6 @@
 """Runs whose clients remember something are resumed after everybody was killed, as if nothing had happened."""
 
 import asyncio
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,78 +116,3 @@ def test_a_client_that_was_killed_remembers(whole: tuple[str, Path], tmp_path: P
     hold(new_plan(slow, tmp_path / "run", report=False, faults=dying))
     assert [said["round"] for said in events(tmp_path / "run", "client-2", "remembered")] == [1, 2]
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
-
-
-def damage(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-8])
-
-
-def other_run(path: Path) -> None:
-    content = path.read_bytes()
-    run = re.search(rb'\\\\?"run\\\\?":\\\\?"([A-Za-z0-9+/=]+)', content)
-    assert run is not None
-    path.write_bytes(content.replace(run.group(1), b"A" * (len(run.group(1)) - 1) + b"="))
-
-
-def of_another_client(path: Path) -> None:
-    path.write_bytes(path.with_name("client-1.safetensors").read_bytes())
-
-
-@pytest.mark.parametrize(
-    ("spoil", "complaint"),
-    [
-        (damage, "client-2.safetensors is damaged, or not what a client remembers"),
-        pytest.param(
-            other_run,
-            "client-2.safetensors is of another experiment: delete it if that one is over",
-            marks=pytest.mark.exhaustive,
-        ),
-        pytest.param(
-            of_another_client,
-            "client-2.safetensors is what client-1 remembers, and this is client-2",
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-)
-def test_a_file_that_is_not_this_clients_own_is_refused(tmp_path: Path, spoil: Any, complaint: str) -> None:
-    """It says so in a line, and the others go on without it; its file stays as it was."""
-    dying = read_faults(drop=["server@MASKED_INPUT:2"], parties=party_names(4))
-    plan = new_plan(experiment("fedsplit"), tmp_path / "run", report=False, faults=dying)
-    with pytest.raises(SimulationError):
-        hold(plan)
-    spoil(plan.run.memory("client-2"))
-    left = plan.run.memory("client-2").read_bytes()
-    hold(resumed_plan(plan.experiment, plan.run, report=False))
-    (refused,) = events(tmp_path / "run", "client-2", "cannot-train")
-    assert complaint in refused["detail"]
-    assert plan.run.memory("client-2").read_bytes() == left
-    assert plan.run.progress().round == 3
-
-
-def test_a_server_that_was_set_back_is_refused(tmp_path: Path) -> None:
-    """Its model of round 1 is put in the place of a later one: clients contributed to round 3, from another model."""
-    first = new_plan(
-        experiment("fedsplit"),
-        tmp_path / "run",
-        report=False,
-        faults=read_faults(drop=["server@MASKED_INPUT:2"], parties=party_names(4)),
-    )
-    with pytest.raises(SimulationError):
-        hold(first)
-    backup = first.run.model.read_bytes()
-    faults = read_faults(drop=["server@UNMASK:3"], parties=party_names(4))
-    with pytest.raises(SimulationError):
-        hold(resumed_plan(first.experiment, first.run, report=False, faults=faults))
-    first.run.model.write_bytes(backup)
-    summary = hold(resumed_plan(first.experiment, first.run, report=False))
-    # When two have refused the session may end before the others have looked.
-    assert re.match("only [0-2] clients are there; a round takes at least 3", summary["ended"])
-    assert first.run.model.read_bytes() == backup
-    details = [said["detail"] for name in party_names(4)[1:] for said in events(tmp_path / "run", name, "cannot-train")]
-    assert len(details) >= 2
-    for detail in details:
-        assert re.search(
-            r"client-\d.safetensors: this client remembers round 3, and the server begins round 2 with another model "
-            "than was there then: it was set back; give the server its newer run again, or delete the file",
-            detail,
-        )

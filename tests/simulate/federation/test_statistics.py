@@ -43,10 +43,9 @@ grace = 1
 {more}
 """
 VIT = "patch_size = 4\nwidth = 8\ndepth = 1\nheads = 2"
-RSM = '[protection]\nscheme = "fedrsm"\n'
 
 
-def ran(path: Path, data: str, more: str = "", **options: Any) -> dict[str, Any]:
+def ran(path: Path, data: str, **options: Any) -> dict[str, Any]:
     source = path.parent / "images.npz"
     generator = np.random.default_rng(1)
     arrays = {}
@@ -55,21 +54,11 @@ def ran(path: Path, data: str, more: str = "", **options: Any) -> dict[str, Any]
         noise = generator.integers(0, 100, (count, 8, 8))
         arrays[f"x_{part}"] = (noise + 70 * labels[:, None, None]).astype(np.uint8)
     np.savez(source, **arrays)
-    text = TOML.format(source=source, data=data, model='name = "lenet"' if more == RSM else VIT, more=more)
+    text = TOML.format(source=source, data=data, model=VIT, more="")
     plan = new_plan(parse(text, "test"), path, **options)
     asyncio.run(simulate(plan, lambda party, event, fields: None))
     summary: dict[str, Any] = json.loads(plan.run.summary.read_bytes())
     return summary
-
-
-@pytest.mark.parametrize(
-    "more",
-    [pytest.param(RSM, id="fedrsm"), pytest.param("[encryption]\n", id="encrypted", marks=pytest.mark.exhaustive)],
-)
-def test_the_sum_is_that_of_all_clients_whatever_protects_the_rounds(tmp_path: Path, more: str) -> None:
-    summary = ran(tmp_path / "run", 'statistics = "sum"', more)
-    assert summary["statistics"] == expected(tmp_path / "run")
-    assert [(entry["round"], entry["status"]) for entry in summary["rounds"]] == [(1, "completed")]
 
 
 def test_the_rounds_are_those_of_a_run_that_is_given_the_same(tmp_path: Path) -> None:
