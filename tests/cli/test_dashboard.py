@@ -55,23 +55,6 @@ def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, wa
         ask(port, "/")
 
 
-@pytest.mark.end_to_end
-def test_a_resumed_run_shows_what_was_before(tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int) -> None:
-    run = tmp_path / "run"
-    assert tacit("simulate", small, "--rounds", 1, "--out", run, "--quiet").exit_code == 0
-    pages = []
-
-    def look(party: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "listening":
-            pages.append(ask(port, "/"))
-
-    watch(look)
-    done = tacit("simulate", "--resume", run, "--rounds", 2, "--dashboard", port, "--quiet")
-    assert done.exit_code == 0, done.output
-    (page,) = pages
-    assert "<dd>1<small>completed, of 2</small>" in page
-
-
 def test_what_is_no_place_is_refused(tacit: Invoke, tmp_path: Path, small: Path) -> None:
     for where in ("nonsense", "localhost:http", "::1:8080"):
         done = tacit("simulate", small, "--dashboard", where, "--out", tmp_path / "run")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
-from tests.cli.inference_house import ROLES, House, check_answers, in_the_clear
+from tests.cli.inference_house import ROLES, House, check_answers
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
@@ -79,21 +79,6 @@ def test_private_inference_between_hosts(house: House, student: Path, images: Pa
     assert "12 images, 12 of them answered" in again.said
 
 
-def test_labels_alone_between_hosts(house: House, student: Path, images: Path) -> None:
-    house.model_owner(**{"policy.labels": 2})
-    house.alice(**{"policy.labels": 2})
-    for name in ("dealer", "owner"):
-        house.start(name)
-    alice = house.start("alice", "--json", "answers.json")
-    assert alice.end() == 0, alice.everything
-    figures = check_output(house.path / "alice" / "answers.json", "answers")
-    best = in_the_clear(student, images).sort(dim=1, descending=True).indices[:, :2].tolist()
-    for row, labels in zip(figures["images"], best, strict=True):
-        named = [figures["classes"][label] for label in labels]
-        assert (row["label"], row["labels"], row["confidence"], row["logits"]) == (named[0], named, None, None)
-    assert sum("not told" in line for line in alice.said) == len(best)
-
-
 @pytest.fixture(scope="module")
 def many(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images to ask about, so many that whoever is to be killed before the last one is."""
@@ -148,18 +133,6 @@ def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
         r"remove .*state/answers/[0-9a-f]{32}\.jsonl to ask about all of them again",
         line,
     )
-
-
-def test_both_sides_say_that_a_key_is_not_in_the_roster(house: House) -> None:
-    """The dealer has a roster of before the data owner was added, and the model owner the newer one."""
-    house.roster("owner", "dealer", of=("dealer",))
-    dealer = house.start("dealer")
-    house.start("owner").until("listens at")
-    alice = house.start("alice")
-    assert alice.end() == 1
-    (line,) = alice.complained
-    assert re.search("does not know this key .*; ask its operator .* to add 'alice'", line), line
-    dealer.until("stranger: this key is not in the roster")
 
 
 def test_a_quota_is_told_and_outlives_kill_9(house: House) -> None:

@@ -91,35 +91,3 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
         lines = (hosts.path / name / "state" / "journal" / f"{name}.jsonl").read_text().splitlines()
         stages = [(entry["session"], entry["round"]) for entry in map(json.loads, lines)]
         assert len(stages) == len(set(stages))
-
-
-def test_what_cannot_be_taken_up_is_told_and_the_rounds_go_on(hosts: Hosts) -> None:
-    """The server's roster file is replaced by one that the operator did not sign."""
-    first = Office(hosts).versions[1].decode()
-    hosts.experiment(rounds=20, epochs=30)
-    server = hosts.start("server", "server", "party.toml", "experiment.toml")
-    clients = [takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")]
-    server.until("round   1 of 20  completed")
-    (hosts.path / "server" / "roster.toml").write_text(first.replace("version = 1", "version = 2"))
-    server.until("stays with its roster: .*its signature is not that of its operator, so it was changed")
-    assert server.end() == 0, server.everything
-    assert [client.end() for client in clients] == [0, 0, 0]
-
-
-def test_who_was_away_when_it_was_removed_is_told_what_may_be(hosts: Hosts) -> None:
-    """Its key opens no link any more, so nobody can hand it the version without it; nor does it need one."""
-    office = Office(hosts, ("add", str(hosts.path / "client-4.card")), ("remove", "client-1"))
-    hosts.experiment(rounds=1)
-    server = hosts.start("server", "server", "party.toml", "experiment.toml")
-    server.until("listens at")
-    office.give("server", 3)
-    server.until(r"version 3 of the roster \(added client-4; removed client-1\)")
-    removed = hosts.run("client-1", "client", "party.toml")
-    assert removed.process.returncode == 1
-    assert removed.complained == [
-        f"tacit: the server at tcp://127.0.0.1:{hosts.port} does not know this key (status 400): its roster never had "
-        "it, or has it no longer; ask its operator for the newest roster, and if need be to add 'client-1' with this "
-        "key to it"
-    ]
-    server.until("stranger: reason this key is not in the roster")
-    assert read_roster(hosts.path / "client-1" / "roster.toml").version == 1

@@ -275,15 +275,3 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_as_if_it_had_not_been(
     whole = tmp_path / "whole"
     assert tacit("simulate", slow, "--rounds", asked + 1, "--seed", 7, "--out", whole).exit_code == 0
     assert Run(resumed, run).model == Run(resumed, whole).model
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_before_the_first_round_leaves_nothing(tmp_path: Path, small: Path) -> None:
-    with command("simulate", small, "--out", tmp_path / "run") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "starting the processes\n"
-        os.killpg(process.pid, signal.SIGINT)
-        _, complaint = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert complaint == "tacit: interrupted before the first round; nothing is kept\n"
-    assert not (tmp_path / "run").exists()

@@ -65,19 +65,6 @@ def test_a_run_goes_on_with_another_number_of_workers(
     assert models[0] == models[1]
 
 
-def test_who_is_named_by_a_fault_has_a_process_of_its_own(
-    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
-) -> None:
-    experiment = write_experiment(tmp_path / "small.toml", clients=7, rounds=1)
-    directory = tmp_path / "run"
-    result = tacit("simulate", experiment, "--workers", 1, "--drop", "client-3@MASKED_INPUT", "--out", directory)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "6 clients share 1 process" in result.stdout
-    assert "client-3: its process ended unexpectedly: killed by SIGKILL" in result.stdout
-    assert "6 of 7 clients" in result.stdout
-    assert {path.stem for path in (directory / "logs").iterdir()} == {"server", "worker-1", "client-3"}
-
-
 def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None]
 ) -> None:

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import msgspec
 import pytest
 
@@ -131,8 +128,3 @@ def test_the_learning_rate_decays_from_each_of_its_rounds_on() -> None:
     rates = [training.in_round(round).learning_rate for round in range(1, 9)]
     assert rates == [0.75, 0.375, 0.375, 0.375, 0.1875, 0.09375, 0.09375, 0.09375]
     assert training.in_round(5) == TrainingConfiguration(learning_rate=0.1875, epochs=7)
-
-
-def test_reading_the_configuration_does_not_import_torch() -> None:
-    script = "import sys, tacit.models.configuration; sys.exit('torch' in sys.modules or 'timm' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,8 +1,5 @@
 """What is known of a network before it is built."""
 
-import subprocess
-import sys
-
 import pytest
 
 from tacit.models.configuration import ModelConfiguration, check_memory, parameters
@@ -36,8 +33,3 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
     check_memory(model, bytes_each=28, available=None)
     with pytest.raises(ValueError, match=r"^model\.width = 128, model\.depth = 2: 0 million parameters take"):
         check_memory(model, bytes_each=28, available=needed - 1)
-
-
-def test_nothing_slow_is_loaded() -> None:
-    code = "import sys, tacit.models.configuration; print(sorted({'torch', 'timm'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
