@@ -69,7 +69,6 @@ def test_over_sockets_with_a_dropout(tmp_path: Path) -> None:
     ("arguments", "status", "complaint"),
     [
         (("--clients", "5", "--graph", "regular", "--corrupt", "0.2"), 2, "no regular graph of 5 clients"),
-        (("--clients", "5", "--mode", "active", "--dropout", "0.4"), 1, "4 are needed"),
         (("--clients", "1"), 2, "greater than or equal to 2"),
     ],
 )

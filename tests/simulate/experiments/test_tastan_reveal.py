@@ -113,7 +113,7 @@ def test_batches_are_those_of_every_round() -> None:
     assert np.array_equal(found[1], first[16:32])
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_a_miniature(tmp_path: Path) -> None:
     """One round by real parties, on generated images of four classes, so alike that none is out of range."""
     generator, arrays = np.random.default_rng(0), {}
