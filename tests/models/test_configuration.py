@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tests.cases import cases
 
 SECTIONS = [ModelConfiguration, DataConfiguration, TrainingConfiguration]
 
@@ -68,12 +69,12 @@ def test_the_table_names_every_field_once() -> None:
     assert [(section, name) for section, name, _, _ in FIELDS] == fields
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@cases("section", SECTIONS)
 def test_every_field_has_a_default(section: type[msgspec.Struct]) -> None:
     assert msgspec.convert({}, section) == section()
 
 
-@pytest.mark.parametrize(("section", "name", "accepted", "refused"), FIELDS)
+@cases(("section", "name", "accepted", "refused"), FIELDS)
 def test_bounds(section: type[msgspec.Struct], name: str, accepted: list[object], refused: list[object]) -> None:
     for value in accepted:
         assert getattr(msgspec.convert({**others(section, name), name: value}, section), name) == value
@@ -82,7 +83,7 @@ def test_bounds(section: type[msgspec.Struct], name: str, accepted: list[object]
             msgspec.convert({**others(section, name), name: value}, section)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@cases("section", SECTIONS)
 def test_unknown_fields_are_refused(section: type[msgspec.Struct]) -> None:
     with pytest.raises(msgspec.ValidationError, match="dampening"):
         msgspec.convert({"dampening": 0.9}, section)
@@ -115,7 +116,7 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("section", "fields", "message"), CONTRADICTIONS)
+@cases(("section", "fields", "message"), CONTRADICTIONS)
 def test_contradictions_are_refused(section: type[msgspec.Struct], fields: dict[str, object], message: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=message):
         msgspec.convert(fields, section)

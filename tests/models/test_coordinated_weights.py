@@ -9,6 +9,7 @@ from scipy.stats import binom, binomtest, chisquare
 
 from tacit.models.binary_weights import RESOLUTION, coordinated_weights, coordination_words
 from tacit.models.layout import Layout, LayoutEntry
+from tests.cases import cases
 
 ALL_WORDS = Layout((LayoutEntry("w", (RESOLUTION,)),))
 
@@ -39,10 +40,8 @@ def distribution(members: int, zero: float, fewest: int) -> np.ndarray:
     return chances
 
 
-@pytest.mark.parametrize("zero", [0.0, 2**-17, 0.2, 0.5, 0.8, 0.99, 1 - 2**-16, 1 - 2**-30])
-@pytest.mark.parametrize(
-    ("members", "fewest"), [(1, 1), (2, 1), (2, 2), (5, 1), (5, 3), (5, 4), (5, 5), (11, 7), (60, 12), (60, 55)]
-)
+@cases("zero", [0.0, 2**-17, 0.2, 0.5, 0.8, 0.99, 1 - 2**-16, 1 - 2**-30])
+@cases(("members", "fewest"), [(1, 1), (2, 1), (2, 2), (5, 1), (5, 3), (5, 4), (5, 5), (11, 7), (60, 12), (60, 55)])
 def test_over_all_words_the_probability_is_exact(members: int, fewest: int, zero: float) -> None:
     """All 65,536 words that choose the number of contributors, each with any start."""
     starts = np.random.default_rng(1).integers(0, RESOLUTION, RESOLUTION, np.uint16)

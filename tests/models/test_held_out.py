@@ -1,17 +1,17 @@
 from fractions import Fraction
 
-import pytest
 import torch
 
 from tacit.models.data import split
+from tests.cases import cases
 
 
 def images(count: int) -> torch.Tensor:
     return torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("part", [0.0, 0.1, 0.29, 0.3, 0.5])
-@pytest.mark.parametrize("count", [1, 2, 9, 10, 100])
+@cases("part", [0.0, 0.1, 0.29, 0.3, 0.5])
+@cases("count", [1, 2, 9, 10, 100])
 def test_every_image_is_on_one_side(part: float, count: int) -> None:
     trained, kept = split(images(count), part, b"run")
     # As it is written in the file: 0.29 of 100 are 29, although 0.29 * 100 is less.

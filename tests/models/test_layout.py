@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from tacit.models.layout import Layout, LayoutEntry
+from tests.cases import cases
 
 
 def test_flatten_agrees_with_torch(small_model: nn.Module) -> None:
@@ -170,7 +171,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("message", REFUSED)
+@cases("message", REFUSED)
 def test_decoding_refuses(message: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(message, Layout)

@@ -10,6 +10,7 @@ from torch import nn
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.networks import build
+from tests.cases import cases
 
 TABLE_1 = {"lenet": (166, 3, 41_203), "convnet": (3625, 9, 921_387), "resnet18": (43828, 17, 11_208_171)}
 """Kilobytes and convolutions as published, and the size of the state that these imply."""
@@ -30,8 +31,8 @@ def test_sizes_are_those_of_table_1(name: str) -> None:
     assert len(maps[nn.Linear]) == 1
 
 
-@pytest.mark.parametrize("name", ["lenet", "convnet"])
-@pytest.mark.parametrize(("size", "channels"), [(9, 1), (16, 3), (33, 2)])
+@cases("name", ["lenet", "convnet"])
+@cases(("size", "channels"), [(9, 1), (16, 3), (33, 2)])
 def test_they_take_images_of_any_size(name: str, size: int, channels: int) -> None:
     model = build(ModelConfiguration(name=name, image_size=size), classes=5, channels=channels, seed=0)
     assert model(torch.zeros(2, channels, size, size)).shape == (2, 5)

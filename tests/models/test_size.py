@@ -4,6 +4,7 @@ import pytest
 
 from tacit.models.configuration import ModelConfiguration, check_memory, parameters
 from tacit.models.networks import build
+from tests.cases import cases
 
 SIZES = [
     {},
@@ -12,8 +13,8 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(("classes", "channels"), [(10, 1), (1, 3)])
+@cases("sizes", SIZES)
+@cases(("classes", "channels"), [(10, 1), (1, 3)])
 def test_parameters_are_counted_without_building(sizes: dict[str, float], classes: int, channels: int) -> None:
     model = ModelConfiguration(**sizes)
     built = build(model, classes=classes, channels=channels, seed=0)

@@ -16,6 +16,7 @@ from torch import nn
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.workload import FactoryError, Workload, check_installed, load, reference, samples_of
+from tests.cases import cases
 
 CPU = torch.device("cpu")
 SOURCE = """
@@ -99,7 +100,7 @@ def test_tensors_that_an_update_does_not_name_stay() -> None:
     assert np.allclose(after - before, [0.0, 0.0, 3.0])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "message"),
     [
         ("done", "returned a str: expected None, a model, or an update"),
@@ -244,7 +245,7 @@ def test_the_name_of_a_script_is_for_itself() -> None:
         check_installed("model.factory", "__main__:net")
 
 
-@pytest.mark.parametrize("name", ["net", "a.b", "a:b.c", "a:_b", ":b", "a b:c", "a..b:c", "a:b:c"])
+@cases("name", ["net", "a.b", "a:b.c", "a:_b", ":b", "a b:c", "a..b:c", "a:b:c"])
 def test_names_have_one_form(name: str) -> None:
     for section in (ModelConfiguration, DataConfiguration, TrainingConfiguration):
         with pytest.raises(ValueError, match=r'expected "package\.module:function"'):

@@ -12,6 +12,7 @@ from torch import nn
 from tacit.models.friendly.calibration import calibrate, error_bounds
 from tacit.models.friendly.polynomials import Gauge, scaled, whole
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, LayerNorm, convert, with_parameters
+from tests.cases import cases
 
 FLOAT32 = 2.0**-24
 
@@ -123,9 +124,7 @@ def test_the_weight_of_a_linear_layer_may_multiply_by_itself(
     assert calls == ["patch_embed.proj.weight", *blocks, "head.weight"]
 
 
-@pytest.mark.parametrize(
-    ("bound", "rounded"), [(0.3, 1 / 3), (0.26, 1 / 3), (0.25, 1 / 4), (1.0, 1.0), (1.2, 2.0), (7, 7)]
-)
+@cases(("bound", "rounded"), [(0.3, 1 / 3), (0.26, 1 / 3), (0.25, 1 / 4), (1.0, 1.0), (1.2, 2.0), (7, 7)])
 def test_scales_are_whole_numbers_or_their_inverses(bound: float, rounded: float) -> None:
     assert whole(bound) == rounded
     assert scaled(torch.tensor(6.0), rounded).item() == pytest.approx(6 / rounded)

@@ -11,6 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from tacit.models.friendly.calibration import calibrate, error_bounds, fix_intervals, intervals
 from tacit.models.friendly.polynomials import ActivationError, Gauge, Interval
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
+from tests.cases import cases
 
 
 def test_intervals_hold_what_was_seen_and_the_margin_widens_them(
@@ -112,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[FriendlyTransformer, torch.Tensor], object], 
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_impossible_calibrations_are_refused(friendly: FriendlyTransformer, images: torch.Tensor, case: str) -> None:
     before = intervals(friendly)
     call, reason = REFUSED[case]

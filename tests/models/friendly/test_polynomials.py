@@ -18,6 +18,7 @@ from tacit.models.friendly.polynomials import (
     quadratic_gelu,
     taylor_exponential,
 )
+from tests.cases import cases
 
 ROUNDING = 2.0**-44
 """Relative: a few dozen operations in float64, each off by 2^-53 of numbers that may be 2^3 larger."""
@@ -49,7 +50,7 @@ def test_the_remainder_is_the_error_at_the_end_and_within_lagranges_form(bound: 
     assert first * (1 - 1e-12) <= exponential_error(bound, degree) <= first * math.exp(bound) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("degree", range(1, 17))
+@cases("degree", range(1, 17))
 def test_above_its_lowest_argument_the_polynomial_rises_and_is_positive(degree: int) -> None:
     lowest = lowest_argument(degree)
     x = torch.linspace(lowest, 8, 4001, dtype=torch.float64)

@@ -13,6 +13,7 @@ from tacit.simulate.experiments.adaptation_page import AdaptationFindings, Adapt
 from tacit.simulate.experiments.adaptation_parts import DataPart
 from tacit.simulate.experiments.adaptation_runs import prepare
 from tacit.simulate.experiments.tastan_tables import LORA, OURS, PROBING, TABLE1, TABLE2, TABLE3, TUNING
+from tests.cases import cases
 
 TABLES: Final = {table.name: table for table in (TABLE1, TABLE2, TABLE3)}
 
@@ -31,7 +32,7 @@ def cells(found: dict[tuple[str, str], list[float]], *, block: str = "set") -> C
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ours", "holds", "detail"),
     [
         ([[0.8, 0.9], [0.8, 0.9]], True, "one +30.0 points, two +30.0 points"),

@@ -8,6 +8,7 @@ from scipy import stats
 
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.experiments.study import Arm, ArmResult, compare, differences, half_width, is_above, verdict
+from tests.cases import cases
 
 ARM = Arm(name="arm", experiment=Experiment())
 
@@ -23,7 +24,7 @@ def test_a_single_seed_has_no_interval() -> None:
     assert half_width([0.5]) == float("inf")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "word"),
     [
         ([0.0, -0.001, 0.001], "equal"),
@@ -41,7 +42,7 @@ def test_words_of_a_comparison(found: list[float], word: str) -> None:
     assert compare(found) == word
 
 
-@pytest.mark.parametrize(
+@cases(
     ("values", "above"),
     [([0.1, 0.1], True), ([-0.1, -0.1], False), ([0.0, 0.0], None), ([0.1, 0.2, 0.3], None), ([0.1], None), ([], None)],
 )

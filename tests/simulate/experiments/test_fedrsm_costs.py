@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-import pytest
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layers import Granularity, layers
 from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.simulate.experiments.fedrsm_table2 import MODELS, PUBLISHED, SMALL_MODELS, experiment
+from tests.cases import cases
 
 UPLOADS = 10 * 300
 """Of ten clients in 300 rounds, each with one masked layer."""
@@ -57,7 +57,7 @@ READINGS: dict[str, dict[str, tuple[Granularity, Sequence[str]]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reading", "model", "expected"),
     [
         *(("convolutions, and stages", model, [True, True]) for model in MODELS),

@@ -3,9 +3,10 @@
 import pytest
 
 from tacit.simulate.experiments.study import SeedsError, read_seeds
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "seeds"),
     [
         ("0", (0,)),
@@ -21,7 +22,7 @@ def test_seeds_are_read(text: str, seeds: tuple[int, ...]) -> None:
     assert read_seeds(text) == seeds
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "reason"),
     [
         ("", "'' is no seed"),

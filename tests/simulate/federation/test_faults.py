@@ -25,6 +25,7 @@ from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, 
 from tacit.simulate.federation.hosting import Hosting
 from tacit.simulate.federation.processes import Exit, Processes, Supervisor
 from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
+from tests.cases import cases
 
 PARTIES = ("server", *(f"client-{number}" for number in range(1, 12)))
 
@@ -60,7 +61,7 @@ CHEATING = "write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3"
 SPEED = "write PARTY:KBIT with a speed above 0, such as client-2:500"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("option", "text", "expected"),
     [
         ("drop", "", NOTATION),
@@ -183,7 +184,7 @@ def test_a_slow_link_takes_the_time_of_its_bits(
     assert seconds == slept
 
 
-@pytest.mark.parametrize(
+@cases(
     ("code", "client", "server"),
     [(None, 0, 0)] + [(code, 4 if code in (Code.LEFT, Code.TIMEOUT) else 1, 3) for code in Code],
 )

@@ -16,6 +16,7 @@ from tacit.parties.runs.experiment import Experiment, ExperimentError, holds, ke
 from tacit.simulate.report.page import MOST_INCIDENTS, make_report, write_report
 from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.words import NOTHING, seconds
+from tests.cases import cases
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
@@ -262,7 +263,7 @@ def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:
     assert "client-2 cheated it sent noise" in text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "shown"),
     [
         (None, NOTHING),
