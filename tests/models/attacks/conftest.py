@@ -1,6 +1,7 @@
 """What an attacker is given, computed as a client computes it, and how far its images are from those it was after."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ MEAN, STD = 0.5, 0.25
 @pytest.fixture(scope="session")
 def digits() -> Callable[[int], Dataset]:
     """digits(size): all of them at that size, normalised."""
-    return lambda size: load(DataConfiguration(), image_size=size)
+    return cache(lambda size: load(DataConfiguration(), image_size=size))
 
 
 @pytest.fixture(scope="session")
