@@ -180,14 +180,18 @@ class Shell(Generic[MachineT, EndpointT]):
         self._ended: Ended | None = None
         self._told_alive = 0.0
         self._stopping = False
+        self._stop: asyncio.Future[None] | None = None
+        """Ends a wait when the party is stopped."""
 
     async def _serve_until_stopped(self, endpoint: EndpointT) -> Ended:
         """Serve; when cancelled, go on until the party may stop."""
+        self._stop = asyncio.get_running_loop().create_future()
         serving = asyncio.ensure_future(self._serve(endpoint))
         try:
             return await asyncio.shield(serving)
         except asyncio.CancelledError:
             self._stopping = True
+            self._stop.set_result(None)
             await self._let_finish(serving)
             raise
 
@@ -220,7 +224,11 @@ class Shell(Generic[MachineT, EndpointT]):
         deadline = self._machine.next_deadline
         due = ALIVE_SECONDS if deadline is None else deadline - self._diary.now()
         timeout = max(LEAST_WAIT, min(due, ALIVE_SECONDS))
-        awaited = [receiving] if self._bench.present is None else [receiving, self._bench.present]
+        awaited: list[asyncio.Future[Any]] = [receiving]
+        if self._bench.present is not None:
+            awaited.append(self._bench.present)
+        if self._stop is not None and not self._stopping:
+            awaited.append(self._stop)
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
