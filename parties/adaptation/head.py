@@ -155,6 +155,7 @@ def fitted_head(
     )
 
 
+@lru_cache(maxsize=64)
 def told_reach(classes: int, reach: float) -> float:
     """The largest magnitude of centred logits, up to this one, of which exponentials and their sums can be told."""
     reach = min(reach, math.log(classes << MOST_INDEX_BITS))
@@ -167,6 +168,7 @@ def told_reach(classes: int, reach: float) -> float:
             return reach
 
 
+@lru_cache(maxsize=64)
 def _exponential(reach: float) -> Wave:
     return fitted_wave(
         "the exponential of logits",

@@ -16,7 +16,7 @@ different libraries differ, so the waves come from one table of whole numbers, m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final
@@ -165,8 +165,7 @@ def fitted_wave(
     weights, values = 1 / tolerance(points), function(points)
     exact, allowed = function(checked), tolerance(checked)
     least, bits = math.inf, most_bits
-    for harmonics in range(FEWEST_HARMONICS, LARGEST_HARMONICS + 1):
-        design, basis = _basis(points, harmonics, period), _basis(checked, harmonics, period)
+    for design, basis in zip(_bases(points, period), _bases(checked, period), strict=True):
         left, singular, right = np.linalg.svd(design * weights[:, None], full_matrices=False)
         projected = left.T @ (values * weights)
         for cutoff in _CUTOFFS:  # The largest that serves has the smallest coefficients, and so the fewest bits.
@@ -205,10 +204,15 @@ def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:
     )
 
 
-def _basis(points: Floats, harmonics: int, period: float) -> Floats:
-    angles = 2 * np.pi / period * np.outer(points, np.arange(1, harmonics + 1))
-    basis: Floats = np.concatenate([np.ones((len(points), 1)), np.cos(angles), np.sin(angles)], 1)
-    return basis
+def _bases(points: Floats, period: float) -> Iterator[Floats]:
+    """1, cos(k x) and sin(k x) at all points, for k up to FEWEST_HARMONICS ... LARGEST_HARMONICS, one column each."""
+    cosines, sines = [], []
+    for number in range(1, LARGEST_HARMONICS + 1):
+        angles = 2 * np.pi / period * (points * number)
+        cosines.append(np.cos(angles))
+        sines.append(np.sin(angles))
+        if number >= FEWEST_HARMONICS:
+            yield np.stack([np.ones(len(points)), *cosines, *sines], 1)
 
 
 @lru_cache(maxsize=4)
