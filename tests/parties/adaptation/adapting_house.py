@@ -200,9 +200,10 @@ def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_LINGER_MS", 300)
 
 
-def short(learning: PublicLearning) -> PublicLearning:
-    """Two rounds of two batches."""
-    return msgspec.structs.replace(learning, schedule=Schedule(rounds=2, learning_rate=0.05, decay_rounds=()))
+def short(learning: PublicLearning, rounds: int = 2, batches: int = 2) -> PublicLearning:
+    """Fewer rounds than a learning has in earnest."""
+    schedule = Schedule(rounds=rounds, learning_rate=0.05, decay_rounds=())
+    return msgspec.structs.replace(learning, schedule=schedule, batches=batches)
 
 
 @pytest.fixture(scope="module")

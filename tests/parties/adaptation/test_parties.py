@@ -51,6 +51,12 @@ with pytest.MonkeyPatch.context() as patch:
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.fixture(scope="module")
+def probing(one_block: Transformer) -> PublicLearning:
+    """Of the head alone, which takes half as many rounds of messages."""
+    return short(made(one_block, PROBE))
+
+
 async def test_what_is_learned_is_what_is_learned_in_the_clear(
     tmp_path: Path,
     one_block: Transformer,
@@ -58,6 +64,7 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
     learning: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
+    learning = short(learning, batches=1)
     async with adapting(tmp_path, private, learning) as found:
         await begun(found, owned)
         await found.over(*OWNERS, DEALER)
@@ -76,6 +83,7 @@ async def test_data_owners_count_by_their_images_where_both_policies_say_so(
     learning: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
+    learning = short(learning, rounds=1, batches=1)
     many = one_block.images.repeat(2, 1, 1, 1)
     counted = {
         name: Owned(many[6 * place : 6 * place + count], torch.arange(count) % 3)
@@ -102,6 +110,7 @@ async def test_data_owners_count_by_their_images_where_both_policies_say_so(
 async def test_sums_whose_weights_do_not_fit_are_refused_by_name(
     tmp_path: Path, private: PrivateModel, learning: PublicLearning, owned: dict[str, Owned]
 ) -> None:
+    learning = short(learning, rounds=1, batches=1)
     async with adapting(tmp_path, private, learning) as found:
         await found.dealer()
         party = await found.model_owner()
@@ -140,11 +149,10 @@ async def test_noise_of_the_model_owner_is_the_same_for_all(
 @pytest.mark.end_to_end
 async def test_the_head_alone_is_learned(
     tmp_path: Path,
-    one_block: Transformer,
     private: PrivateModel,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
-    probing = short(made(one_block, PROBE))
     async with adapting(tmp_path, private, probing) as found:
         await begun(found, owned)
         await found.over(*OWNERS, DEALER)
@@ -156,10 +164,10 @@ async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
     tmp_path: Path,
     one_block: Transformer,
     private: PrivateModel,
-    learning: PublicLearning,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
-    async with adapting(tmp_path, private, learning) as found:
+    async with adapting(tmp_path, private, probing) as found:
         await found.dealer()
         await found.model_owner()
         links = await found.house.over_cables()
@@ -175,18 +183,18 @@ async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
         assert [told.owners for told in found.told["alice"]] == [3, 3]
         seen = [fields for name, event, fields in found.house.told if (name, event) == ("bob", "batch")]
         assert [(fields["round"], fields["number"]) for fields in seen].count((2, 1)) == 0
-        clear = in_the_clear(one_block, learning, list(owned.values()))[-1]
-        bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, learning.initial())
+        clear = in_the_clear(one_block, probing, list(owned.values()))[-1]
+        bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, probing.initial())
         assert distance(found.common("bob"), clear) <= bound
 
 
 async def test_who_is_lost_in_a_batch_costs_the_others_nothing(
     tmp_path: Path,
     private: PrivateModel,
-    learning: PublicLearning,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
-    async with adapting(tmp_path, private, learning) as found:
+    async with adapting(tmp_path, private, probing) as found:
         # Of three, where two are enough to open a sum.
         await begun(found, owned, mode="semi-honest")
         await found.house.waits("carol", "batch", round=2, number=1)
@@ -363,8 +371,9 @@ async def test_a_dealer_that_sums_other_words_is_refused(
     learning: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
+    learning = short(learning, rounds=1, batches=1)
     async with adapting(tmp_path, private, learning) as found:
-        await found.dealer(task=RoundsTask(words=7, rounds=2))
+        await found.dealer(task=RoundsTask(words=7, rounds=1))
         await found.model_owner()
         for name, own in owned.items():
             found.learns(name, own)

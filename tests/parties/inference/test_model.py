@@ -174,7 +174,8 @@ def idle(program: Program[Any]) -> Carried:
 
 
 def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_block: Transformer) -> None:
-    """Every number of the scales at both ends of what is accepted, found by trying; sizes have tests of their own."""
+    """Every kind of number of the scales at both ends of what is accepted, found by trying; sizes have tests of their
+    own."""
     plain = msgspec.to_builtins(one_block.public, builtin_types=(bytes,))
 
     def take(request: Request) -> list[torch.Tensor]:
@@ -185,6 +186,8 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_blo
     tried = 0
     del plain["interface"]  # Of people's words, with tests of its own.
     for path, number in leaves(plain):
+        if path[-2:-1] in (("cosines",), ("sines",)) and path[-1] != 0:
+            continue  # All waves of a sum are of one kind.
         if path[0] == "sizes" or not isinstance(number, int | float) or isinstance(number, bool):
             continue
         powers = [type(number)(2) ** power for power in range(101)] if isinstance(number, int) else []

@@ -119,12 +119,28 @@ def test_an_endpoint_that_nobody_closes_does_not_hang_the_garbage_collector() ->
     assert (done.stdout, done.returncode) == ("collected\n", 0), done.stderr
 
 
+def hasty(obstacle: str, times: int) -> type[ClientEndpoint]:
+    """An end whose deadline comes when it has met this obstacle so many times in a row."""
+
+    class Hasty(ClientEndpoint):
+        met = 0
+
+        async def _follow_links(self) -> None:
+            await super()._follow_links()
+            self.met = self.met + 1 if obstacle in str(self._obstacle) else 0
+            if self.met == times:
+                raise TimeoutError
+
+    return Hasty
+
+
 @pytest.mark.asyncio
 async def test_what_listens_says_nothing(keys: Keys, roster: Roster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(UnreachableError, match=f"something at {address} accepts connections but does not answer"):
-            await ClientEndpoint.connect(address, keys=keys["alice"], server=roster.server, connect_deadline=5.0)
+        reason = f"something at {address} accepts connections but does not answer"
+        with pytest.raises(UnreachableError, match=reason):
+            await hasty(reason, 1).connect(address, keys=keys["alice"], server=roster.server)
 
 
 @pytest.mark.asyncio
@@ -135,16 +151,18 @@ async def test_what_listens_hangs_up(keys: Keys, roster: Roster) -> None:
     listener = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     async with listener:
         address = f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        with pytest.raises(WrongServerError, match=f"not a tacit server at {address}"):
-            await ClientEndpoint.connect(address, keys=keys["alice"], server=roster.server, connect_deadline=5.0)
+        reason = f"not a tacit server at {address}"
+        with pytest.raises(WrongServerError, match=reason):
+            await hasty(reason, 5).connect(address, keys=keys["alice"], server=roster.server)
 
 
 @pytest.mark.asyncio
 async def test_wrong_server_key(keys: Keys, roster: Roster) -> None:
     impostor = keys["stranger"].member("server")
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
-        with pytest.raises(WrongServerError, match=f"wrong server key or not a tacit server at {server.address}"):
-            await ClientEndpoint.connect(server.address, keys=keys["alice"], server=impostor, connect_deadline=5.0)
+        reason = f"wrong server key or not a tacit server at {server.address}"
+        with pytest.raises(WrongServerError, match=reason):
+            await hasty(reason, 1).connect(server.address, keys=keys["alice"], server=impostor)
 
 
 @pytest.mark.asyncio
