@@ -124,4 +124,4 @@ def _hang(control: Control) -> bool:
     return True
 
 
-FAULTS: dict[str, Callable[[Control], bool]] = {"misses a call": _miss_a_call, "hangs": _hang, "is killed": _hang}
+FAULTS: dict[str, Callable[[Control], bool]] = {"misses a call": _miss_a_call, "is killed": _hang}

@@ -75,16 +75,27 @@ def dial(keys: dict[str, PartyKeys], roster: Roster, opened: ExitStack) -> Calla
 
 
 @pytest.fixture
-def open_pair(owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]) -> OpenPair:
+def hurry() -> Callable[[PeerLink, float], None]:
+    """hurry(link, seconds): wait no longer on a link that is open; on a busy machine it takes longer to open one."""
+
+    def hurry(link: PeerLink, seconds: float) -> None:
+        link._end._limits = replace(link._end._limits, send_seconds=seconds)
+        link._end._messages.setsockopt(zmq.SNDTIMEO, int(seconds * 1000))
+
+    return hurry
+
+
+@pytest.fixture
+def open_pair(
+    owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink], hurry: Callable[[PeerLink, float], None]
+) -> OpenPair:
     def open_pair(*, patience: float = 30.0) -> tuple[PeerLink, PeerLink]:
         listener = owner_listens("alice")
         with ThreadPoolExecutor(1) as pool:
             alice = pool.submit(dial, "alice", listener.address)
             links = listener.accept()["alice"], alice.result()
-        # Only now: on a busy machine it takes longer to open them.
         for link in links:
-            link._end._limits = replace(link._end._limits, send_seconds=patience)
-            link._end._messages.setsockopt(zmq.SNDTIMEO, int(patience * 1000))
+            hurry(link, patience)
         return links
 
     return open_pair

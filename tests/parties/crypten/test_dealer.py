@@ -22,7 +22,7 @@ from tacit.parties.correlated.material import (
 from tacit.parties.crypten import supply as supply_module
 from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.link import Listener
+from tacit.parties.crypten.link import Listener, PeerLink
 from tacit.parties.crypten.supply import JOIN, ComputationStreams, Join, Supply, agree_on_streams
 
 TWO = ("model", "data")
@@ -279,31 +279,35 @@ def test_a_dealer_that_ends_is_named(play: Any) -> None:
     assert "'dealer', corrections of requests 0 to 0: its link is lost" in str(results["model"])
 
 
-def test_a_dealer_that_is_late_is_named(play: Any) -> None:
+def test_a_dealer_that_is_late_is_named(play: Any, hurry: Callable[[PeerLink, float], None]) -> None:
     given_up = threading.Event()
 
     def deal(listener: Listener, parties: Sequence[str]) -> None:
-        dealer = Dealer(listener, parties)
-        assert dealer._next_segment() == (Square((2,)),)
-        assert given_up.wait(20)
+        Dealer(listener, parties)
+        assert given_up.wait(60)
 
     def act(supply: Supply, _: ComputationStreams) -> None:
+        if supply.rank == 0:
+            hurry(supply._dealer, 0.3)
         try:
             supply.take(Square((2,)))
         finally:
             if supply.rank == 0:
                 given_up.set()
 
-    results = play(TWO, program(act), dealer=deal, patience=5.0)
-    assert "'dealer', corrections of requests 0 to 0: nothing came for 5 s" in str(results["model"])
+    results = play(TWO, program(act), dealer=deal)
+    assert "'dealer', corrections of requests 0 to 0: nothing came for 0.3 s" in str(results["model"])
 
 
-def test_a_party_that_is_late_is_named(play: Any, serve: Callable[..., int]) -> None:
+def test_a_party_that_is_late_is_named(play: Any, hurry: Callable[[PeerLink, float], None]) -> None:
     given_up = threading.Event()
 
     def deal(listener: Listener, parties: Sequence[str]) -> None:
+        dealer = Dealer(listener, parties)
+        for link in dealer._links:
+            hurry(link, 0.3)
         try:
-            serve(listener, parties)
+            dealer.serve()
         finally:
             given_up.set()
 
@@ -311,10 +315,10 @@ def test_a_party_that_is_late_is_named(play: Any, serve: Callable[..., int]) -> 
         if supply.rank == 0:
             supply.take(Square((2,)))
         else:
-            assert given_up.wait(20)
+            assert given_up.wait(60)
 
-    results = play(TWO, program(act), dealer=deal, patience=5.0)
-    assert "'data', announce requests: nothing came for 5 s" in str(results["dealer"])
+    results = play(TWO, program(act), dealer=deal)
+    assert "'data', announce requests: nothing came for 0.3 s" in str(results["dealer"])
 
 
 def other_than_planned(supply: Supply) -> None:

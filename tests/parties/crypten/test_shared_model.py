@@ -23,12 +23,12 @@ with pytest.MonkeyPatch.context() as patch:
 
 @pytest.fixture
 def images() -> torch.Tensor:
-    return torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    return torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 def make(images: torch.Tensor, approximation: Approximation) -> FriendlyTransformer:
     teacher = build(
-        ModelConfiguration(image_size=8, patch_size=4, width=16, depth=2, heads=2), classes=3, channels=1, seed=1
+        ModelConfiguration(image_size=8, patch_size=4, width=16, depth=1, heads=2), classes=3, channels=1, seed=1
     )
     with torch.no_grad():
         for tensor in teacher.parameters():
@@ -44,7 +44,7 @@ def model(images: torch.Tensor) -> FriendlyTransformer:
 
 
 def test_shares_give_what_plaintext_gives(model: FriendlyTransformer, images: torch.Tensor) -> None:
-    """To within what fixed-point numbers are off in 20 runs in the clear. The greatest of these 300 errors is nearly
+    """To within what fixed-point numbers are off in 20 runs in the clear. The greatest of these 180 errors is nearly
     three standard deviations; four times that are eleven, out of reach of chance."""
     exact = with_parameters(model, lambda name, tensor: tensor.double())(images.double())
     errors = []
@@ -57,8 +57,8 @@ def test_shares_give_what_plaintext_gives(model: FriendlyTransformer, images: to
     done: list[int] = []
     found = infer(model, images, batch=2, check=True, progress=done.append)
     assert ((found.logits - exact).abs() <= 4 * max(errors)).all(), errors
-    assert done == [2, 4, 5]
-    assert len(found.seconds) == 3
+    assert done == [2, 3]
+    assert len(found.seconds) == 2
 
 
 def test_with_check_a_value_beyond_its_interval_is_refused_on_shares(
@@ -79,8 +79,8 @@ def test_models_that_shares_cannot_compute_are_refused(model: FriendlyTransforme
         check_shareable(make(images, Approximation(softmax_degree=None)))
     with pytest.raises(ValueError, match=r"Mlp is computed exactly \(quadratic is False\)"):
         check_shareable(make(images, Approximation(quadratic_gelu=False)))
-    fix_intervals(model, {"blocks.1.attn.totals": Interval(1, 5000)})
-    with pytest.raises(ValueError, match=r"blocks\.1\.attn\.totals: values up to 5000 are too large for fixed-point"):
+    fix_intervals(model, {"blocks.0.attn.totals": Interval(1, 5000)})
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.totals: values up to 5000 are too large for fixed-point"):
         check_shareable(model)
     with pytest.raises(ValueError, match="is not calibrated"):
         check_shareable(convert(exact_teacher(), Approximation()))
