@@ -27,17 +27,19 @@ from tacit.parties.inference.tables import BoundError
 CONFIGURATION = ParallelConfiguration(rank=4)
 SIZES = StepSizes(images=16, tokens=17, width=32, classes=5, adapters=3, rank=4)
 RATE = 0.1
+TRAINED = 6
+"""Epochs of a backbone in measurements; elsewhere one of them is enough."""
 
 
 @cache
-def learner(seed: int) -> tuple[PublicModel, Features, Features]:
+def learner(seed: int, epochs: int = 1) -> tuple[PublicModel, Features, Features]:
     """A model that was trained on the digits 0 to 4, what its blocks leave of these, and of the others."""
     data, model = (
         load(DataConfiguration(), image_size=8),
         ModelConfiguration(image_size=8, patch_size=2, width=32, depth=3, heads=4),
     )
     backbone, known = build(model, classes=5, channels=1, seed=seed), data.y_train < 5
-    training = TrainingConfiguration(epochs=6, batch_size=32, learning_rate=2e-3)
+    training = TrainingConfiguration(epochs=epochs, batch_size=32, learning_rate=2e-3)
     train(backbone, data.x_train[known], data.y_train[known], training, seed=seed, device=CPU)
     friendly = convert(backbone, STOCK)
     calibrate(friendly, data.x_train[known], margin=1.5)
@@ -51,8 +53,8 @@ def learner(seed: int) -> tuple[PublicModel, Features, Features]:
 
 
 @cache
-def reached(seed: int, rounds: int = 25, rate: float = RATE, batches: int = 1) -> Reached:
-    public, own, _ = learner(seed)
+def reached(seed: int, rounds: int = 25, rate: float = RATE, batches: int = 1, epochs: int = 1) -> Reached:
+    public, own, _ = learner(seed, epochs)
     schedule = Schedule(rounds=rounds, learning_rate=rate, decay_rounds=())
     epsilon = public.head.norm.variance.inverse.offset
     work = FullBatches(SIZES.images, batches)
@@ -71,9 +73,9 @@ class Batches:
         self.each[-1](name, rows)
 
 
-def learnt(seed: int, owners: int, alpha: float, rounds: int = 25, batches: int = 1) -> list[Reached]:
+def learnt(seed: int, owners: int, alpha: float, rounds: int = 25, batches: int = 1, epochs: int = 1) -> list[Reached]:
     """Every batch of rounds of owners who learn the other digits."""
-    public, _, new = learner(seed)
+    public, _, new = learner(seed, epochs)
     parts = [new.part(part) for part in dirichlet(new.labels.numpy(), clients=owners, alpha=alpha, seed=seed)]
     ones = torch.ones(SIZES.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=public.head.norm.variance.inverse.offset)
@@ -110,10 +112,10 @@ def test_batches_of_unknown_digits_are_in_range(alpha: float) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_how_many_batches_are_out_of_range_with_a_margin(seed: int) -> None:
-    public, found = learner(seed)[0], reached(seed)
+    public, found = learner(seed, TRAINED)[0], reached(seed, epochs=TRAINED)
     for owners in (3, 5):
         for alpha in (1.0, 0.01):
-            batches = learnt(seed, owners, alpha)
+            batches = learnt(seed, owners, alpha, epochs=TRAINED)
             for margin in (1.0, 1.5, 2.0, 3.0):
                 bounds = rehearsed_bounds(found, public, rate=RATE, classes=SIZES.classes, margin=margin)
                 refused = [names for batch in batches if (names := outside(batch, bounds))]
@@ -128,8 +130,9 @@ def test_how_many_batches_are_out_of_range_with_a_margin(seed: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_several_batches_a_round_leave_room_for_a_margin(seed: int) -> None:
-    fitted = fitted_learning(reached(seed, batches=4), learner(seed)[0], SIZES, rate=RATE)
-    batches = learnt(seed, 3, 1.0, batches=4)
+    found, public = reached(seed, batches=4, epochs=TRAINED), learner(seed, TRAINED)[0]
+    fitted = fitted_learning(found, public, SIZES, rate=RATE)
+    batches = learnt(seed, 3, 1.0, batches=4, epochs=TRAINED)
     refused = [names for batch in batches if (names := outside(batch, fitted.bounds))]
     print(f"seed {seed}: {fitted.margin} fits, {len(refused)} of {len(batches)} out of range {refused}")
     assert fitted.margin >= 1.5
