@@ -29,7 +29,9 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 Bits = np.ndarray[Any, np.dtype[np.uint8]]
 
-_KEYS: Final = tuple(sha256(b"tacit/1 tree %d" % number).digest()[:16] for number in range(4))
+_CIPHERS: Final = tuple(
+    Cipher(AES128(sha256(b"tacit/1 tree %d" % number).digest()[:16]), ECB()) for number in range(4)
+)
 _LEAVES_AT_ONCE: Final = 1 << 15
 """Of point_words: so that what it works on stays in the cache of a core."""
 _LOWEST: Final = np.uint64(1)
@@ -184,7 +186,7 @@ def _hashed(key: int, seeds: Words) -> Words:
     room = np.empty(plain.size + 2, "<u8")
     # Memory views of no bytes at all cannot be cast, arrays can.
     octets = plain.reshape(-1).view(np.uint8)
-    Cipher(AES128(_KEYS[key]), ECB()).encryptor().update_into(octets.data, room.view(np.uint8).data)
+    _CIPHERS[key].encryptor().update_into(octets.data, room.view(np.uint8).data)
     found: Words = room[: plain.size].reshape(plain.shape)
     found ^= plain
     return found

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
+from tacit.models.adapters.configuration import AdapterConfiguration, ParallelConfiguration
 from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
@@ -42,13 +42,13 @@ NORM = FinalNorm(
 
 
 @cache
-def digits(seed: int, epochs: int) -> tuple[list[Features], Features]:
+def digits(seed: int) -> tuple[list[Features], Features]:
     """What a backbone that knows the digits 0 to 4 leaves of the others: the images of every owner, and test images."""
     data, known = load(DataConfiguration(), image_size=8), range(5)
     model = ModelConfiguration(image_size=8, patch_size=2, width=32, depth=3, heads=4)
     backbone = build(model, classes=5, channels=1, seed=seed)
     mine = torch.isin(data.y_train, torch.tensor(known))
-    training = TrainingConfiguration(epochs=epochs, batch_size=32, learning_rate=2e-3)
+    training = TrainingConfiguration(epochs=6, batch_size=32, learning_rate=2e-3)
     train(backbone, data.x_train[mine], data.y_train[mine], training, seed=seed, device=CPU)
     learnt, tested = (
         Features(outputs=block_outputs(backbone, x[y >= 5]).double(), labels=y[y >= 5] - 5)
@@ -81,10 +81,10 @@ def on_shares(
 
 
 def both(
-    configuration: AdapterConfiguration, sizes: StepSizes, rounds: int, seed: int, epochs: int
+    configuration: AdapterConfiguration, sizes: StepSizes, rounds: int, seed: int
 ) -> tuple[tuple[AdapterParameters, int], AdapterParameters, Features]:
     """After rounds on shares, with the batches refused; after the same in the clear; and the test images."""
-    owners, tested = digits(seed, epochs)
+    owners, tested = digits(seed)
     first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
     first = each(torch.Tensor.double, first)
     schedule = Schedule(rounds=rounds, learning_rate=0.1, decay_rounds=())
@@ -99,29 +99,11 @@ def both(
     return on_shares(sizes, scales, first, owners, schedule, seed), clear[-1], tested
 
 
-ARMS: list[tuple[AdapterConfiguration, StepSizes]] = [
-    (ParallelConfiguration(rank=4), SIZES),
-    (LinearProbeConfiguration(), StepSizes(images=BATCH, tokens=17, width=32, classes=5, adapters=0, rank=0)),
-]
-
-
-@pytest.mark.parametrize(("configuration", "sizes"), ARMS)
-def test_rounds_on_shares_are_rounds_in_the_clear(configuration: AdapterConfiguration, sizes: StepSizes) -> None:
-    (found, refused), clear, _ = both(configuration, sizes, 2, seed=0, epochs=1)
-    assert refused == 0
-    first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=0)
-    moved = sum((wanted - first.tensors[name].double()).square().sum().item() for name, wanted in clear.tensors.items())
-    for name, wanted in clear.tensors.items():
-        # The tolerance of a step (test_step.py). Derivatives by what hardly moves at first have few last bits, so it is
-        # of how far all parameters have moved.
-        assert (found.tensors[name] - wanted).norm() <= 2.0**-8 * moved**0.5, name
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_what_is_learnt_on_shares_is_as_good(seed: int) -> None:
     rounds = 25
-    (found, refused), clear, tested = both(ParallelConfiguration(rank=4), SIZES, rounds, seed, epochs=6)
+    (found, refused), clear, tested = both(ParallelConfiguration(rank=4), SIZES, rounds, seed)
     on, off = (balanced_accuracy(parameters, NORM, tested) for parameters in (found, clear))
     print(f"seed {seed}: on shares {on:.4f}, in the clear {off:.4f}, {refused} of {rounds * OWNERS} batches refused")
     assert abs(on - off) <= 0.01

@@ -119,11 +119,6 @@ def test_a_file_of_another_role(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, str]] = {
     "no role": ('key = "a"\n', 'party.toml: role is missing: expected "server" or "client" or "dealer"'),
     "unknown role": ('role = "boss"\n', 'party.toml: role = "boss": expected "server" or "client" or "dealer"'),
-    "several roles": (
-        'role = ["client"]\n',
-        'party.toml: role = ["client"]: expected "server" or "client" or "dealer"',
-    ),
-    "a section for a role": ('[role]\nname = "client"\n', 'party.toml: role = {name = "client"}: expected "server" or'),
     "no key": ('role = "client"\nconnect = "tcp://a:1"\n', "party.toml: key is missing: The party's own key file"),
     "no address": ('role = "client"\nkey = "a"\n', "party.toml: connect is missing: Address of the server"),
     "a seed": (CLIENT + "seed = 7\n", "party.toml: seed = 7: there is no such key; accepted: key, roster"),
@@ -131,38 +126,9 @@ REFUSED: dict[str, tuple[str, str]] = {
         CLIENT + 'bind = "tcp://a:1"\n',
         'party.toml: bind = "tcp://a:1": there is no such key',
     ),
-    "a section of the other role": (SERVER + "[policy]\n", "party.toml: policy = {}: there is no such key"),
-    "a division": (CLIENT + '[data]\npartition = "iid"\n', 'party.toml: data.partition = "iid": there is no such key'),
-    "a wrong level": (CLIENT + '[log]\nlevel = "all"\n', 'party.toml: log.level = "all": expected "debug" or "error"'),
-    "too small": (CLIENT + "grace = 0\n", "party.toml: grace = 0: expected a number above 0 and at most 604800"),
     "IPv6 without brackets": (
         CLIENT.replace("server:7007", "fd00::5:7007"),
         "party.toml: connect = \"tcp://fd00::5:7007\": 'tcp://fd00::5:7007' is not an address; write an IPv6",
-    ),
-    "no port": (
-        SERVER.replace(":7007", ""),
-        "party.toml: bind = \"tcp://0.0.0.0\": 'tcp://0.0.0.0' is not an address; use tcp://HOST:PORT",
-    ),
-    "no address to tell": (SERVER + 'tell = ["here"]\n', "party.toml: tell = \"here\": 'here' is not an address"),
-    "a policy of nonsense": (
-        CLIENT + '[policy]\nprotections = ["x"]\n',
-        "party.toml: policy.protections: there is no scheme",
-    ),
-    "no dealer": (
-        MODEL_OWNER.replace("tcp://d:7008", "d"),
-        "party.toml: dealer = \"d\": 'd' is not an address; use tcp://HOST:PORT",
-    ),
-    "no model owner": (
-        DATA_OWNER.replace("tcp://m:7009", "tcp://m"),
-        "party.toml: model_owner = \"tcp://m\": 'tcp://m' is not an address",
-    ),
-    "a device of a dealer": (
-        'role = "dealer"\nkey = "d.key"\nbind = "tcp://0.0.0.0:7008"\ndevice = "cuda"\n',
-        'party.toml: device = "cuda": there is no such key',
-    ),
-    "no commitment": (
-        DATA_OWNER + '[policy]\nweights = "abc"\n',
-        'party.toml: policy.weights = "abc": expected ',
     ),
     "a quota below a pass": (
         MODEL_OWNER + "most_batch = 9\n[policy]\nrefused_a_day = 8\n",
@@ -180,17 +146,9 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "images to learn from alone": (DATA_OWNER + "[data]\n", "party.toml: [adaptation] is missing: who learns has both"),
     "no address of the sums": (DATA_OWNER + "[adaptation]\n[data]\n", "party.toml: adaptation.sums is missing"),
-    "a bad address of the sums": (
-        DATA_OWNER + '[adaptation]\nsums = "d"\n[data]\n',
-        'party.toml: adaptation.sums = "d": ',
-    ),
     "shares that are seen": (
         DEALER + '[adaptation]\nwords = 5\n[adaptation.aggregation]\nmode = "none"\n',
         'party.toml: adaptation.aggregation.mode = "none": the shares of single data owners would be seen',
-    ),
-    "a seed of the adapters": (
-        MODEL_OWNER + '[adaptation]\nseed = 1\nclasses = ["a", "b"]\n',
-        "party.toml: adaptation.seed = 1: there is no such key",
     ),
     "a class twice": (
         MODEL_OWNER + '[adaptation]\nclasses = ["a", "a"]\n',

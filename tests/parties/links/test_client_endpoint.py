@@ -12,17 +12,12 @@ import zmq.asyncio
 
 from tacit.parties.links.client_endpoint import (
     ClientEndpoint,
-    NotAdmittedError,
     UnreachableError,
     WrongServerError,
 )
 from tacit.parties.links.endpoint import (
     AddressError,
-    Limits,
-    LinkLost,
     LinkUp,
-    MessageRefused,
-    PeerStalledError,
     Received,
 )
 from tacit.parties.links.keys import PartyKeys
@@ -40,12 +35,6 @@ def silent_address() -> Iterator[str]:
         placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         placeholder.bind(("127.0.0.1", 0))
         yield f"tcp://127.0.0.1:{placeholder.getsockname()[1]}"
-
-
-@pytest.mark.asyncio
-async def test_nothing_listens(keys: Keys, roster: Roster, silent_address: str) -> None:
-    with pytest.raises(UnreachableError, match=f"nothing listens at {silent_address} yet: start the server"):
-        await ClientEndpoint.connect(silent_address, keys=keys["alice"], server=roster.server, connect_deadline=0.3)
 
 
 LINK_LOST_UNSEEN = """
@@ -202,22 +191,6 @@ async def test_server_that_starts_later(keys: Keys, roster: Roster, silent_addre
 
 
 @pytest.mark.asyncio
-async def test_link_lost_and_restored(keys: Keys, roster: Roster, until: Callable) -> None:
-    server = await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster)
-    async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as client:
-        assert await client.receive() == LinkUp("server")
-        await server.close()
-        assert await client.receive() == LinkLost("server")
-        # Sent into the void: it waits for the next link.
-        await client.send([b"for your successor"])
-        async with await ServerEndpoint.bind(server.address, keys=keys["server"], roster=roster) as successor:
-            assert await until(client, LinkUp) == LinkUp("server")
-            assert bytes((await until(successor, Received)).frames[0]) == b"for your successor"
-            await successor.send("alice", [b"welcome back"])
-            assert bytes((await until(client, Received)).frames[0]) == b"welcome back"
-
-
-@pytest.mark.asyncio
 async def test_silent_client_is_known_to_a_restarted_server(keys: Keys, roster: Roster, until: Callable) -> None:
     server = await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster)
     async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as client:
@@ -227,46 +200,6 @@ async def test_silent_client_is_known_to_a_restarted_server(keys: Keys, roster: 
             assert await until(successor, LinkUp) == LinkUp("alice")
             await successor.send("alice", [b"welcome back"])
             assert bytes((await receiving).frames[0]) == b"welcome back"
-
-
-@pytest.mark.asyncio
-async def test_server_that_does_not_know_the_key(keys: Keys, roster: Roster) -> None:
-    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, peers=["bob"]) as server:
-        with pytest.raises(NotAdmittedError, match="add 'alice' with this key to it"):
-            await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server)
-
-
-@pytest.mark.asyncio
-async def test_full_queue_is_an_error(keys: Keys, roster: Roster, until: Callable) -> None:
-    accepted = 0
-
-    async def send_much() -> None:
-        nonlocal accepted
-        while accepted < 1000:
-            await client.send([bytes(1 << 20)])
-            accepted += 1
-
-    limits = Limits(queue_messages=2, send_seconds=0.1)
-    async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server,
-        await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server, limits=limits) as client,
-    ):
-        with pytest.raises(PeerStalledError, match=f"'server' at {server.address} has taken no message for 0.1 s"):
-            await send_much()
-        for _ in range(accepted):
-            await until(server, Received)
-
-
-@pytest.mark.asyncio
-async def test_servers_messages_are_limited_too(keys: Keys, roster: Roster, until: Callable) -> None:
-    limits = Limits(max_frames=3)
-    async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=Limits()) as server,
-        await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server, limits=limits) as bob,
-    ):
-        await until(server, LinkUp)
-        await server.send("bob", [b"x"] * 4)
-        assert await until(bob, MessageRefused) == MessageRefused("server", "4 frames where 3 are allowed")
 
 
 @pytest.mark.asyncio

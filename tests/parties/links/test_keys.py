@@ -70,11 +70,6 @@ def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_missing_directory(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match=r"a\.key: cannot be created: No such file or directory"):
-        save(generate("a"), tmp_path / "missing", role="client")
-
-
 def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create = os.open
 
@@ -96,24 +91,11 @@ def test_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
         load(path)
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_modes_that_are_private(tmp_path: Path, mode: int) -> None:
-    keys = generate("a")
-    path, _ = save(keys, tmp_path, role="client")
-    path.chmod(mode)
-    assert load(path) == keys
-
-
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"a\.key: no such file; make keys with `tacit keys new`, or restore"):
         load(tmp_path / "a.key")
     with pytest.raises(KeyFileError, match=r"a\.card: cannot be read: No such file"):
         load_card(tmp_path / "a.card")
-
-
-def test_directory_instead_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="cannot be read: Is a directory"):
-        load(tmp_path)
 
 
 def line_of(field: str) -> Callable[[str], str]:

@@ -17,8 +17,6 @@ from tacit.parties.links.endpoint import (
     Limits,
     LinkLost,
     LinkUp,
-    MessageRefused,
-    NotConnectedError,
     PeerStalledError,
     Received,
 )
@@ -78,22 +76,6 @@ async def test_nobody_gets_in_where_nobody_answers_for_the_roster(keys: Keys, ro
             await alice.send(b"let me in")
             assert await until(server, HandshakeRefused)
         context.term()
-
-
-@pytest.mark.asyncio
-async def test_messages_of_a_member_keep_their_order(keys: Keys, roster: Roster, until: Callable) -> None:
-    async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=Limits()) as server,
-        await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as client,
-    ):
-        await until(server, LinkUp)
-        numbers = [str(number).encode() for number in range(300)]
-        # More than the queues hold: both ends have to wait for each other.
-        async with asyncio.TaskGroup() as group:
-            for number in numbers:
-                group.create_task(server.send("alice", [number]))
-            received = [bytes((await until(client, Received)).frames[0]) for _ in numbers]
-        assert received == numbers
 
 
 @pytest.mark.asyncio
@@ -240,85 +222,12 @@ def test_limits_that_libzmq_could_not_work_with(field: str, value: int, least: i
 
 
 @pytest.mark.asyncio
-async def test_too_many_frames(keys: Keys, roster: Roster, until: Callable) -> None:
-    context = zmq.asyncio.Context()
-    limits = Limits(max_frames=3)
-    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server:
-        with raw_client(context, server, keys, "alice") as alice:
-            await alice.send_multipart([b"x"] * 4)
-            refused = await until(server, MessageRefused)
-            assert refused == MessageRefused("alice", "4 frames where 3 are allowed")
-            await alice.send_multipart([b"x"] * 3)
-            assert len((await until(server, Received)).frames) == 3
-    context.term()
-
-
-BAD_MESSAGES = [
-    ([], "1 to 2 frames, not 0"),
-    ([b"a"] * 3, "1 to 2 frames, not 3"),
-    ([bytes(1025)], "1025 bytes exceeds 1024"),
-]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(("frames", "reason"), [*BAD_MESSAGES, ([b""], "a single empty frame is the greeting")])
-async def test_messages_that_the_other_end_would_refuse_are_not_sent(
-    keys: Keys, roster: Roster, until: Callable, frames: list[bytes | memoryview], reason: str
-) -> None:
-    limits = Limits(max_frames=2, max_frame_bytes=1024)
-    async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server,
-        await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server, limits=limits) as bob,
-    ):
-        with pytest.raises(ValueError, match=reason):
-            await server.send("bob", frames)
-        with pytest.raises(ValueError, match=reason):
-            await bob.send(frames)
-        await until(server, LinkUp)
-        await server.send("bob", [b"the first"])
-        assert [bytes(frame) for frame in (await until(bob, Received)).frames] == [b"the first"]
-
-
-@pytest.mark.asyncio
-async def test_unknown_receivers(keys: Keys, roster: Roster) -> None:
-    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
-        with pytest.raises(LookupError, match="'nobody' is not in the roster"):
-            await server.send("nobody", [b"hello"])
-        with pytest.raises(NotConnectedError, match="'alice' has no link"):
-            await server.send("alice", [b"hello"])
-
-
-@pytest.mark.asyncio
 async def test_port_in_use(keys: Keys, roster: Roster) -> None:
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
         with pytest.raises(
             AddressError, match=f"cannot listen at {server.address}: Address already in use; use an address"
         ):
             await ServerEndpoint.bind(server.address, keys=keys["server"], roster=roster)
-
-
-NO_ADDRESSES = [
-    "",
-    "127.0.0.1:9000",
-    "tcp://127.0.0.1",
-    "tcp://:9000",
-    "tcp://127.0.0.1:99999",
-    "tcp://127.0.0.1:0",
-    "udp://127.0.0.1:9000",
-]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        *((text, "is not an address; use tcp://HOST:PORT") for text in NO_ADDRESSES),
-        ("tcp://192.0.2.1:*", "cannot listen at"),
-    ],
-)
-async def test_bad_addresses(keys: Keys, roster: Roster, address: str, reason: str) -> None:
-    with pytest.raises(AddressError, match=reason):
-        await ServerEndpoint.bind(address, keys=keys["server"], roster=roster)
 
 
 @pytest.mark.asyncio

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.experiment import ExperimentError, accepted, holds, keys, load_as
-from tacit.parties.runs.reference import adaptation_markdown, experiment_toml
-from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
+from tacit.parties.runs.experiment import ExperimentError, holds, keys, load_as
+from tacit.parties.runs.reference import experiment_toml
 
 KEYS = list(keys(AdaptationExperiment))
 
@@ -32,14 +30,6 @@ def read(directory: Path, text: str) -> AdaptationExperiment:
 )
 def test_what_is_written_is_what_is_read(tmp_path: Path, experiment: AdaptationExperiment) -> None:
     assert read(tmp_path, experiment_toml(experiment)) == experiment
-
-
-def test_the_keys_of_the_other_kind_stand_there_as_comments() -> None:
-    text = experiment_toml(AdaptationExperiment(adapter=LinearProbeConfiguration()))
-    assert tomllib.loads(text)["adapter"] == {"kind": "linear-probe"}
-    lines = text.splitlines()
-    assert '# kind = "parallel"' in lines
-    assert "# rank = 8" in lines
 
 
 def test_a_key_is_held_by_its_own_kind_alone() -> None:
@@ -95,18 +85,3 @@ def test_a_model_that_is_not_there_is_noticed_without_torch(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="nowhere holds neither"):
         experiment.check_place()
     AdaptationExperiment().check_place()
-
-
-def test_one_of_several_is_a_section_in_words() -> None:
-    (section,) = (key for key in KEYS if key.path == "adapter")
-    assert accepted(section.type) == "a section with keys of its own"
-
-
-def test_the_page_has_both_sections_and_no_other() -> None:
-    lines = adaptation_markdown().splitlines()
-    assert [line for line in lines if line.startswith("## [")] == ["## [adapter]", "## [adaptation]"]
-    for key in KEYS:
-        if key.path.partition(".")[0] in ("adapter", "adaptation") and not key.is_section:
-            assert any(line.startswith(f"| `{key.path.rpartition('.')[2]}` |") for line in lines), key.path
-    assert f'- `"none"`: {PROTECTS["none"]}.' in lines
-    assert f'- `"sampled"` and `"all"`: {GIVES_AWAY}.' in lines

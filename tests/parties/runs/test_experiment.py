@@ -22,14 +22,13 @@ from tacit.parties.runs.experiment import (
     FederationSection,
     accepted,
     keys,
-    literal,
     load,
     parse,
     read_section,
     refusal,
     with_overrides,
 )
-from tacit.parties.runs.reference import experiment_toml, reference_markdown
+from tacit.parties.runs.reference import experiment_toml
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 
@@ -65,21 +64,14 @@ def test_what_is_written_is_what_is_read() -> None:
     ("text", "complaint"),
     [
         ("[federation]\nclients = 1", "federation.clients = 1: expected an integer from 2 to 1000"),
-        ("[federation]\nclients = 1001", "federation.clients = 1001: expected an integer from 2 to 1000"),
-        ("[federation]\nclients = 5.0", "federation.clients = 5.0: expected an integer from 2 to 1000"),
         ("[federation]\nclients = true", "federation.clients = true: expected an integer from 2 to 1000"),
         (
             "[federation]\nseed = -1",
             "federation.seed = -1: expected an integer from 0 to 9223372036854775807, or leave the key out",
         ),
-        ("federation = 3", "federation = 3: expected a section with keys of its own"),
-        ("[[federation]]\nclients = 5", "federation = [{clients = 5}]: expected a section with keys of its own"),
         ("[aggregation]\nclip = -1", "aggregation.clip = -1: expected a number from 0 to 1000000"),
         ("[aggregation]\nclip = nan", "aggregation.clip = nan: expected a number from 0 to 1000000"),
-        ("[aggregation]\nclip = inf", "aggregation.clip = inf: expected a number from 0 to 1000000"),
-        ("[aggregation]\ncorrupt = 1.0", "aggregation.corrupt = 1.0: expected a number at least 0 and below 1"),
         ('[aggregation]\nmode = "honest"', 'aggregation.mode = "honest": expected "active" or "none" or "semi-honest"'),
-        ("[deadlines]\njoin = 1979-05-27", "deadlines.join = 1979-05-27: expected a number above 0 and at most 86400"),
         ("[model]\npretrained = 1", "model.pretrained = 1: expected true or false"),
         *(
             (
@@ -89,7 +81,6 @@ def test_what_is_written_is_what_is_read() -> None:
             for name in ("x/../../escape", "/", "a\\nb", "a\\u0000")
         ),
         ('name = ""', 'name = "": expected a text of 1 to 64 characters'),
-        (f'name = "{"n" * 90}"', f'name = "{"n" * 79}...: expected a text of 1 to 64 characters'),
         (
             "[policy]\nmodes = []",
             'policy.modes = []: expected a list of at least 1 entry, each "active" or "none" or "semi-honest"',
@@ -109,25 +100,15 @@ def test_a_bad_entry_of_a_list_is_named_by_its_place() -> None:
     ("text", "complaint"),
     [
         ("[federation]\nclient = 5", "federation.client = 5: there is no such key; did you mean federation.clients?"),
-        ("clip = 0.5", "clip = 0.5: there is no such key; did you mean aggregation.clip?"),
-        ("[aggregate]\nclip = 1", "aggregate = {clip = 1}: there is no such key; did you mean aggregation?"),
         (
             "[deadlines]\nzzz = [1]",
             "deadlines.zzz = [1]: there is no such key; "
             "accepted: deadlines.join, deadlines.train, deadlines.phase, deadlines.grace",
         ),
-        ('"federation.clients" = 4', "federation.clients = 4: there is no such key; did you mean federation.clients?"),
     ],
 )
 def test_an_unknown_key_is_named_with_close_matches(text: str, complaint: str) -> None:
     assert refused(text).startswith(f"federation.toml: {complaint}")
-
-
-def test_an_unknown_key_without_a_close_match_lists_the_top_level() -> None:
-    assert refused("zzz = 1").endswith(
-        "accepted: name, federation, data, model, training, protection, encryption, aggregation, deadlines, simulate, "
-        "policy"
-    )
 
 
 # Keys that contradict each other.
@@ -147,7 +128,6 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
             "[aggregation]\nthreshold = 6",
             "aggregation.threshold = 6: expected 4 to 5, or 0 to compute it: 5 clients in active mode, up to 1 of them",
         ),
-        ("[aggregation]\nthreshold = 3", "aggregation.threshold = 3: expected 4 to 5"),
         (
             "[policy]\nlargest_epsilon = 8.0",
             'protection.scheme = "none": [policy] accepts noise on updates of a largest norm, for its budget of',
@@ -156,7 +136,6 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
             '[policy]\nlargest_epsilon = 8.0\n[protection]\nscheme = "dp-gaussian"',
             "policy.largest_epsilon = 8.0: 10 rounds are beyond it for policy.delta = 1e-05; raise protection.dp_noise",
         ),
-        (f"{SEMI_HONEST}threshold = 2", "aggregation.threshold = 2: expected 3 to 5"),
         (
             "[policy]\nleast_corrupt = 0.0\n[aggregation]\ncorrupt = 0.0\nthreshold = 3",
             "aggregation.threshold = 3: expected 4 to 5, or 0 to compute it",
@@ -164,10 +143,6 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
         (
             "[policy]\nthreshold_floor = 5",
             "aggregation.threshold = 4: below policy.threshold_floor = 5; raise it, or lower that",
-        ),
-        (
-            "[policy]\nthreshold_floor = 9",
-            "aggregation.threshold = 4: below policy.threshold_floor = 9; raise it (at most 5 is possible), or",
         ),
         (
             "[federation]\nclients = 10\n[aggregation]\ncorrupt = 0.5",
@@ -185,7 +160,6 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
             "[aggregation]\nring_bits = 22",
             "aggregation.ring_bits = 22: ring_bits = 22 is too small: sums over 5 clients need 23 bits",
         ),
-        ("[aggregation]\nvalue_bits = 2\nring_bits = 5", "aggregation.ring_bits = 5: "),
         ("[model]\nimage_size = 30", "model.image_size 30 "),
     ],
 )
@@ -209,26 +183,8 @@ KNOWN_PLAINTEXT = (
     ("text", "complaint"),
     [
         (
-            f"{BINARY}zero_probability = 1.0",
-            "protection.zero_probability = 1.0: expected a number at least 0 and below 1",
-        ),
-        (f"{BINARY}zero_probability = -0.1", "protection.zero_probability = -0.1: expected a number at least 0 and"),
-        (
-            f"{BINARY}layers = {{pos_embed = 1.0}}",
-            "protection.layers[...] = {pos_embed = 1.0}: expected a table whose values are each a number at least 0",
-        ),
-        (
-            f'{BINARY}[policy]\nprotections = ["none"]',
-            'protection.scheme = "binary-weights": [policy] accepts one of none',
-        ),
-        (
             f"{BINARY}[policy]\nleast_contributors = 2",
             "protection.min_contributors = 1: policy.least_contributors accepts at least 2",
-        ),
-        (
-            f"{BINARY}min_contributors = 6",
-            "protection.min_contributors = 6: there are only 5 clients, so that no coordinate would ever move; lower "
-            "it, or take more clients",
         ),
         (
             f"{COORDINATED}min_contributors = 5",
@@ -250,10 +206,6 @@ KNOWN_PLAINTEXT = (
             )
             for scheme in (BINARY, COORDINATED)
         ),
-        (
-            f"{BINARY}{NO_SECURE_SUM}ring_bits = 8",
-            "aggregation.ring_bits = 8: ring_bits = 8 is too small: sums over 5 clients need 26 bits",
-        ),
         *(
             (
                 f'[protection]\nscheme = "{scheme}"\n[training]\nalgorithm = "fedsgd"',
@@ -266,23 +218,9 @@ KNOWN_PLAINTEXT = (
             "protection.min_contributors = 6: there are only 5 clients",
         ),
         (
-            '[protection]\nscheme = "fedrsm"\n[policy]\nleast_contributors = 2',
-            "protection.min_contributors = 1: policy.least_contributors accepts at least 2",
-        ),
-        ('[protection]\nmatrix = "gaussian"', 'protection.matrix = "gaussian": there is no such key; '),
-        (
             "[protection]\nmasked_layers = 2",
             'protection.masked_layers = 2: it is a key of "fedrsm" only; protection.scheme is "none"',
         ),
-        (
-            f"{BINARY}rekey_every = 2",
-            'protection.rekey_every = 2: it is a key of "coordinated-binary-weights" only; protection.scheme is',
-        ),
-        ('[protection]\nscheme = "fedrsm"\nmasked_layer = 2', "protection.masked_layer = 2: there is no such key; did"),
-        ('[protection]\nscheme = "fedprox"', 'protection.scheme = "fedprox": expected "none" or "fixed-position" or'),
-        ("protection = 3", "protection = 3: expected a section with keys of its own"),
-        ("encryption = 3", "encryption = 3: expected a section with keys of its own"),
-        (f'{ENCRYPTED}matrix = "identity"', 'encryption.matrix = "identity": expected "gaussian" or "orthogonal"'),
         *(
             (
                 f'{ENCRYPTED}[protection]\nscheme = "{scheme}"',
@@ -307,7 +245,6 @@ KNOWN_PLAINTEXT = (
             'model.pretrained is set, but encryption.initial_model = "clients" makes random weights; set it to',
         ),
         (f"{ENCRYPTED}{KNOWN}{NO_SECURE_SUM}", KNOWN_PLAINTEXT),
-        (f'{ENCRYPTED}{KNOWN}{NO_SECURE_SUM}[model]\ncheckpoint = "a.safetensors"', KNOWN_PLAINTEXT),
         (
             f"{ENCRYPTED}{NO_SECURE_SUM}threshold = 3",
             "aggregation.threshold = 3: without secure aggregation there is none; set it to 0",
@@ -454,32 +391,6 @@ def test_the_default_file_is_the_default_experiment() -> None:
     assert parse(experiment_toml(Experiment()).replace("# seed = 0", "seed = 0"), "default.toml").federation.seed == 0
 
 
-def test_every_key_is_described_and_documented() -> None:
-    lines = experiment_toml(Experiment()).splitlines()
-    page = reference_markdown()
-    for key in KEYS:
-        name = key.path.rpartition(".")[2]
-        assert key.description.endswith("."), key.path
-        assert "|" not in key.description, "would break a table"
-        if key.is_section:
-            assert f"[{name}]" in lines or f"# [{name}]" in lines
-            assert f"## [{name}]" in page
-        else:
-            assert any(line.removeprefix("# ").startswith(f"{name} = ") for line in lines)
-            assert f"| `{name}` |" in page
-    assert max(len(line) for line in lines if line.startswith("#")) <= 100
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == reference_markdown(), "write it again: python -m docs.generate.documents docs"
-
-
-def test_literals_are_toml() -> None:
-    values = {"a": True, "b": -1, "c": 1e-7, "d": 'a"\\b', "e": [1.5, False]}
-    text = "".join(f"{name} = {literal(value)}\n" for name, value in values.items())
-    assert msgspec.toml.decode(text) == values
-
-
 @pytest.mark.parametrize("encryption", [None, Encryption(matrix="gaussian", initial_model="server", rekey_every=3)])
 @pytest.mark.parametrize("scheme", registered())
 def test_a_file_with_any_protection_parses_back(scheme: str, encryption: Encryption | None) -> None:
@@ -502,39 +413,6 @@ def test_a_file_with_any_protection_parses_back(scheme: str, encryption: Encrypt
 GAUSSIAN = '[protection]\nscheme = "dp-gaussian"\n'
 RSM = '[protection]\nscheme = "fedrsm"\n'
 LEAST = "[policy]\nleast = {masked_layers = 2, zero_probability = 0.5, dp_noise = 1.0}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (f"{RSM}{LEAST}", "protection.masked_layers = 1: [policy] accepts at least 2"),
-        (f"{BINARY}zero_probability = 0.25\n{LEAST}", "protection.zero_probability = 0.25: [policy] accepts at least"),
-        (f"{BINARY}layers = {{pos_embed = 0.25}}\n{LEAST}", "protection.zero_probability = 0.25: [policy] accepts at"),
-        (f"{GAUSSIAN}dp_noise = 0.5\n{LEAST}", "protection.dp_noise = 0.5: [policy] accepts at least 1.0"),
-        (f"{GAUSSIAN}dp_clip = 0.0\n{LEAST}", "protection.dp_noise = 0.0: [policy] accepts at least 1.0"),
-        *(
-            (
-                f'{text}[policy]\nprotections = ["fedrsm", "binary-weights", "dp-gaussian"]',
-                f'protection.{key} = 0.0: [policy] accepts more than 0, where it does not accept the scheme "none"',
-            )
-            for text, key in (
-                (f"{BINARY}zero_probability = 0.0\n", "zero_probability"),
-                (f"{GAUSSIAN}dp_clip = 0.0\n", "dp_noise"),
-            )
-        ),
-        (
-            f'{RSM}masked_layers = 0\n[policy]\nprotections = ["fedrsm"]',
-            "protection.masked_layers = 0: [policy] accepts more than 0, where",
-        ),
-        ('[policy]\nencryptions = ["orthogonal"]', 'encryption.matrix = "none": [policy] accepts one of orthogonal'),
-        (
-            f'{ENCRYPTED}[policy]\nencryptions = ["none", "gaussian"]',
-            'encryption.matrix = "orthogonal": [policy] accepts one of none, gaussian',
-        ),
-    ],
-)
-def test_a_protection_that_contradicts_the_policy_is_refused(text: str, complaint: str) -> None:
-    assert refused(text).startswith(f"federation.toml: {complaint}")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.parties.runs.directory import RunDirectory, Seed, command_line, provenance, told
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line, provenance
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.summary import summarise
 from tacit.parties.session.event_log import EventLog
@@ -75,7 +75,3 @@ def test_every_session_stands_in_the_summary(tmp_path: Path) -> None:
         assert set(session) == {"began", "command", "machine", "versions"}
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", session["began"])
     assert summary["seed"] == {"value": 41, "drawn": True, "repeats": "everything"}
-
-
-def test_logs_of_earlier_versions_tell_nothing() -> None:
-    assert told([{"time": 0.0, "party": "server", "event": "listening"}]) == ([], None)

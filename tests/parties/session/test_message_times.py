@@ -40,20 +40,6 @@ def test_the_first_of_messages_alike_is_noted_with_its_time(monkeypatch: pytest.
     assert times.take() == {}
 
 
-def test_of_another_round_session_or_peer_the_same_type_is_noted_again() -> None:
-    times = MessageTimes()
-    times.note("sent", "bob", frames("chunk"))
-    times.note("sent", "carol", frames("chunk"))
-    times.note("sent", "bob", frames("chunk", round=2, sequence=1))
-    times.note("sent", "bob", frames("chunk", round=2, sequence=2, session=bytes(31) + b"1"))
-    assert sorted(keys(times.take(), "sent")) == [
-        ("bob", "00000000", 2, 2),
-        ("bob", "00010203", 1, 0),
-        ("bob", "00010203", 2, 1),
-        ("carol", "00010203", 1, 0),
-    ]
-
-
 @pytest.mark.parametrize("unreadable", [[], [b""], [b"\xc1"], [bytes(9999), b""], frames("hello", session=bytes(32))])
 def test_of_a_hello_and_of_what_cannot_be_read_nothing_is_noted(unreadable: Sequence[Frame]) -> None:
     times = MessageTimes()
