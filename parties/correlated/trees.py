@@ -29,9 +29,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 Bits = np.ndarray[Any, np.dtype[np.uint8]]
 
-_CIPHERS: Final = tuple(
-    Cipher(AES128(sha256(b"tacit/1 tree %d" % number).digest()[:16]), ECB()) for number in range(4)
-)
+_CIPHERS: Final = tuple(Cipher(AES128(sha256(b"tacit/1 tree %d" % number).digest()[:16]), ECB()) for number in range(4))
 _LEAVES_AT_ONCE: Final = 1 << 15
 """Of point_words: so that what it works on stays in the cache of a core."""
 _LOWEST: Final = np.uint64(1)

@@ -162,7 +162,7 @@ def test_a_margin_that_does_not_fit_shrinks() -> None:
 def test_a_rehearsal_that_does_not_fit_at_all_is_refused_with_a_remedy() -> None:
     found = reached(0, rounds=6, rate=1.0)
     with pytest.raises(BoundError, match=r"with no margin at all: .*\. Take a smaller learning rate, fewer rounds"):
-        fitted_learning(found, learner(0)[0], SIZES, rate=1.0)
+        fitted_learning(found, learner(0)[0], SIZES, rate=1.0, margin=1.0)
 
 
 @pytest.mark.parametrize("margin", [0.9, float("nan")])

@@ -56,7 +56,7 @@ def test_a_threshold_is_one_below_and_zero_from_there_on(levels: int) -> None:
     assert max(one.max(), other.max()) <= COUNT_MASK
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(levels=st.integers(7, 12), seed=st.integers(0, 2**32), data=st.data())
 def test_points_of_larger_trees(levels: int, seed: int, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, (1 << levels) - 1), min_size=1, max_size=5)
@@ -69,7 +69,7 @@ def test_points_of_larger_trees(levels: int, seed: int, data: st.DataObject) -> 
     assert not total.any()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(levels=st.integers(7, 40), seed=st.integers(0, 2**32), data=st.data())
 def test_thresholds_of_larger_trees(levels: int, seed: int, data: st.DataObject) -> None:
     number = st.integers(0, (1 << levels) - 1)

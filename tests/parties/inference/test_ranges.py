@@ -212,9 +212,9 @@ def aligned_images(model: Transformer) -> Iterator[torch.Tensor]:
     block: Any = exact.blocks[0]
     projection: Any = exact.patch_embed.proj
     inverse = torch.linalg.pinv(projection.weight.flatten(1))
-    rows = [folded(block.norm1, block.attn.qkv)[0][index] for index in (0, 24, 47)]
-    rows += [folded(block.norm2, block.mlp.fc1)[0][index] for index in (0,)]
-    for row in rows:
+    value = folded(block.norm1, block.attn.qkv)[0][47]
+    hidden = folded(block.norm2, block.mlp.fc1)[0][0]
+    for row in (value, hidden):
         for sign in (1, -1):
             patch = inverse @ (sign * row / row.norm())
             patch = patch / patch.abs().max() * model.public.embedding.largest * 0.999

@@ -19,7 +19,7 @@ PLAIN = st.recursive(
 
 
 @given(values=st.lists(PLAIN, min_size=1, max_size=4))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_plain_values_are_read_back(tmp_path_factory: pytest.TempPathFactory, values: list[object]) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     with EventLog(path, "alice") as log:

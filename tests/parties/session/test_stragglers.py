@@ -12,6 +12,7 @@ import torch
 
 from tacit.models.interruption import Interrupted, Proceed, to_the_end
 from tacit.parties.learning.learner import Draft, Learner, Update
+from tacit.parties.session import shell
 from tacit.parties.session.event_log import Diary
 from tacit.parties.session.shell import Workbench
 from tacit.protocol.sum.configuration import Configuration
@@ -71,6 +72,7 @@ async def test_a_straggler_works_on_one_round_at_a_time(
 
     diary: Diary = federation.diary("server")
     monkeypatch.setattr(diary, "now", lambda: time.monotonic() + leap)
+    monkeypatch.setattr(shell, "ALIVE_SECONDS", 0.05)
     ordinary = federation.diary
     monkeypatch.setattr(federation, "diary", lambda name: diary if name == "server" else ordinary(name))
     server = await federation.serve(rounds=2)
