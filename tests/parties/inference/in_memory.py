@@ -31,6 +31,8 @@ class Pair:
     """What was exchanged,"""
     exchanges: list[tuple[Communication, Communication]] = field(default_factory=list)
     """and the words of it, the model owner's first."""
+    _corrections: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    """What the dealer has made for one party and the other has not taken yet."""
 
     @property
     def parties(self) -> tuple[Party, Party]:
@@ -46,11 +48,20 @@ class Pair:
         assert self.requests[number] == request
         words = expand(request, rank, Keystream(self.keys[rank], number))
         if rank in request.receivers:
-            weight = None
-            if isinstance(request, Linear):
-                weight = Keystream(self.keys[MODEL], request.weight).draw(request.weight_shape)
-            words += correct(request, [Keystream(key, number) for key in self.keys], weight)
+            words += self._corrected(request, number)
         return words
+
+    def _corrected(self, request: Request, number: int) -> list[torch.Tensor]:
+        """The dealer makes them once, for one or both."""
+        if number in self._corrections:
+            return self._corrections.pop(number)
+        weight = None
+        if isinstance(request, Linear):
+            weight = Keystream(self.keys[MODEL], request.weight).draw(request.weight_shape)
+        made = list(correct(request, [Keystream(key, number) for key in self.keys], weight))
+        if len(request.receivers) > 1:
+            self._corrections[number] = [words.clone() for words in made]
+        return made
 
     def fixed(self, weight: IntegerWeight) -> tuple[FixedLinear, FixedLinear]:
         """The layer at both parties."""
