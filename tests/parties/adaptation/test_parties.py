@@ -286,7 +286,6 @@ async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_polic
     ("changed", "reason"),
     [
         ({"batches": 3}, "2 rounds of 2 batches; here there are 2 of 3"),
-        ({"rounds": 5}, "2 rounds of 2 batches; here there are 5 of 2"),
         ({"batch": 3}, "it learns by batches of 4 images; here they have 3"),
         ({"smallest_cohort": 3}, "it opens sums of 2 data owners; the policy here wants 3"),
         ({"weights": "counts"}, "data owners count alike with it; the policy here is that they count by their images"),

@@ -1,7 +1,6 @@
 """A friendly model between a model owner, a data owner and a dealer, each a process, over CURVE on loopback TCP."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +14,6 @@ from tacit.models.networks import build
 from tacit.parties.crypten.shared_model import check_shareable
 from tacit.simulate.bench.inference import infer
 from tacit.simulate.federation.processes import ProcessError
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from fixed_point import FixedPoint
 
 
 @pytest.fixture
@@ -43,20 +38,16 @@ def model(images: torch.Tensor) -> FriendlyTransformer:
     return make(images, Approximation())
 
 
+TOLERANCE = 3e-4
+"""Fixed-point numbers in the clear, rounded at random as those on shares are, were off by 6.6e-5 at most in 20 runs of
+this model; four times that is out of reach of chance."""
+
+
 def test_shares_give_what_plaintext_gives(model: FriendlyTransformer, images: torch.Tensor) -> None:
-    """To within what fixed-point numbers are off in 20 runs in the clear. The greatest of these 180 errors is nearly
-    three standard deviations; four times that are eleven, out of reach of chance."""
     exact = with_parameters(model, lambda name, tensor: tensor.double())(images.double())
-    errors = []
-    for seed in range(20):
-        generator = torch.Generator().manual_seed(seed)
-        numbers = with_parameters(model, lambda name, tensor, g=generator: FixedPoint.parameter(tensor, g))
-        result = numbers(FixedPoint.parameter(model.patches(images), generator))
-        errors.append((result.value - exact).abs().max().item())
-    assert 1e-5 < max(errors) < 1e-2
     done: list[int] = []
     found = infer(model, images, batch=2, check=True, progress=done.append)
-    assert ((found.logits - exact).abs() <= 4 * max(errors)).all(), errors
+    assert ((found.logits - exact).abs() <= TOLERANCE).all()
     assert done == [2, 3]
     assert len(found.seconds) == 2
 

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 import torch
 
-from tacit.parties.correlated import material
 from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference import conversation, passes
 from tacit.parties.inference.conversation import InferenceError, Waiting, events
@@ -215,13 +214,6 @@ async def test_an_order_that_is_none_is_not_met_and_both_are_told(
     encode, text = ORDERS[case]
     monkeypatch.setattr(passes, "encoded_requests", encode)
     await _not_met(one_block, private, tmp_path, text)
-
-
-async def test_an_order_beyond_what_a_dealer_deals_says_what_to_do(
-    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(material, "LARGEST_WORDS", 1_000)
-    await _not_met(one_block, private, tmp_path, "words are more than 1000; take a smaller batch")
 
 
 async def _not_met(one_block: Transformer, private: PrivateModel, directory: Path, text: str) -> None:

@@ -265,35 +265,3 @@ def test_secure_aggregation_is_refused_with_the_reason(mode: str) -> None:
     with pytest.raises(RemoteProtocolError, match="is to work with the update of every client") as malformed:
         decode_structure(encoded, Configuration, limit=BODY_LIMIT)
     assert malformed.value.code is Code.MALFORMED
-
-
-def test_gradients_alone_are_refused() -> None:
-    text = (
-        '[protection]\nscheme = "fedcg"\n[training]\nalgorithm = "fedsgd"\n[aggregation]\nmode = "none"\n'
-        '[policy]\nmodes = ["none"]'
-    )
-    with pytest.raises(ExperimentError, match="what stays with a client is what its training made of it"):
-        parse(text, "federation.toml")
-
-
-@pytest.mark.parametrize(
-    ("policy", "key"),
-    [
-        (ClientPolicy(largest_clip=0.5), "mode = none"),
-        (
-            ClientPolicy(modes=("none",), protections=("none", "fedsplit"), largest_clip=0.5),
-            "protection.scheme = fedcg",
-        ),
-        (ClientPolicy(modes=("active", "none"), largest_clip=0.5), ""),
-    ],
-)
-def test_a_client_takes_part_only_if_its_policy_lists_mode_and_scheme(policy: ClientPolicy, key: str) -> None:
-    configuration, _ = proposal()
-    if not key:
-        policy.check(configuration)
-        return
-    with pytest.raises(
-        RemoteProtocolError, match=f"the server proposes {key}; this client's policy accepts"
-    ) as refused:
-        policy.check(configuration)
-    assert refused.value.code is Code.POLICY

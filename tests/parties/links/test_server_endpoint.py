@@ -1,8 +1,6 @@
 """The listening end, with real sockets and real CURVE on the loopback interface."""
 
 import asyncio
-import contextlib
-import os
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +15,6 @@ from tacit.parties.links.endpoint import (
     Limits,
     LinkLost,
     LinkUp,
-    PeerStalledError,
     Received,
 )
 from tacit.parties.links.keys import PartyKeys, encode_key
@@ -40,30 +37,12 @@ def raw_client(context: zmq.asyncio.Context, server: ServerEndpoint, keys: Keys,
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-async def test_messages_of_several_frames_in_both_directions(
-    keys: Keys, roster: Roster, until: Callable, host: str
-) -> None:
-    async with await ServerEndpoint.bind(f"tcp://{host}:*", keys=keys["server"], roster=roster) as server:
-        assert server.address.startswith(f"tcp://{host}:")
-        async with contextlib.AsyncExitStack() as stack:
-            for name in roster.clients:
-                client = await stack.enter_async_context(
-                    await ClientEndpoint.connect(server.address, keys=keys[name], server=roster.server)
-                )
-                assert await until(server, LinkUp) == LinkUp(name)
-                assert await client.receive() == LinkUp("server")
-                # Small, empty and large enough to be sent without a copy.
-                frames = [name.encode(), b"", os.urandom(200_000)]
-                await client.send(frames)
-                message = await until(server, Received)
-                assert message.sender == name
-                assert [bytes(frame) for frame in message.frames] == frames
-                assert all(frame.readonly for frame in message.frames)
-                await server.send(name, [memoryview(frames[2]), b"for " + frames[0]])
-                answer = await until(client, Received)
-                assert answer.sender == "server"
-                assert [bytes(frame) for frame in answer.frames] == [frames[2], b"for " + frames[0]]
+async def test_addresses_of_ipv6(keys: Keys, roster: Roster, until: Callable) -> None:
+    async with await ServerEndpoint.bind("tcp://[::1]:*", keys=keys["server"], roster=roster) as server:
+        assert server.address.startswith("tcp://[::1]:")
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as alice:
+            await alice.send([b"hello"])
+            assert (await until(server, Received)).sender == "alice"
 
 
 @pytest.mark.asyncio
@@ -164,42 +143,6 @@ async def test_noise_disturbs_nobody(keys: Keys, roster: Roster, until: Callable
             await alice.send([b"hello"])
             assert (await until(server, Received)).sender == "alice"
         writer.transport.abort()
-
-
-@pytest.mark.asyncio
-async def test_a_slow_reader_does_not_delay_others(keys: Keys, roster: Roster, until: Callable) -> None:
-    context = zmq.asyncio.Context()
-    limits = Limits(queue_messages=2, send_seconds=0.2)
-    large = bytes(20 << 20)
-    async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server,
-        await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server) as bob,
-    ):
-        await until(server, LinkUp)
-        with raw_client(context, server, keys, "alice") as alice:
-            alice.setsockopt(zmq.RCVHWM, 1)
-            await alice.send(b"")
-            await until(server, LinkUp)
-
-            accepted = 0
-
-            async def fill() -> None:
-                nonlocal accepted
-                while accepted < 100:
-                    await server.send("alice", [large])
-                    accepted += 1
-
-            filling = asyncio.create_task(fill())
-            while not filling.done():
-                await server.send("bob", [b"quick"])
-                assert bytes((await until(bob, Received)).frames[0]) == b"quick"
-            with pytest.raises(PeerStalledError, match=r"'alice' took no message for 0\.2 s"):
-                await filling
-            # The slow reader loses nothing of what was accepted for it.
-            assert await alice.recv_multipart() == [b""]
-            for _ in range(accepted):
-                assert len(await alice.recv()) == len(large)
-    context.term()
 
 
 @pytest.mark.asyncio

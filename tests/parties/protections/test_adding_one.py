@@ -15,7 +15,7 @@ from tacit.parties.protections import catalogue
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import ExperimentError, parse
 from tacit.parties.runs.reference import experiment_toml, reference_markdown
-from tacit.protocol.core.errors import Code
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration
 
 SOURCE = Path(__file__).parent / "random_top_k.py"
@@ -116,11 +116,16 @@ async def test_a_client_refuses_too_little_of_it(protected: Callable[..., Any]) 
     policy = ClientPolicy(least={"kept_back": 0.75})
     (ended,) = await federation.all_of(federation.join("client-1", policy=policy))
     assert ended.code is Code.POLICY
-    assert "the server proposes protection.kept_back = 0.5; this client's policy accepts at least 0.75" in ended.detail
+    refusal = "the server proposes protection.kept_back = 0.5; this client's policy accepts at least 0.75"
+    assert refusal in ended.detail
+    # The server is told.
+    await federation.event("server", "left")
+    (left,) = federation.fields("server", "left")
+    assert left["member"] == "client-1"
+    assert refusal in left["detail"]
     await federation.vanish(server)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("encryption", "settings", "policy", "refusal"),
     [
@@ -148,21 +153,14 @@ async def test_a_client_refuses_too_little_of_it(protected: Callable[..., Any]) 
          "encryption.matrix = gaussian; this client's policy accepts one of none, orthogonal"),
     ],
 )  # fmt: skip
-async def test_a_client_refuses_a_protection_below_its_policy(
+def test_a_client_refuses_a_protection_below_its_policy(
     protected: Callable[..., Any],
     encryption: Encryption | None,
     settings: dict[str, Any],
     policy: dict[str, Any],
     refusal: str,
 ) -> None:
-    """By name, before any round; the server is told."""
-    federation = protected(encryption, **settings)
-    server = await federation.serve(rounds=1)
-    (ended,) = await federation.all_of(federation.join("client-1", policy=ClientPolicy(**policy)))
-    assert ended.code is Code.POLICY
-    assert f"the server proposes {refusal}" in ended.detail
-    await federation.event("server", "left")
-    (left,) = federation.fields("server", "left")
-    assert left["member"] == "client-1"
-    assert refusal in left["detail"]
-    await federation.vanish(server)
+    configuration = protected(encryption, **settings).configuration
+    with pytest.raises(RemoteProtocolError, match=re.escape(f"the server proposes {refusal}")) as refused:
+        ClientPolicy(**policy).check(configuration)
+    assert refused.value.code is Code.POLICY

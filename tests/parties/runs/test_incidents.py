@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.runs.incidents import Incident, incidents, without
+from tacit.parties.runs.incidents import Incident, incidents
 
 Events = list[dict[str, Any]]
 LOST = {"event": "ended", "code": "LEFT", "detail": "the link to server is lost"}
@@ -84,31 +84,6 @@ def test_aborted_rounds_and_cheats_stand_in_their_order() -> None:
     ]  # fmt: skip
 
 
-def roster(former: int, **changed: list[str]) -> dict[str, Any]:
-    nobody: dict[str, list[str]] = {"added": [], "removed": [], "rotated": [], "regrouped": []}
-    return {"event": "roster", "former": former, "version": former + 1, **nobody, **changed}
-
-
-def test_members_that_change_are_told_with_the_versions_and_the_round_before() -> None:
-    changes = OVER | {"code": "ROSTER"}
-    found = told(
-        *server(CONFIGURED, roster(1), changes, CONFIGURED, begun(1), done(1)),
-        *server(roster(2, added=["client-4"], removed=["client-1"]), changes),
-        *server(CONFIGURED, roster(3, rotated=["client-3"]), changes, CONFIGURED, begun(2), done(2), OVER),
-    )
-    told_of = [(one.session, one.round, one.what, one.text.removeprefix("Members changed ")) for one in found]
-    assert told_of == [
-        (1, 0, "members", "before the first round: from version 1 to 2 of the roster (the same members)."),
-        (
-            2,
-            1,
-            "members",
-            "after round 1: from version 2 to 3 of the roster (added client-4; removed client-1).",
-        ),
-        (3, 1, "members", "after round 1: from version 3 to 4 of the roster (rotated client-3)."),
-    ]
-
-
 def test_where_nothing_happened_nothing_is_told() -> None:
     assert told(*FIRST, *server(begun(2), done(2), OVER)) == []
     assert told(("client-1", LOST)) == []
@@ -130,9 +105,3 @@ def test_whose_absence_is_new_is_told_once() -> None:
         (4, "absent", f"Round 4 began without b, c and d ({killed}), a ({lost})."),
         (6, "absent", f"Round 6 began without b ({killed})."),
     ]
-
-
-def test_of_many_who_are_absent_some_are_named() -> None:
-    absent = dict.fromkeys("abcde", "gone")
-    assert without(absent, 3) == "a, b, c and 2 others (gone)"
-    assert without(absent, 5) == "a, b, c, d and e (gone)"
