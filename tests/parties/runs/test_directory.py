@@ -16,10 +16,6 @@ def test_a_new_directory_has_its_folders(tmp_path: Path) -> None:
         assert path.parent.is_dir()
 
 
-def test_an_empty_directory_serves(tmp_path: Path) -> None:
-    assert RunDirectory.create(tmp_path).events("server").parent.is_dir()
-
-
 def test_what_exists_is_left_alone(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "run")
     (tmp_path / "notes").mkdir()
@@ -57,10 +53,6 @@ def test_progress_is_read_from_the_model_file(tmp_path: Path) -> None:
     progress = Progress(round=3, split_seed=2**63 - 1)
     save_file({"weight": np.zeros(2, np.float32)}, run.model, metadata=progress.metadata())
     assert run.progress() == progress
-
-
-def test_progress_has_one_entry_because_more_would_come_in_random_order(tmp_path: Path) -> None:
-    assert len(Progress(round=3, split_seed=7).metadata()) == 1
 
 
 @pytest.mark.parametrize(

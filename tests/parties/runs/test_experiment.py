@@ -91,11 +91,6 @@ def test_a_bad_value_is_named_with_what_is_accepted(text: str, complaint: str) -
     assert refused(text) == f"federation.toml: {complaint}"
 
 
-def test_a_bad_entry_of_a_list_is_named_by_its_place() -> None:
-    message = refused('[policy]\nmodes = ["active", "any"]')
-    assert message == 'federation.toml: policy.modes[1] = "any": expected "active" or "none" or "semi-honest"'
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -384,11 +379,6 @@ def test_types_without_words_are_a_defect() -> None:
         msgspec.convert([], Strange)
     with pytest.raises(TypeError, match="names no place"):
         refusal(caught.value, {}, Strange)
-
-
-def test_the_default_file_is_the_default_experiment() -> None:
-    assert parse(experiment_toml(Experiment()), "default.toml") == Experiment()
-    assert parse(experiment_toml(Experiment()).replace("# seed = 0", "seed = 0"), "default.toml").federation.seed == 0
 
 
 @pytest.mark.parametrize("encryption", [None, Encryption(matrix="gaussian", initial_model="server", rekey_every=3)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +63,6 @@ def test_a_row_is_a_client_in_a_round(run: RunDirectory) -> None:
     assert (lost["client"], lost["in_sum"], lost["dropped_phase"], lost["bytes_sent"]) == ("b", "False", "TRAIN", "3")
     assert lost["dropped_detail"] == 'its link, "gone"'
     assert lost["training_seconds"] == ""
-
-
-def test_the_summary_is_beside_them(run: RunDirectory) -> None:
-    assert json.loads(run.summary.read_bytes())["schema"] == "tacit.summary.1"
 
 
 def test_a_table_that_cannot_be_written_is_named(run: RunDirectory) -> None:

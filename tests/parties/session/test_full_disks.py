@@ -1,6 +1,5 @@
-"""Bad input where it hurts most: full disks under real runs, and models and data of another form."""
+"""Full disks under real runs."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -12,11 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.models import checkpoint
-from tacit.models.configuration import ModelConfiguration
-from tacit.models.layout import Layout
-from tacit.models.networks import build
-from tacit.parties.runs.directory import Progress, RunDirectory, writing
+from tacit.parties.runs.directory import RunDirectory, writing
 from tacit.parties.session.event_log import read
 
 pytestmark = pytest.mark.end_to_end
@@ -38,8 +33,6 @@ heads = 2
 [training]
 epochs = 1
 batch_size = 8
-[aggregation]
-clip = 0.001
 [deadlines]
 grace = 0.5
 """
@@ -95,26 +88,18 @@ def rounds_held(run: Path) -> list[tuple[int, str]]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
-    """A run of one round, with a clip that cuts nearly every value."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one round."""
     directory = tmp_path_factory.mktemp("finished")
     outcome = tacit("simulate", experiment(directory), "--out", directory / "run")
     assert outcome.status == 0, outcome.stderr
-    return outcome, directory / "run"
+    return directory / "run"
 
 
 @pytest.fixture
-def run(finished: tuple[Outcome, Path], tmp_path: Path) -> Path:
+def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    return Path(shutil.copytree(finished[1], tmp_path / "run"))
-
-
-def test_values_beyond_the_clip_are_counted_and_shown(finished: tuple[Outcome, Path]) -> None:
-    outcome, run = finished
-    summary = json.loads((run / "summary.json").read_text())
-    (entry,) = summary["rounds"]
-    assert 0 < entry["clipped"] <= 4 * summary["aggregation"]["parameters"]
-    assert f"  {entry['clipped']:,} coordinates clipped" in outcome.stdout
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path: Path) -> None:
@@ -153,7 +138,7 @@ def test_resuming_on_a_full_disk_keeps_the_experiment(tmp_path: Path, run: Path)
     assert not list(run.glob(".*"))
 
 
-@pytest.mark.parametrize("name", ["summary.json", pytest.param("report.html", marks=pytest.mark.exhaustive), "--json"])
+@pytest.mark.parametrize("name", ["summary.json", "--json"])
 def test_a_summary_that_cannot_be_written_costs_no_round(run: Path, name: str) -> None:
     if name == "--json":
         more: tuple[str, ...] = ("--json", "/dev/full")
@@ -176,36 +161,3 @@ def test_a_model_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         writing(path),
     ):
         path.write_bytes(b"model")
-
-
-@pytest.mark.parametrize("width", [8, pytest.param(16, marks=pytest.mark.exhaustive)])
-def test_resuming_with_the_model_of_another_architecture(run: Path, width: int) -> None:
-    other = build(
-        ModelConfiguration(image_size=8, patch_size=4, width=width, depth=2, heads=2), classes=10, channels=1, seed=0
-    )
-    layout = Layout.of(other)
-    metadata = Progress(round=1, split_seed=0).metadata()
-    checkpoint.save(run / "model.safetensors", layout=layout, flat=layout.flatten(other), metadata=metadata)
-    before = (run / "model.safetensors").read_bytes()
-    line = tacit("simulate", "--resume", run, "--rounds", 2).complaint(2)
-    assert line.startswith(f"tacit: server: checkpoint '{run}/model.safetensors' holds another architecture: ")
-    assert (run / "model.safetensors").read_bytes() == before
-
-
-@pytest.mark.parametrize("fault", ["dtype", pytest.param("shape", marks=pytest.mark.exhaustive), "not an archive"])
-def test_data_of_another_form(tmp_path: Path, fault: str) -> None:
-    source = tmp_path / "images.npz"
-    images = {
-        "dtype": np.zeros((12, 8, 8), np.float32),
-        "shape": np.zeros((12, 8), np.uint8),
-        "not an archive": np.zeros((12, 8, 8), np.uint8),
-    }[fault]
-    labels = np.arange(12) % 3
-    np.savez(source, x_train=images, y_train=labels, x_test=images, y_test=labels)
-    if fault == "not an archive":
-        source.write_bytes(b"images")
-    run = tmp_path / "run"
-    line = tacit("simulate", experiment(tmp_path, source=str(source)), "--out", run).complaint(2)
-    assert line.startswith(f"tacit: server: data.source '{source}'")
-    assert {"dtype": "float32", "shape": "[12, 8]", "not an archive": "is not a readable .npz file"}[fault] in line
-    assert not run.exists()
