@@ -16,7 +16,7 @@ different libraries differ, so the waves come from one table of whole numbers, m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final
@@ -165,13 +165,17 @@ def fitted_wave(
     weights, values = 1 / tolerance(points), function(points)
     exact, allowed = function(checked), tolerance(checked)
     least, bits = math.inf, most_bits
-    for design, basis in zip(_bases(points, period), _bases(checked, period), strict=True):
-        left, singular, right = np.linalg.svd(design * weights[:, None], full_matrices=False)
-        projected = left.T @ (values * weights)
+    # Of all waves once: what is left to decompose has as many rows as there are waves, not points.
+    rotation, design = np.linalg.qr(_basis(points, period) * weights[:, None])
+    rotated, basis = rotation.T @ (values * weights), _basis(checked, period)
+    for harmonics in range(FEWEST_HARMONICS, LARGEST_HARMONICS + 1):
+        taken = [*range(harmonics + 1), *range(LARGEST_HARMONICS + 1, LARGEST_HARMONICS + 1 + harmonics)]
+        left, singular, right = np.linalg.svd(design[:, taken], full_matrices=False)
+        projected, found = left.T @ rotated, basis[:, taken]
         for cutoff in _CUTOFFS:  # The largest that serves has the smallest coefficients, and so the fewest bits.
             kept = singular > cutoff * singular[0]
             coefficients = right[kept].T @ (projected[kept] / singular[kept])
-            error = float((np.abs(basis @ coefficients - exact) / allowed).max())
+            error = float((np.abs(found @ coefficients - exact) / allowed).max())
             wave = _rounded_wave(coefficients, noise, least_words) if error <= 0.5 else None
             if wave is not None and wave.bits <= most_bits:
                 return wave
@@ -204,15 +208,11 @@ def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:
     )
 
 
-def _bases(points: Floats, period: float) -> Iterator[Floats]:
-    """1, cos(k x) and sin(k x) at all points, for k up to FEWEST_HARMONICS ... LARGEST_HARMONICS, one column each."""
-    cosines, sines = [], []
-    for number in range(1, LARGEST_HARMONICS + 1):
-        angles = 2 * np.pi / period * (points * number)
-        cosines.append(np.cos(angles))
-        sines.append(np.sin(angles))
-        if number >= FEWEST_HARMONICS:
-            yield np.stack([np.ones(len(points)), *cosines, *sines], 1)
+def _basis(points: Floats, period: float) -> Floats:
+    """1, then cos(k x), then sin(k x) for k = 1 ... LARGEST_HARMONICS at all points, one column each."""
+    angles = 2 * np.pi / period * np.outer(points, np.arange(1, LARGEST_HARMONICS + 1))
+    basis: Floats = np.concatenate([np.ones((len(points), 1)), np.cos(angles), np.sin(angles)], 1)
+    return basis
 
 
 @lru_cache(maxsize=4)
