@@ -162,7 +162,13 @@ class AdaptingHouse:
             try:
                 return await DataOwnerParty(client, learner, diary).run()
             finally:
-                await asyncio.shield(learner.close())
+                closing = asyncio.ensure_future(learner.close())
+                try:
+                    await asyncio.shield(closing)
+                except asyncio.CancelledError:
+                    # A test that is over waits for it, or it would go on behind the house.
+                    await closing
+                    raise
 
         self.house.tasks[name] = asyncio.ensure_future(work())
         return self.house.tasks[name]

@@ -80,10 +80,10 @@ async def test_data_owners_count_by_their_images_where_both_policies_say_so(
     tmp_path: Path,
     one_block: Transformer,
     private: PrivateModel,
-    learning: PublicLearning,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
-    learning = short(learning, rounds=1, batches=1)
+    learning = short(probing, rounds=1, batches=1)
     many = one_block.images.repeat(2, 1, 1, 1)
     counted = {
         name: Owned(many[6 * place : 6 * place + count], torch.arange(count) % 3)
@@ -108,9 +108,9 @@ async def test_data_owners_count_by_their_images_where_both_policies_say_so(
 
 
 async def test_sums_whose_weights_do_not_fit_are_refused_by_name(
-    tmp_path: Path, private: PrivateModel, learning: PublicLearning, owned: dict[str, Owned]
+    tmp_path: Path, private: PrivateModel, probing: PublicLearning, owned: dict[str, Owned]
 ) -> None:
-    learning = short(learning, rounds=1, batches=1)
+    learning = short(probing, rounds=1, batches=1)
     async with adapting(tmp_path, private, learning) as found:
         await found.dealer()
         party = await found.model_owner()
@@ -367,10 +367,10 @@ async def test_a_model_that_is_replaced_in_the_middle_ends_every_session(
 async def test_a_dealer_that_sums_other_words_is_refused(
     tmp_path: Path,
     private: PrivateModel,
-    learning: PublicLearning,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
-    learning = short(learning, rounds=1, batches=1)
+    learning = short(probing, rounds=1, batches=1)
     async with adapting(tmp_path, private, learning) as found:
         await found.dealer(task=RoundsTask(words=7, rounds=1))
         await found.model_owner()

@@ -227,11 +227,13 @@ def one_of_each_kind(plain: Any) -> Iterable[tuple[Way, int | float]]:
     return {tuple("*" if key in alike else key for key in way): (way, value) for way, value in leaves(plain)}.values()
 
 
-def test_whatever_stands_within_the_limits_is_computed_without_a_failure(learning: PublicLearning) -> None:
+def test_whatever_stands_within_the_limits_is_computed_without_a_failure(
+    learning: PublicLearning, probing: PublicLearning
+) -> None:
     """Every kind of number of the scales at both ends of what is accepted, found by trying."""
-    plain, sizes, tried = plain_of(learning), learning.sizes, 0
+    tried = 0
 
-    def accepted(path: Way, value: float) -> PublicLearning | None:
+    def accepted(plain: Any, path: Way, value: float) -> PublicLearning | None:
         try:
             return msgspec.convert(changed(plain, ("scales", *path), value), PublicLearning)
         except ValueError:
@@ -241,9 +243,9 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(learnin
         check(request, 2)
         return [torch.full(draw.shape, 5) for draw in request.free(DATA) + request.dependent()]
 
-    def step(scales: Any) -> torch.Tensor:
+    def step(sizes: StepSizes, scales: Any) -> torch.Tensor:
         words = shaped(torch.full((sizes.parameters,), 3), sizes)
-        outputs = [torch.full(sizes.adapter.stream, 9)] * sizes.adapters
+        outputs = [torch.full(sizes.adapter.stream, 9)] * max(sizes.adapters, 1)
         labels = torch.zeros(sizes.images, dtype=torch.int64)
         program = StepProgram(Party(DATA, take), sizes, scales).run(words, outputs, labels, rate=0.05)
         exchange = next(program)
@@ -253,11 +255,16 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(learnin
             except StopIteration as stop:
                 return flat(stop.value.parameters)
 
-    for path, number in one_of_each_kind(plain["scales"]):
-        powers: list[float] = [2**power for power in range(64)] if isinstance(number, int) else []
-        powers = powers or [2.0**power for power in range(-100, 101)]
-        within = [found for value in sorted([number, *powers]) if (found := accepted(path, value))]
-        for found in (within[0], within[-1]):
-            assert step(found.scales).shape == (sizes.parameters,)
-            tried += 1
-    assert tried > 100
+    # Without an adapter a step has what follows from the head alone.
+    for each in (learning, probing):
+        plain, sizes = plain_of(each), each.sizes
+        for path, number in one_of_each_kind(plain["scales"]):
+            if (path[0] == "head") != (each is probing):
+                continue
+            powers: list[float] = [2**power for power in range(64)] if isinstance(number, int) else []
+            powers = powers or [2.0**power for power in range(-100, 101)]
+            within = [found for value in sorted([number, *powers]) if (found := accepted(plain, path, value))]
+            for found in (within[0], within[-1]):
+                assert step(sizes, found.scales).shape == (sizes.parameters,)
+                tried += 1
+    assert tried > 70
