@@ -188,6 +188,7 @@ async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
         assert distance(found.common("bob"), clear) <= bound
 
 
+@pytest.mark.end_to_end
 async def test_who_is_lost_in_a_batch_costs_the_others_nothing(
     tmp_path: Path,
     private: PrivateModel,

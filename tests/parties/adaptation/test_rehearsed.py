@@ -32,7 +32,7 @@ TRAINED = 6
 
 
 @cache
-def learner(seed: int, epochs: int = 1) -> tuple[PublicModel, Features, Features]:
+def learner(seed: int, epochs: int) -> tuple[PublicModel, Features, Features]:
     """A model that was trained on the digits 0 to 4, what its blocks leave of these, and of the others."""
     data, model = (
         load(DataConfiguration(), image_size=8),
@@ -102,7 +102,7 @@ def outside(batch: Reached, bounds: StepBounds) -> set[str]:
 
 @pytest.mark.parametrize("alpha", [1.0, 0.01])
 def test_batches_of_unknown_digits_are_in_range(alpha: float) -> None:
-    fitted = fitted_learning(reached(0), learner(0)[0], SIZES, rate=RATE)
+    fitted = fitted_learning(reached(0), learner(0, 1)[0], SIZES, rate=RATE)
     assert fitted.margin == MARGIN
     assert not [outside(batch, fitted.bounds) for batch in learnt(0, 3, alpha) if outside(batch, fitted.bounds)]
     narrow = replace(fitted.bounds, inputs=reached(0).largest("inputs") / 2)
@@ -143,14 +143,14 @@ def test_logits_have_no_more_room_than_a_softmax_is_told_of() -> None:
     """What is easiest to learn would reach logits that no table of sums holds; nothing else is narrower for it."""
     found = Reached()
     found("logits", torch.tensor([[40.0]]))
-    bounds = rehearsed_bounds(found, learner(0)[0], rate=RATE, classes=SIZES.classes)
+    bounds = rehearsed_bounds(found, learner(0, 1)[0], rate=RATE, classes=SIZES.classes)
     assert 9 < bounds.logits < 10
     assert told_reach(SIZES.classes, bounds.logits) == bounds.logits
     assert told_reach(SIZES.classes, 2.0) == 2
 
 
 def test_a_margin_that_does_not_fit_shrinks() -> None:
-    public = learner(0)[0]
+    public = learner(0, 1)[0]
     fitted = fitted_learning(reached(0), public, SIZES, rate=RATE, margin=8.0)
     assert 1 <= fitted.margin < 8
     assert fitted.bounds == rehearsed_bounds(reached(0), public, rate=RATE, classes=SIZES.classes, margin=fitted.margin)
@@ -162,18 +162,18 @@ def test_a_margin_that_does_not_fit_shrinks() -> None:
 def test_a_rehearsal_that_does_not_fit_at_all_is_refused_with_a_remedy() -> None:
     found = reached(0, rounds=6, rate=1.0)
     with pytest.raises(BoundError, match=r"with no margin at all: .*\. Take a smaller learning rate, fewer rounds"):
-        fitted_learning(found, learner(0)[0], SIZES, rate=1.0, margin=1.0)
+        fitted_learning(found, learner(0, 1)[0], SIZES, rate=1.0, margin=1.0)
 
 
 @pytest.mark.parametrize("margin", [0.9, float("nan")])
 def test_a_margin_below_one_is_refused(margin: float) -> None:
     with pytest.raises(ValueError, match=f"a margin of {margin} is below 1"):
-        fitted_learning(reached(0), learner(0)[0], SIZES, rate=RATE, margin=margin)
+        fitted_learning(reached(0), learner(0, 1)[0], SIZES, rate=RATE, margin=margin)
 
 
 def test_what_blocks_leave_in_range_is_within_the_bound() -> None:
     """Of all blocks but the last the next norm checks it; the scale of the stream has room for what the last leaves."""
-    public = learner(0)[0]
+    public = learner(0, 1)[0]
     bounds = rehearsed_bounds(reached(0), public, rate=RATE, classes=SIZES.classes)
     width = public.sizes.width
     assert bounds.outputs >= max(
