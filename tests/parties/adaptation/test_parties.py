@@ -133,6 +133,7 @@ async def test_noise_of_the_model_owner_is_the_same_for_all(
     learning: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
+    learning = short(learning, batches=1)
     async with adapting(tmp_path, private, learning) as found:
         await begun(found, owned, noise=NoisePolicy(deviation=0.02))
         await found.over(*OWNERS, DEALER)
@@ -153,6 +154,7 @@ async def test_the_head_alone_is_learned(
     probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
+    probing = short(probing, batches=1)
     async with adapting(tmp_path, private, probing) as found:
         await begun(found, owned)
         await found.over(*OWNERS, DEALER)
@@ -209,10 +211,10 @@ async def test_who_is_lost_in_a_batch_costs_the_others_nothing(
 async def test_a_survivor_that_never_says_who_survived_costs_the_round_and_no_more(
     tmp_path: Path,
     private: PrivateModel,
-    learning: PublicLearning,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
-    async with adapting(tmp_path, private, learning) as found:
+    async with adapting(tmp_path, private, probing) as found:
         await found.dealer(mode="semi-honest")
         await found.model_owner(patience=10.0)
         for name, own in owned.items():
@@ -262,11 +264,11 @@ async def test_who_waits_for_a_verdict_waits_no_longer_than_its_session(
 async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_policy_has(
     tmp_path: Path,
     private: PrivateModel,
-    learning: PublicLearning,
+    probing: PublicLearning,
     owned: dict[str, Owned],
 ) -> None:
     openings = tmp_path / "openings"
-    async with adapting(tmp_path, private, learning) as found:
+    async with adapting(tmp_path, private, probing) as found:
         policy = replace(POLICY, rounds=2)
         await begun(found, owned, opening=policy, openings=openings)
         await found.house.waits("bob", "batch", round=1)
