@@ -188,7 +188,7 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_blo
         for name, shape in layer_shapes(one_block.public.sizes).items()
     }
     usual, tried = [Carried(torch.ones_like(input_share(one_block.public, 1, None)))], 0
-    for stage in stages(one_block.public, known=False):
+    for stage in stages(one_block.public):
         usual.append(idle(stage.prepared(Party(DATA, take), 1, layers)(usual[-1])))
     assert usual[-1].share.shape == (1, one_block.public.sizes.classes)
     del plain["interface"]  # Of people's words, with tests of its own.
