@@ -1,5 +1,5 @@
 """What tests of several folders need: a browser; and for all, that no example of hypothesis is too slow on a machine
-that is at other work too, and that no signature is computed twice."""
+that is at other work too, and that no signature and no shared secret is computed twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from functools import lru_cache
 
 import nacl.bindings
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import settings
+
+from tacit.protocol.core import primitives
 
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
@@ -19,6 +22,29 @@ settings.load_profile("suite")
 # Worlds of one seed sign and verify the same bytes again and again; Ed25519 is deterministic.
 nacl.bindings.crypto_sign = lru_cache(1 << 14)(nacl.bindings.crypto_sign)
 nacl.bindings.crypto_sign_open = lru_cache(1 << 14)(nacl.bindings.crypto_sign_open)
+
+
+class RememberingKey:
+    """X25519, which is deterministic too."""
+
+    def __init__(self, private: bytes) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self.public_key = self._key.public_key
+        self._exchanged: dict[bytes, bytes] = {}
+
+    def exchange(self, public: X25519PublicKey) -> bytes:
+        known = public.public_bytes_raw()
+        if known not in self._exchanged:
+            self._exchanged[known] = self._key.exchange(public)
+        return self._exchanged[known]
+
+    @staticmethod
+    @lru_cache(1 << 12)
+    def from_private_bytes(private: bytes) -> RememberingKey:
+        return RememberingKey(private)
+
+
+primitives.X25519PrivateKey = RememberingKey  # type: ignore[misc,assignment]
 
 
 @pytest.fixture

@@ -294,6 +294,7 @@ def held_out(found: torch.Tensor, images: list[int]) -> float:
     return float((imitation - true).norm() / (true - true.mean(0)).norm())
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_copies_is_read_as_from_an_update_in_the_clear() -> None:
     played = victim_of_copies(3, 1)
     on_shares, clear, floor = read_copies(played, 1)

@@ -37,7 +37,14 @@ async def answered(address: str, greeting: bytes) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.threat("stranger/in-the-servers-place")
-@pytest.mark.parametrize("impostor", ["says that the key is unknown", "speaks another mechanism", "hangs up"])
+@pytest.mark.parametrize(
+    "impostor",
+    [
+        "says that the key is unknown",
+        pytest.param("speaks another mechanism", marks=pytest.mark.end_to_end),
+        "hangs up",
+    ],
+)
 async def test_who_answers_in_the_place_of_a_server_that_was_there_ends_nothing(
     keys: dict[str, PartyKeys], roster: Roster, until: Callable, impostor: str
 ) -> None:

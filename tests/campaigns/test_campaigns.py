@@ -14,7 +14,7 @@ from tests.campaigns.campaign import CAMPAIGNS, RuleBroken, run
 from tests.campaigns.defects import DEFECTS
 
 ROOT = Path(__file__).parents[2]
-FEW, MANY = range(6), range(6, 200)
+FEW, MANY = range(3), range(3, 200)
 
 
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)], ids=["few", "many"])
@@ -53,6 +53,7 @@ def test_a_planted_defect_is_found(defect: str) -> None:
     assert RULES[defect] in first_fault(defect)
 
 
+@pytest.mark.end_to_end
 def test_the_command_of_a_failure_repeats_it() -> None:
     fault = first_fault("journal-forgotten")
     command = shlex.split(fault.partition("repeat it with: python ")[2])

@@ -26,6 +26,7 @@ def copy(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.end_to_end
 def test_this_installation_holds(tacit: Invoke, tmp_path: Path) -> None:
     result = tacit("conformance", "vectors", "--json", tmp_path / "verdicts.json")
     assert result.exit_code == 0, result.output

@@ -196,6 +196,7 @@ def test_data_that_is_not_there(tacit: Invoke, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_cuda_where_there_is_none(tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment) -> None:
     file = write_experiment(tmp_path / "small.toml")

@@ -162,6 +162,7 @@ async def test_the_head_alone_is_learned(
         assert found.common("alice").channel_down.numel() == 0
 
 
+@pytest.mark.end_to_end
 async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
     tmp_path: Path,
     one_block: Transformer,

@@ -65,7 +65,7 @@ def check(run: MemoryInference, *names: str) -> None:
         assert machine.deadline is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(choices=st.data())
 def test_any_interleaving_of_the_links_leads_to_the_same(choices: st.DataObject) -> None:
     run = world()

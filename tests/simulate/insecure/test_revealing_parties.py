@@ -76,6 +76,7 @@ async def test_what_is_learned_of_revealed_outputs_is_what_is_learned_in_the_cle
     assert len(seen) == len(OWNERS) * learning.schedule.rounds * learning.batches
 
 
+@pytest.mark.end_to_end
 async def test_what_is_enrolled_is_learned_in_the_order_of_the_model_owner(
     tmp_path: Path,
     one_block: Transformer,

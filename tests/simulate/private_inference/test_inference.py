@@ -45,6 +45,7 @@ def model(images: torch.Tensor) -> tuple[PrivateModel, torch.Tensor]:
         return prepared_model(friendly, images, margin=1.5), friendly(images).double()
 
 
+@pytest.mark.end_to_end
 def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
     private, expected = model
     done: dict[str, list[int]] = {}
