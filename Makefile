@@ -16,6 +16,8 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 # Seconds after which a test that waits for ever fails, with its stack.
 LONGEST_TEST := 240
 LONGEST_RUN := 900
+# Tests that `make check` runs, and `make test` leaves to it.
+CHECKED := tests/test_layers.py tests/test_generated_documents.py
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
@@ -30,7 +32,8 @@ demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
 test: setup ## run the unit tests, worlds in memory, and a few parties on real sockets (5 minutes on two cores)
-	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not network"
+	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) $(CHECKED:%=--ignore=%) \
+	    -m "not exhaustive and not end_to_end and not network"
 
 smoke: setup ## run the end-to-end and network tests that CI runs: each command once, a kill, a resume, the README (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m smoke
@@ -84,7 +87,7 @@ check: setup site ## lint, types, layers, generated documents, the site
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p tacit.%)
 	$(BIN)/mypy $(TOOLS:%=-p %)
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_generated_documents.py
+	$(BIN)/python -m pytest -q $(CHECKED)
 
 format: setup ## format the sources
 	$(BIN)/ruff check --fix .

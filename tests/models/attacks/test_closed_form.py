@@ -24,6 +24,7 @@ def gradients(stock_vit: VisionTransformer, upsampled: Any, sent: Any) -> Any:
     return sent(stock_vit, x[:1], y[:1])
 
 
+@pytest.mark.exhaustive
 def test_a_stock_transformer_gives_its_image_away(
     stock_vit: VisionTransformer, upsampled: Any, gradients: Any, psnr: Any
 ) -> None:

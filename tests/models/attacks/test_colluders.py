@@ -73,6 +73,7 @@ def test_one_round_gives_one_image_less_than_there_are_classes() -> None:
     torch.testing.assert_close(found, true, atol=1e-4, rtol=0)
 
 
+@pytest.mark.exhaustive
 def test_more_images_need_more_rounds() -> None:
     true, copies = features(len(LABELS)), torch.ones(len(LABELS), dtype=torch.int64)
     seen = rounds(true, LABELS, copies, 4)

@@ -101,6 +101,7 @@ def test_absent_layers_are_left_out_or_fed_as_zeros(photograph: Photograph, grad
     assert decibels(results["left out"].images, x) > decibels(results["zeros"].images, x) + 10
 
 
+@pytest.mark.exhaustive
 def test_inverting_gradients_sees_through_a_convnet(photograph: Photograph, gradients_of: GradientsOf) -> None:
     model = seeded(lambda: ConvNet(channels=3, image_size=9, classes=5))
     x = photograph(9)
@@ -124,6 +125,7 @@ def test_inverting_gradients_sees_through_a_convnet(photograph: Photograph, grad
     assert all(torch.equal(one, buffers[name]) for name, one in model.named_buffers())
 
 
+@pytest.mark.exhaustive
 def test_several_rounds_of_a_residual_network_are_matched_at_once(
     photograph: Photograph, gradients_of: GradientsOf
 ) -> None:

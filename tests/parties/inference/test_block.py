@@ -57,6 +57,7 @@ def test_a_block_is_what_it_is_in_the_clear_and_costs_what_is_declared(example: 
     assert len(pair.log) == 15 + 3 * example.public.sizes.far
 
 
+@pytest.mark.exhaustive
 def test_a_stock_block_of_vit_s_is_what_it_is_in_the_clear() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
