@@ -13,7 +13,6 @@ import torch
 from click.testing import Result
 
 from tacit.models import checkpoint
-from tacit.models.friendly.calibration import reach_of
 from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.parties.runs.directory import Progress, RunDirectory
@@ -22,6 +21,7 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.served import read_served
 from tacit.simulate.private_inference.private_images import in_the_clear
 from tests.cli.outputs import check_output
+from tests.models.friendly.reaching import reach_of
 
 Invoke = Callable[..., Result]
 

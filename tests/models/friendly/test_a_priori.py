@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.friendly.calibration import BlockReach, block_ceiling, folded, logit_ceiling, reach_of, token_ceiling
+from tacit.models.friendly.calibration import block_ceiling, folded, logit_ceiling, token_ceiling
 from tacit.models.friendly.transformer import STOCK, Approximation, convert
+from tests.models.friendly.reaching import BlockReach, reach_of
 
 QUADRATIC = Approximation(softmax_degree=None, inverse_steps=None)
 WIDTH, TOKENS = 16, 5

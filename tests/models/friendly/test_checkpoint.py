@@ -9,11 +9,12 @@ import torch
 
 from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.calibration import calibrate, error_bounds, intervals, reach, reach_of
+from tacit.models.friendly.calibration import calibrate, error_bounds, intervals
 from tacit.models.friendly.distillation import load, save
 from tacit.models.friendly.transformer import STOCK, Approximation, FriendlyTransformer, convert
 from tacit.models.layout import Layout
 from tacit.models.networks import build
+from tests.models.friendly.reaching import reach, reach_of
 
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 SIZES = {"classes": 3, "channels": 2}

@@ -9,9 +9,10 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from tacit.models.friendly.calibration import BlockReach, NormReach, calibrate, intervals, reach, reach_of
+from tacit.models.friendly.calibration import calibrate, intervals
 from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
+from tests.models.friendly.reaching import BlockReach, NormReach, reach, reach_of
 
 
 def largest(x: torch.Tensor) -> float:
