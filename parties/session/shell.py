@@ -179,21 +179,23 @@ class Shell(Generic[MachineT, EndpointT]):
         self._bench = Workbench(surroundings.bench)
         self._ended: Ended | None = None
         self._told_alive = 0.0
-        self._stopping = False
-        self._stop: asyncio.Future[None] | None = None
-        """Ends a wait when the party is stopped."""
+        self._stopped: asyncio.Future[None] | None = None
+        """Of a party that serves; done, and so the end of a wait, when it is stopped."""
 
     async def _serve_until_stopped(self, endpoint: EndpointT) -> Ended:
         """Serve; when cancelled, go on until the party may stop."""
-        self._stop = asyncio.get_running_loop().create_future()
+        self._stopped = asyncio.get_running_loop().create_future()
         serving = asyncio.ensure_future(self._serve(endpoint))
         try:
             return await asyncio.shield(serving)
         except asyncio.CancelledError:
-            self._stopping = True
-            self._stop.set_result(None)
+            self._stopped.set_result(None)
             await self._let_finish(serving)
             raise
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stopped is not None and self._stopped.done()
 
     async def _serve(self, endpoint: EndpointT) -> Ended:
         receiving = asyncio.ensure_future(endpoint.receive())
@@ -227,8 +229,8 @@ class Shell(Generic[MachineT, EndpointT]):
         awaited: list[asyncio.Future[Any]] = [receiving]
         if self._bench.present is not None:
             awaited.append(self._bench.present)
-        if self._stop is not None and not self._stopping:
-            awaited.append(self._stop)
+        if self._stopped is not None and not self._stopping:
+            awaited.append(self._stopped)
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
