@@ -20,6 +20,8 @@ records the values. The real task may be easier or harder than its own, so it re
 - *what can only be learned by heart*: a few images for each of a few owners, their labels drawn at random. The head
   alone cannot tell them apart, so here it is the adapters that grow most.
 
+A short training draws few images, and what it learns is asked about any. So all own images pass forwards once before.
+
 Tokens are given less their mean, as the residual stream is on shares, and the head reads the standardised token itself.
 """
 
@@ -219,12 +221,17 @@ def balanced_accuracy(
     outputs of all blocks. ValueError for no images, and for outputs that do not fit the parameters."""
     if len(features.labels) == 0:
         raise ValueError("a balanced accuracy was asked for of no images; at least one is needed")
-    parts = (
-        features.part(np.arange(start, min(start + EVALUATION_BATCH, len(features.labels))))
-        for start in range(0, len(features.labels), EVALUATION_BATCH)
+    answers = torch.cat(
+        [logits(parameters, norm, part.outputs, activation=activation).argmax(-1) for part in _evaluated(features)]
     )
-    answers = torch.cat([logits(parameters, norm, part.outputs, activation=activation).argmax(-1) for part in parts])
     return balanced(answers, features.labels)
+
+
+def _evaluated(features: LabelledOutputs) -> Iterator[Features]:
+    """All images, in parts that fit the memory."""
+    count = len(features.labels)
+    for start in range(0, count, EVALUATION_BATCH):
+        yield features.part(np.arange(start, min(start + EVALUATION_BATCH, count)))
 
 
 def balanced(answers: torch.Tensor, labels: torch.Tensor) -> float:
@@ -236,6 +243,8 @@ def balanced(answers: torch.Tensor, labels: torch.Tensor) -> float:
 _CLASS_OWNERS: Final = 8
 """Owners of one class each, at most."""
 _LEARNERS_BY_HEART: Final = 3
+_PREDICTED: Final = ("inputs", "channels", "tokens", "deviations")
+"""What of a prediction is checked, by its name in a note."""
 
 
 class Reached:
@@ -249,6 +258,11 @@ class Reached:
         low, high = (norm.item() for norm in rows.norm(dim=-1).aminmax())
         least, largest = self._intervals.get(name, (low, high))
         self._intervals[name] = min(least, low), max(largest, high)
+
+    def forwards(self, name: str, rows: torch.Tensor) -> None:
+        """The same of what a prediction passes; it has no derivatives, and its logits are not checked."""
+        if name in _PREDICTED:
+            self(name, rows)
 
     def least(self, name: str) -> float:
         """The least norm; 0 where nothing of this name passed."""
@@ -283,10 +297,13 @@ def rehearsal(
     ones = torch.ones(width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=epsilon)
     first = initial(configuration, blocks=blocks, tokens=tokens, width=width, classes=classes, seed=seed)
+    first = each(torch.Tensor.double, first)
     generator, reached = np.random.default_rng([seed, 0]), Reached()
     known = Features(outputs=outputs, labels=own.labels % classes)
+    for batch in _evaluated(known):
+        descent(first, norm, batch.outputs, batch.labels, note=reached.forwards)
     for owners in (_by_class(known), _by_heart(known, work.size, classes, generator)):
-        for _ in federated(each(torch.Tensor.double, first), norm, owners, schedule, work, seed=seed, note=reached):
+        for _ in federated(first, norm, owners, schedule, work, seed=seed, note=reached):
             pass
     return reached
 

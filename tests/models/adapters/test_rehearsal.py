@@ -75,6 +75,17 @@ def test_more_steps_reach_further() -> None:
     assert all(many.largest(name) > few.largest(name) for name in ("logits", "channel_up", "token_up", "head_weight"))
 
 
+def test_a_short_rehearsal_counts_images_that_it_did_not_draw() -> None:
+    own = features(images=400)
+    own.outputs[:, 99::100] *= 10
+    short, epsilon = Schedule(rounds=1, learning_rate=1e-6, decay_rounds=()), 1e-6
+    found = rehearsal(own, ParallelConfiguration(rank=2), short, FullBatches(2, 1), classes=3, epsilon=epsilon, seed=0)
+    # Adapters add nothing yet: what passes is the last block's outputs, and twice the largest of both at most.
+    centred = own.outputs - own.outputs.mean(-1, keepdim=True)
+    assert found.largest("inputs") == pytest.approx((centred + centred[-1]).norm(dim=-1).max().item(), rel=1e-3)
+    assert found.largest("deviations") == pytest.approx(centred[-1, :, 0].norm(dim=-1).max().item() / 8**0.5, rel=1e-3)
+
+
 def test_the_mean_of_a_token_does_not_count() -> None:
     own = features()
     shifted = Features(outputs=own.outputs + 5, labels=own.labels)
