@@ -34,8 +34,11 @@ def _check_factory(key: str, name: str) -> None:
         raise ValueError(f'{key} = "{name}": expected "package.module:function", of a module that all parties have')
 
 
-class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[model]: the network. Channels and classes follow from the data. Raises ValueError if fields contradict."""
+class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The network, without weights. Channels and classes follow from the data. Raises ValueError if fields contradict.
+
+    A server tells it to its clients, so no field of it may name a file or a place on a network.
+    """
 
     name: Annotated[
         str,
@@ -59,12 +62,6 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     mlp_ratio: Annotated[
         float, Meta(description='Hidden width of a block\'s MLP, as a multiple of width ("vit" only).', gt=0.0, le=16.0)
     ] = 2.0
-    pretrained: Annotated[
-        bool, Meta(description="Start from the weights that timm downloads for this name; needs a network.")
-    ] = False
-    checkpoint: Annotated[
-        str, Meta(description='Start from this local .safetensors file; "" starts from random weights.')
-    ] = ""
     factory: Annotated[
         FactoryName,
         Meta(
@@ -75,6 +72,28 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         _check_factory("model.factory", self.factory)
+        if self.name != "vit":
+            return
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"model.image_size {self.image_size} must be a multiple of model.patch_size {self.patch_size}"
+            )
+        if self.width % self.heads:
+            raise ValueError(f"model.width {self.width} must be a multiple of model.heads {self.heads}")
+
+
+class ModelConfiguration(Architecture, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[model]: the network, and where its weights begin. Raises ValueError if fields contradict."""
+
+    pretrained: Annotated[
+        bool, Meta(description="Start from the weights that timm downloads for this name; needs a network.")
+    ] = False
+    checkpoint: Annotated[
+        str, Meta(description='Start from this local .safetensors file; "" starts from random weights.')
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.factory and (self.pretrained or self.checkpoint):
             key = "pretrained" if self.pretrained else "checkpoint"
             raise ValueError(f"model.{key} is not used where model.factory makes the model; load the weights there")
@@ -85,14 +104,11 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
                 f'model.pretrained needs a timm model name: "{self.name}" has no published weights; '
                 'set model.name, for example to "vit_small_patch16_224", or use model.checkpoint'
             )
-        if self.name != "vit":
-            return
-        if self.image_size % self.patch_size:
-            raise ValueError(
-                f"model.image_size {self.image_size} must be a multiple of model.patch_size {self.patch_size}"
-            )
-        if self.width % self.heads:
-            raise ValueError(f"model.width {self.width} must be a multiple of model.heads {self.heads}")
+
+    @property
+    def architecture(self) -> Architecture:
+        """Without where its weights begin."""
+        return Architecture(**{name: getattr(self, name) for name in Architecture.__struct_fields__})
 
 
 MOST_SUMMED_CHANNELS: Final = 15

@@ -26,7 +26,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from tacit.models import checkpoint
-from tacit.models.configuration import OWN_MODELS, ModelConfiguration
+from tacit.models.configuration import OWN_MODELS, Architecture, ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import seeded
 
@@ -73,10 +73,11 @@ class ConvNet(nn.Sequential):
         self.add_module("fc", nn.Linear(CONVNET_CHANNELS[-1] * side * side, classes))
 
 
-def build(configuration: ModelConfiguration, *, classes: int, channels: int, seed: int) -> nn.Module:
+def build(configuration: Architecture, *, classes: int, channels: int, seed: int) -> nn.Module:
     """A model on the CPU that maps float32 [batch, channels, image_size, image_size] to logits [batch, classes].
 
-    A local checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
+    Its weights are random, unless the configuration is a ModelConfiguration that says where they begin. A local
+    checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
     (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
     Raises ValueError for a factory, an unknown name, sizes that the architecture refuses, weights that cannot be
     downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
@@ -87,14 +88,14 @@ def build(configuration: ModelConfiguration, *, classes: int, channels: int, see
         if configuration.name not in OWN_MODELS:
             return _timm(configuration, classes, channels)
         model = _own(configuration, classes, channels)
-    if configuration.checkpoint:
+    if isinstance(configuration, ModelConfiguration) and configuration.checkpoint:
         layout = Layout.of(model)
         flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
         layout.load_into(model, flat)
     return model
 
 
-def _own(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
+def _own(configuration: Architecture, classes: int, channels: int) -> nn.Module:
     if configuration.name == "lenet":
         return LeNet(channels=channels, image_size=configuration.image_size, classes=classes)
     if configuration.name == "convnet":
@@ -111,7 +112,7 @@ def _own(configuration: ModelConfiguration, classes: int, channels: int) -> nn.M
     )
 
 
-def _timm(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
+def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module:
     name, size = configuration.name, configuration.image_size
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, [*OWN_MODELS, *timm.list_models()])
@@ -128,6 +129,8 @@ def _timm(configuration: ModelConfiguration, classes: int, channels: int) -> nn.
     patches = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     if patches is not None and any(size % patch for patch in patches):
         raise ValueError(f"model.image_size {size} must be a multiple of the patch size {patches[0]} of {name}")
+    if not isinstance(configuration, ModelConfiguration):
+        return model
     if configuration.checkpoint:
         return _from_file(Path(configuration.checkpoint), name, model, options)
     if not configuration.pretrained:

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tacit.models.configuration import ModelConfiguration
+from tacit.models.configuration import Architecture
 from tacit.models.layout import Layout
 
 MIDDLES: Final = {"lenet": "conv3", "convnet": "conv4", "resnet18": "layer3"}
 """Where Chen et al. 2023 cut LeNet and ResNet18, which follows from the sizes that they report; ConvNet's is ours."""
 
 
-def first_shared(model: ModelConfiguration, split: str) -> str:
+def first_shared(model: Architecture, split: str) -> str:
     """The name of the first shared module; split: as configured. "" where it does not say, and no middle is known."""
     return split or (f"blocks.{model.depth // 2}" if model.name == "vit" else MIDDLES.get(model.name, ""))
 
 
-def extractor(layout: Layout, model: ModelConfiguration, split: str) -> frozenset[str]:
+def extractor(layout: Layout, model: Architecture, split: str) -> frozenset[str]:
     """The tensors that stay with a client. split: the first shared module; "" takes the middle that is known.
 
     ValueError if there is no such module, no known middle, or nothing before it.

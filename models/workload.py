@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.models.interruption import Interrupted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Workload:
     train: Callable[[Any, Any], Any] | None = None
 
     @classmethod
-    def named(cls, model: ModelConfiguration, training: TrainingConfiguration, data: str = "") -> Workload:
+    def named(cls, model: Architecture, training: TrainingConfiguration, data: str = "") -> Workload:
         """What these sections name, and these data. FactoryError if it cannot be imported."""
         return cls(
             model=load("model.factory", model.factory),
@@ -66,7 +66,7 @@ class Workload:
             train=load("training.factory", training.factory),
         )
 
-    def check(self, model: ModelConfiguration, training: TrainingConfiguration) -> None:
+    def check(self, model: Architecture, training: TrainingConfiguration) -> None:
         """Raise FactoryError unless these sections leave to the parties what the functions are for."""
         for key, named, own in (
             ("model.factory", model.factory, self.model),
@@ -77,7 +77,7 @@ class Workload:
             if own is not None and not named:
                 raise FactoryError(f"this client has {title(own)} for {key}, which the server's task does not have")
 
-    def network(self, configuration: ModelConfiguration, *, classes: int, channels: int, seed: int) -> nn.Module:
+    def network(self, configuration: Architecture, *, classes: int, channels: int, seed: int) -> nn.Module:
         """The model, with weights from the seed. FactoryError; ValueError as of `vision_transformer.build`."""
         from torch import nn
 

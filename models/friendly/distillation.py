@@ -97,9 +97,8 @@ def load_stock(path: Path, configuration: ModelConfiguration, *, classes: int, c
 
 
 def _architecture(configuration: ModelConfiguration, *, classes: int, channels: int) -> nn.Module:
-    """With some weights."""
-    bare = msgspec.structs.replace(configuration, checkpoint="", pretrained=False)
-    return build(bare, classes=classes, channels=channels, seed=0)
+    """With random weights."""
+    return build(configuration.architecture, classes=classes, channels=channels, seed=0)
 
 
 RANGE_WEIGHT: Final = 10.0

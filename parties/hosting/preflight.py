@@ -569,10 +569,9 @@ def _named(experiment: Experiment | None) -> Experiment:
 def _plan(experiment: Experiment, images: ServerImages) -> PlannedRun:
     """Configure the experiment, with a model that takes no memory. ValueError."""
     task = task_of(experiment, images)
-    bare = msgspec.structs.replace(task.model, pretrained=False, checkpoint="")
     # A function of the owner's own may read weights.
-    with nullcontext() if bare.factory else torch.device("meta"):
-        model = msgspec.structs.replace(task, model=bare).build()
+    with nullcontext() if task.model.factory else torch.device("meta"):
+        model = task.build()
     ring_bits = experiment.aggregation.ring_bits or None
     return PlannedRun(experiment, images, configure(experiment.terms(), task, model, ring_bits=ring_bits))
 

@@ -176,7 +176,8 @@ async def serve(
     experiment, run = job.experiment, job.run
     device, known = resolve_device(job.device), images(experiment.data)
     # Made before the clients are asked for anything, so that after the first sum they find the server at once.
-    model = task_of(experiment, known, job.weights_seed).build(seed=job.weights_seed)
+    task = task_of(experiment, known, job.weights_seed)
+    model = task.build(seed=job.weights_seed, start=experiment.model)
     layout = Layout.of(model)
     if job.completed:
         layout.load_into(model, checkpoint.load(run.model, layout)[0])
@@ -320,7 +321,7 @@ def standing_in(data: DataConfiguration, channels: int) -> DataConfiguration:
 def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) -> Task:
     """What all parties work on in a run that began from this seed, where the server knows this of the images."""
     return Task(
-        model=experiment.model,
+        model=experiment.model.architecture,
         training=experiment.training,
         protection=experiment.protection,
         encryption=experiment.encryption,

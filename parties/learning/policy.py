@@ -16,7 +16,7 @@ from typing import Protocol as PythonProtocol
 import msgspec
 from msgspec import Meta
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.catalogue import pinnable, registered
@@ -31,7 +31,7 @@ class Wanted(PythonProtocol):
     """What is looked at of a task, or of an experiment."""
 
     @property
-    def model(self) -> ModelConfiguration: ...
+    def model(self) -> Architecture: ...
     @property
     def training(self) -> TrainingConfiguration: ...
     @property

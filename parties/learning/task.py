@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.workload import Workload
 from tacit.parties.learning.statistics import StatisticsTask
@@ -52,11 +53,15 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Canonical bytes, for Configuration.task."""
         return encode_structure(self)
 
-    def build(self, seed: int = 0, workload: Workload | None = None) -> nn.Module:
-        """The model, with weights from the seed. workload: None imports what the task names. ValueError for a model
-        that does not fit the protection; FactoryError."""
+    def build(
+        self, seed: int = 0, workload: Workload | None = None, *, start: ModelConfiguration | None = None
+    ) -> nn.Module:
+        """The model, with weights from the seed, or from where one's own section [model] says that they begin.
+
+        workload: None imports what the task names. ValueError for a model that does not fit the protection;
+        FactoryError."""
         workload = workload or Workload.named(self.model, self.training)
-        network = workload.network(self.model, classes=self.classes, channels=self.channels, seed=seed)
+        network = workload.network(start or self.model, classes=self.classes, channels=self.channels, seed=seed)
         return self.protection.build(network, self, seed)
 
 

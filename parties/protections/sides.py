@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat, Layout
 from tacit.models.stimuli import Stimuli
@@ -42,7 +42,7 @@ Memory = Mapping[str, npt.NDArray[Any]]
 class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the members compute, whatever protects it."""
 
-    model: ModelConfiguration
+    model: Architecture
     training: TrainingConfiguration
     classes: Annotated[int, Meta(ge=1, le=65_536)]
     channels: Annotated[int, Meta(ge=1, le=256)]

@@ -67,7 +67,7 @@ class _Client:
     """What a client of the run sends where nothing is protected."""
 
     def __init__(self, subject: AuditedRun) -> None:
-        self._model = subject.task.build(subject.seed)
+        self._model = subject.first_model()
         self._layout = Layout.of(self._model)
         self._first = self._layout.flatten(self._model)
         self._rate = subject.experiment.training.learning_rate

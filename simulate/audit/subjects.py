@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -75,17 +75,20 @@ class AuditedRun:
         data = load(experiment.data, image_size=experiment.model.image_size, source=source)
         known = ServerImages(data.source.class_names, *data.normalisation, test=data)
         task = task_of(experiment, known, seed)
-        configuration = configure(
-            experiment.terms(), task, task.build(seed), ring_bits=experiment.aggregation.ring_bits or None
-        )
+        build = partial(task.build, seed, start=experiment.model)
+        configuration = configure(experiment.terms(), task, build(), ring_bits=experiment.aggregation.ring_bits or None)
         terms = RunTerms(
             configuration=configuration,
             learning_rate=experiment.training.learning_rate,
             clients=party_names(experiment.federation.clients)[1:],
-            keeper=lambda: Keeper(configuration, task.build(seed), seed=seed),
+            keeper=lambda: Keeper(configuration, build(), seed=seed),
             group_model=_group_model(task),
         )
         return cls(experiment=experiment, seed=seed, data=data, task=task, terms=terms)
+
+    def first_model(self) -> nn.Module:
+        """That of the server, before the first round."""
+        return self.task.build(self.seed, start=self.experiment.model)
 
     def true_images(self, client: str, round: int) -> torch.Tensor:
         """What the client trained on in that round: float32 [n, C, S, S], normalised."""
@@ -122,7 +125,7 @@ class AuditedRun:
         true = self.true_images(observation.clients[0], observation.round)
         made = self.task.encryption is None or self.task.encryption.initial_model == "server"
         first = observation.first
-        plain = _tensors(layout, layout.flatten(self.task.build(self.seed))) if made and first is not None else None
+        plain = _tensors(layout, layout.flatten(self.first_model())) if made and first is not None else None
         count, channels, height, width = true.shape
         mean, std = self._normalisation
         return Sight(

@@ -46,7 +46,7 @@ def fishes(federation: Any) -> dict[str, Any]:
 def imprints(federation: Any) -> dict[str, Any]:
     """With a model for which all members have the same function."""
     named = ModelConfiguration(factory="nets:hollow")
-    task = Task(model=named, training=read_task(federation.configuration).training, classes=3, channels=1)
+    task = Task(model=named.architecture, training=read_task(federation.configuration).training, classes=3, channels=1)
     model = task.build(workload=HOLLOW)
     federation.configuration = configure(federation.configuration, task, model)
     alike = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(2))

@@ -1,4 +1,4 @@
-"""A server that names functions for its clients to run."""
+"""A server that names functions for its clients to run, or files for them to read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.models.workload import FactoryError
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ClientPolicy
@@ -19,7 +19,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration
 from tests.cases import cases
 
-NET = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
+NET = Architecture(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 IMPORTED = "raise SystemExit('imported')\n"
 
 
@@ -28,7 +28,7 @@ def proposed(*, model: str = "", training: str = "") -> Configuration:
     plain = Task(model=NET, training=TrainingConfiguration(), classes=3, channels=1)
     terms = Experiment(federation=FederationSection(clients=3)).terms()
     named = Task(
-        model=ModelConfiguration(factory=model),
+        model=Architecture(factory=model),
         training=TrainingConfiguration(factory=training),
         classes=3,
         channels=1,
@@ -62,6 +62,18 @@ def test_what_an_accepted_module_makes_use_of_is_not_called(
     ClientPolicy(factories=("hers:*",)).check(configuration)
     with pytest.raises(FactoryError, match="is not defined in hers"):
         Learner(configuration, torch.zeros(3, 1, 8, 8), torch.arange(3), seed=None, device=torch.device("cpu"))
+
+
+@pytest.mark.threat("server/names-files")
+@cases(["key", "value"], [("checkpoint", "/home/hers/private.safetensors"), ("pretrained", True), ("weights", "x")])
+def test_a_task_names_no_file_and_no_download(key: str, value: object) -> None:
+    honest = proposed()
+    task = msgspec.msgpack.decode(honest.task)
+    task["model"][key] = value
+    crafted = msgspec.structs.replace(honest, task=msgspec.msgpack.encode(task))
+    with pytest.raises(RemoteProtocolError) as refused:
+        ClientPolicy().check(crafted)
+    assert refused.value.code is Code.MALFORMED
 
 
 @pytest.mark.threat("server/names-code")

@@ -44,7 +44,7 @@ def proposal(scheme: Any, *, mode: Any = "none", **protection: Any) -> tuple[Con
         policy=ClientPolicy(modes=(mode,)),
     )
     task = Task(
-        model=LENET,
+        model=LENET.architecture,
         training=experiment.training,
         protection=experiment.protection,
         classes=3,
@@ -155,7 +155,9 @@ def test_an_extractor_leaves_nobody_and_is_replaced_by_nobody(scheme: str) -> No
 def test_who_takes_part_in_sums_alone_does_not_send_its_classifier(
     deceived: Callable[..., Any], policy: ClientPolicy, mode: Any, code: Code, refusal: str
 ) -> None:
-    task = Task(model=LENET, training=TrainingConfiguration(), protection=FedCG(), classes=3, channels=1).encode()
+    task = Task(
+        model=LENET.architecture, training=TrainingConfiguration(), protection=FedCG(), classes=3, channels=1
+    ).encode()
     encoded = encode_structure(small_configuration(5, mode=mode, task=task))
     wanted = encoded.replace(b"\xaesingle_vectors\xc2", b"\xaesingle_vectors\xc3")
     assert wanted != encoded

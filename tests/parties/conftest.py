@@ -99,7 +99,7 @@ def proposal(
         deadlines=Deadlines(train=SECONDS, phase=SECONDS),
     )
     task = Task(
-        model=experiment.model,
+        model=experiment.model.architecture,
         training=experiment.training,
         protection=protection,
         encryption=encryption,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import Task
 from tacit.parties.protections.gaussian_noise import GaussianNoise, affordable, cost_of
@@ -48,9 +48,7 @@ def test_noise_that_bounds_nothing_is_not_affordable() -> None:
     ("protection", "accepted"), [(GaussianNoise(), True), (GaussianNoise(dp_clip=0.0), False), (NoProtection(), False)]
 )
 def test_a_client_with_a_budget_wants_noise_that_counts(protection: Any, accepted: bool) -> None:
-    work = Task(
-        model=ModelConfiguration(), training=TrainingConfiguration(), classes=3, channels=1, protection=protection
-    )
+    work = Task(model=Architecture(), training=TrainingConfiguration(), classes=3, channels=1, protection=protection)
     complaints = [key for key, _, _ in ClientPolicy(largest_epsilon=8.0).complaints(work)]
     assert complaints == ([] if accepted else ["protection.scheme"])
     assert list(ClientPolicy().complaints(work)) == []

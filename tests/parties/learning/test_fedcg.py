@@ -45,7 +45,7 @@ def proposal(training: TrainingConfiguration = TRAINING, **protection: Any) -> t
         aggregation=Aggregation(mode="none", max_weight=20, clip=0.5),
         policy=ClientPolicy(modes=("none",), largest_clip=0.5),
     )
-    task = Task(model=LENET, training=training, protection=experiment.protection, classes=3, channels=1)
+    task = Task(model=LENET.architecture, training=training, protection=experiment.protection, classes=3, channels=1)
     model = task.build(seed=3)
     configuration = configure(experiment.terms(), task, model)
     return configuration, Keeper(configuration, model, seed=SEED)
@@ -135,7 +135,7 @@ def test_the_server_distils_from_the_mean_and_every_client() -> None:
     hold(configuration, keeper, updates)
 
     def coupled(flat: np.ndarray[Any, np.dtype[np.float64]]) -> CoupledModel:
-        model = Task(model=LENET, training=TRAINING, classes=3, channels=1, protection=FedCG()).build()
+        model = Task(model=LENET.architecture, training=TRAINING, classes=3, channels=1, protection=FedCG()).build()
         assert isinstance(model, CoupledModel)
         keeper.layout.load_into(model, flat.astype(np.float32))
         return model
@@ -151,7 +151,7 @@ def test_the_server_does_not_touch_an_extractor() -> None:
     """Not even the running means of batch normalisation, past which generated features come in."""
     configuration = ModelConfiguration(name="convnet", image_size=9)
     task = Task(
-        model=configuration,
+        model=configuration.architecture,
         training=TRAINING,
         classes=3,
         channels=1,

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from scipy import stats
 
 from tacit.models import model_encryption
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 from tacit.parties.learning.task import Task
@@ -26,7 +26,7 @@ from tests.world.group_keys import memory_group_key
 
 EMBEDDINGS = (PATCH_EMBEDDING, POSITION_EMBEDDING)
 TASK = Task(
-    model=ModelConfiguration(image_size=16, patch_size=4, width=16, depth=1, heads=2),
+    model=Architecture(image_size=16, patch_size=4, width=16, depth=1, heads=2),
     training=TrainingConfiguration(),
     classes=3,
     channels=1,

@@ -50,7 +50,7 @@ def proposal(
         aggregation=Aggregation(max_weight=30, clip=0.5),
     )
     task = Task(
-        model=MODEL,
+        model=MODEL.architecture,
         training=experiment.training,
         protection=experiment.protection,
         encryption=encryption,

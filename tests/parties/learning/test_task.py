@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2, **more: Any) -> tuple[Configuration, nn.Module]:
     """A configuration for three clients, and the model that it belongs to. more: of training."""
     training = TrainingConfiguration(algorithm=scheme, epochs=2, batch_size=4, learning_rate=rate, **more)
-    task = Task(model=MODEL, training=training, classes=3, channels=1)
+    task = Task(model=MODEL.architecture, training=training, classes=3, channels=1)
     model = task.build(seed=3)
     layout = Layout.of(model)
     max_weight = 20 if scheme == "fedavg" else 1
@@ -346,7 +346,13 @@ def test_a_task_survives_the_configuration_and_garbage_does_not() -> None:
 
 def test_the_list_of_classes_is_agreed_by_its_digest() -> None:
     names = ("benign", "malignant")
-    task = Task(model=MODEL, training=TrainingConfiguration(), classes=2, channels=1, class_digest=class_digest(names))
+    task = Task(
+        model=MODEL.architecture,
+        training=TrainingConfiguration(),
+        classes=2,
+        channels=1,
+        class_digest=class_digest(names),
+    )
     check_classes(task, names)
     for others in (("malignant", "benign"), ("benign",), ("benignmalignant", ""), ("benign", "malignant", "x")):
         with pytest.raises(

@@ -30,7 +30,7 @@ SAMPLES = (7, 12, 20)
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 
 
-WORK = Task(model=MODEL, training=TrainingConfiguration(), classes=3, channels=1)
+WORK = Task(model=MODEL.architecture, training=TrainingConfiguration(), classes=3, channels=1)
 MODULE = WORK.build()
 LAYOUT = Layout.of(MODULE)
 
@@ -47,7 +47,7 @@ def proposal(
         aggregation=Aggregation(max_weight=20, clip=0.5),
     )
     task = Task(
-        model=MODEL,
+        model=MODEL.architecture,
         training=experiment.training,
         protection=experiment.protection,
         encryption=encryption,
@@ -234,7 +234,7 @@ def test_a_protection_that_does_not_fit_the_model_is_refused(protection: dict[st
     model = ModelConfiguration(name="resnet18", image_size=32) if "layers" not in protection else MODEL
     encryption = protection.pop("encryption", None)
     task = Task(
-        model=model,
+        model=model.architecture,
         training=TrainingConfiguration(),
         protection=read_protection(protection),
         encryption=encryption,

@@ -82,7 +82,7 @@ class Arm:
             policy=ClientPolicy(modes=("active", "none")),
         )
         task = Task(
-            model=MODEL,
+            model=MODEL.architecture,
             training=experiment.training,
             protection=self.protection,
             encryption=self.encryption,

@@ -51,7 +51,7 @@ def proposal(
         aggregation=Aggregation(max_weight=20, clip=0.5),
     )
     task = Task(
-        model=model,
+        model=model.architecture,
         training=experiment.training,
         protection=experiment.protection,
         classes=3,
@@ -89,7 +89,7 @@ def test_the_layers_that_changed_most_or_least_are_kept_back(mask: str, masked_l
     configuration, keeper = proposal(scheme="fedrsm", mask=mask, masked_layers=masked_layers)
     plain, _ = proposal()
     mine, reference = learner(configuration, 12), learner(plain, 12)
-    built = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1).build()
+    built = Task(model=LENET.architecture, training=TrainingConfiguration(), classes=3, channels=1).build()
     view = Representation(built, STIMULI, granularity="layer", shape=SHAPE, device=CPU)
     before = np.ones(4)
     for round in (1, 2):
@@ -143,7 +143,7 @@ def test_what_is_kept_back_follows_from_the_ranking(
 
 def test_fewer_pairs_are_taken_where_the_protection_says_so() -> None:
     configuration, _ = proposal(scheme="fedrsm", pairs=3)
-    task = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
+    task = Task(model=LENET.architecture, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
     side = FedRSM(pairs=3).client(Basis(configuration, task, task.build(), None, CPU))
     assert side._representation.distances(task.build()).shape == (4, 3)
 
@@ -259,7 +259,7 @@ def test_counts_beyond_the_contributors_are_refused() -> None:
 def test_choices_are_remembered_from_round_to_round() -> None:
     """A second client object has no memory: its consistency before is that of a model with itself."""
     configuration, keeper = proposal(scheme="fedrsm")
-    task = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
+    task = Task(model=LENET.architecture, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
     layout = keeper.layout
     trained, model = task.build(seed=8), layout.flatten(task.build(seed=3))
     side = FedRSM().client(Basis(configuration, task, task.build(), None, CPU))

@@ -49,7 +49,7 @@ def proposal(scheme: str) -> tuple[Configuration, bytes]:
     )
     stimuli = Stimuli.of(torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
     task = Task(
-        model=LENET,
+        model=LENET.architecture,
         training=TRAINING,
         protection=experiment.protection,
         classes=3,

@@ -47,7 +47,9 @@ def test_ones_own_module_is_trained_by_three_real_parties(tmp_path: Path) -> Non
     # The first model, which the seed makes, and two rounds by hand from there.
     from tacit.parties.learning.task import Task
 
-    task = Task(model=federation.experiment.model, training=federation.experiment.training, classes=1, channels=1)
+    task = Task(
+        model=federation.experiment.model.architecture, training=federation.experiment.training, classes=1, channels=1
+    )
     model = task.build(seed=4)
     expected = Layout.of(model).flatten(model)
     for _ in range(ROUNDS):
