@@ -38,13 +38,13 @@ test: setup ## run the unit tests, worlds in memory, and a few parties on real s
 smoke: setup ## run the end-to-end and network tests that CI runs: each command once, a kill, a resume, the README (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m smoke
 
-end-to-end: setup ## make whole runs of the command, with kills and wrong input (10 minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m "end_to_end and not exhaustive and not network"
+end-to-end: setup ## make whole runs of the command beyond those of make smoke, with kills and wrong input (10 minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m "end_to_end and not smoke and not exhaustive and not network"
 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
 	$(BIN)/python -m pytest -rs --timeout $(LONGEST_RUN) -m network tests/network
 
-all: check test wheel end-to-end network exhaustive audit fuzz-minute soak ## run every tier, for a change of processes or links (hours; needs root)
+all: check test wheel smoke end-to-end network exhaustive audit fuzz-minute soak ## run every tier, for a change of processes or links (hours; needs root)
 
 ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)
@@ -63,7 +63,7 @@ flower: $(FLOWER)/.installed ## run an app of Flower with the secure sum, in an 
 	$(FLOWER)/bin/python -m pytest --timeout $(LONGEST_RUN) tests/flower
 
 exhaustive: setup ## run the enumerations that take minutes
-	$(BIN)/python -m pytest -m exhaustive
+	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout 3600 -m exhaustive
 
 audit: setup ## attack every protection, and compare with docs/security.json (minutes)
 	$(BIN)/python -m pytest -m "exhaustive or end_to_end" tests/models/attacks tests/simulate/audit \

@@ -201,6 +201,7 @@ def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_pa
     assert not (out / "recordings").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.end_to_end
 def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: Tacit, tmp_path: Path) -> None:
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"

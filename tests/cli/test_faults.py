@@ -216,6 +216,7 @@ def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_
     assert resumed.model == Run(resumed.result, whole).model
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("frozen_are_ended_soon")
 def test_a_frozen_client_is_dropped_and_ended_after_the_run(simulate: Simulate, exits: list[tuple[str, Exit]]) -> None:
     """It may still be training, for all that the others know: its heartbeats are missing long before that deadline."""

@@ -88,6 +88,7 @@ def many(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, student: Path, many: Path) -> None:
     """kill -9 to each of the three, one after the other: each goes on by the same command, with fresh material."""
     house.alice(batch=1, images=str(many))

@@ -92,6 +92,7 @@ def test_twice_in_a_run(tmp_path: Path, small: Path) -> None:
     assert not list((tmp_path / "run").rglob(".*.tmp"))
 
 
+@pytest.mark.exhaustive
 def test_an_audit_leaves_no_recordings(tmp_path: Path) -> None:
     with command("audit", "--seed", "0", "--out", tmp_path / "audit") as process:
         until_loaded(process, "tacit.simulate.audit.run")

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tests.cli.hosts import Hosts, running_hosts
 from tests.cli.office import Office
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.exhaustive]
 
 ROUNDS = 20
 FIRST = ["client-1", "client-2", "client-3"]

@@ -10,7 +10,7 @@ from tacit.parties.links.roster import read_roster
 from tests.cli.hosts import Hosts, Process, running_hosts
 from tests.cli.office import Office
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.exhaustive]
 
 ROUNDS = 14
 CLIENTS = tuple(f"client-{number}" for number in range(1, 10))

@@ -82,11 +82,13 @@ def test_an_mlp_learns_images_as_mnist_has_them(tmp_path: Path) -> None:
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.end_to_end
 def test_a_model_of_timm_goes_through_a_loop_of_its_own(tmp_path: Path) -> None:
     assert accuracy(example("timm_loop.py", "3", folder=tmp_path)) > 0.15
 
 
+@pytest.mark.exhaustive
 @pytest.mark.end_to_end
 def test_the_same_functions_between_hosts(tmp_path: Path) -> None:
     keys = {name: generate(name) for name in NAMES}

@@ -217,6 +217,7 @@ print(json.dumps({found[one.candidate]: [one.verdict, "test" if one.by == test e
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.end_to_end
 def test_tests_that_meet_a_defect_notice_it_and_others_do_not() -> None:
     """One test, of what is refused when a machine's class is made."""

@@ -39,6 +39,7 @@ def declared(reveal: Reveal) -> tuple[Round, ...]:
     return adaptation_rounds(terms, SMALL.batch)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.end_to_end
 def test_batches_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
