@@ -375,8 +375,9 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 TRAINING_BYTES: Final = {"adamw": 28, "sgd": 20}
 """For each parameter, of whoever trains: the model as it came and as it is trained, its gradient, the update as learnt
 and clipped; AdamW's two moments. In float32."""
-KEEPING_BYTES: Final = 16
-"""For each parameter, of whoever keeps the model: the model twice, what changes it, and its bytes for the others."""
+KEEPING_BYTES: Final = 20
+"""For each parameter, of whoever keeps the model: the model twice, the one before, what changes it, and its bytes for
+the others."""
 
 
 def parameters(model: ModelConfiguration, *, classes: int, channels: int) -> int | None:

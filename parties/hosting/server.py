@@ -34,7 +34,7 @@ from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate, resolve_device
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work, open_many_files
 from tacit.parties.hosting.party_file import ServerFile
-from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.keeper import Keeper, UnusableSumError
 from tacit.parties.learning.statistics import (
     Statistics,
     StatisticsKeeper,
@@ -227,10 +227,17 @@ async def serve(
         return unknown | {"accuracy": correct / samples, "loss": loss * LOSS_UNIT / samples}
 
     def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        try:
+            judged = judge(done.round, total)
+        except (ArithmeticError, ValueError, RuntimeError) as error:
+            if total is None:
+                return dict.fromkeys(FIGURES)
+            keeper.undo()
+            raise UnusableSumError(f"the model that it leads to cannot be evaluated: {error}") from error
         if total is not None:
             on_sum(done, total, keeper, configuration)
             save(done.round)
-        return judge(done.round, total)
+        return judged
 
     if not job.completed:
         save(0)

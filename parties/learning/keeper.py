@@ -24,6 +24,10 @@ from tacit.secagg.ring import Words
 Octets = bytes
 
 
+class UnusableSumError(ValueError):
+    """A sum of which no model follows that is of use; nothing shows whose fault it is."""
+
+
 class Keeper:
     """The server's side.
 
@@ -49,6 +53,7 @@ class Keeper:
         """With momentum of the server, what it steps against: float32 [D], which belongs to the present model."""
         if configuration.scheme == "fedsgd" and self._training.momentum:
             self.velocity = np.zeros_like(self.flat)
+        self._former = self.flat, self.velocity
 
     @property
     def bytes(self) -> bytes:
@@ -79,8 +84,11 @@ class Keeper:
 
         vectors: of every client, if the protection needs them; round: learning rate and what the server itself draws
         follow from it.
-        ValueError, which changes nothing, for a dishonest one.
+        ValueError, which changes nothing, for a dishonest one, and for a sum that leads to a model that is not finite;
+        UnusableSumError for one to which nobody has contributed.
         """
+        if not total.metrics.get("samples") and not np.any(total.weights):
+            raise UnusableSumError("no client has contributed to it; their own logs say why")
         mean, moved = self.mean(total)
         step, velocity = mean, self.velocity
         if self._configuration.scheme == "fedsgd":
@@ -93,8 +101,14 @@ class Keeper:
         alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
         flat = self.side.finish(self._moved(step, moved), clients, round)
+        self.layout.check_finite(flat)
         self.layout.load_into(self.model, flat)
-        self.flat, self.velocity = flat, velocity
+        self._former, self.flat, self.velocity = (self.flat, self.velocity), flat, velocity
+
+    def undo(self) -> None:
+        """Take the last `apply` back."""
+        self.flat, self.velocity = self._former
+        self.layout.load_into(self.model, self.flat)
 
     def _moved(self, step: npt.NDArray[np.float64], moved: Moved) -> Flat:
         flat: Flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from tacit.parties.learning.keeper import UnusableSumError
 from tacit.parties.learning.statistics import StatisticsKeeper
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
@@ -89,7 +90,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     """Runs the rounds of one session.
 
     on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
-    model; what it returns goes into the event of the round (evaluation). make_machine: as of ClientParty.
+    model; what it returns goes into the event of the round (evaluation). ValueError, when it has taken the sum back,
+    aborts the round, and it is called again without a sum. make_machine: as of ClientParty.
     """
 
     def __init__(
@@ -240,16 +242,21 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         """Apply the sum of a round, if there is one; returns why that is impossible, and the fields of its event."""
         total: Total | None = None
         unusable, code = "", done.code
+        judged: dict[str, Any] = {}
         if done.total is not None:
             try:
                 total = self._keeper.decode(done.total, len(done.survivors))
                 self._keeper.apply(total, done.vectors, round=done.round)
+                judged = self._on_round(done, total)
+            except UnusableSumError as error:
+                total, code, unusable = None, Code.VECTOR, f"the sum is not used: {error}"
             except ValueError as error:
                 total, code = None, Code.VECTOR
                 unusable = f"the sum is not one of honest contributions: {error}"
+        if total is None:
+            judged = self._on_round(done, None)
         metrics = total.metrics if total else {}
         samples = metrics.get("samples", 0)
-        judged = self._on_round(done, total)
         return unusable, {
             "round": done.round,
             "status": "completed" if total else "aborted",

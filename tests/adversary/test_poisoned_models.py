@@ -1,0 +1,98 @@
+"""A member whose update is well formed, and leads to a model that nobody can use."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.models.configuration import DataConfiguration, ModelConfiguration
+from tacit.models.data import load
+from tacit.parties.hosting.server import ServerImages, ServerJob, serve
+from tacit.parties.learning.learner import Draft, Learner, Update
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment, FederationSection
+from tacit.protocol.sum.configuration import Configuration
+
+SIZE = 16
+CHEAT = "client-4"
+
+
+class Poisoner(Learner):
+    """Running variances far below zero, everything else up, within the clip, in round 1."""
+
+    poisoned = False
+
+    def encode(self, draft: Draft) -> Update:
+        honest = super().encode(draft)
+        if Poisoner.poisoned:
+            return honest
+        Poisoner.poisoned = True
+        packing, limit = self._configuration.packing(), self._configuration.clip * self._configuration.max_weight
+        values = np.full(packing.values_length, limit, np.float32)
+        for entry, part in zip(self.layout.entries, self.layout.split(values).values(), strict=True):
+            if entry.name.endswith("running_var"):
+                part[...] = -limit
+        metrics = dict.fromkeys(packing.metrics, 0) | {"samples": 1}
+        return replace(honest, words=packing.encode(values, 1, metrics, np.random.default_rng()).words)
+
+
+def learner(kind: type[Learner]) -> Any:
+    def made(configuration: Configuration) -> Learner:
+        x = torch.rand(6, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+        return kind(configuration, x, torch.arange(6) % 10, seed=None, device=torch.device("cpu"))
+
+    return made
+
+
+@pytest.mark.asyncio
+@pytest.mark.threat("client/poisons-the-model")
+async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on(
+    federation: Any, tmp_path: Path
+) -> None:
+    experiment = Experiment(
+        federation=FederationSection(clients=4),
+        model=ModelConfiguration(name="convnet", image_size=SIZE),
+        data=DataConfiguration(),
+    )
+    data = load(experiment.data, image_size=SIZE)
+    images = ServerImages(data.source.class_names, *data.normalisation, test=data)
+    told: list[tuple[str, dict[str, Any]]] = []
+    listening = asyncio.Event()
+
+    def tell(event: str, fields: dict[str, Any]) -> None:
+        told.append((event, fields))
+        if event == "listening":
+            federation.address = fields["address"]
+            listening.set()
+
+    run = RunDirectory.create(tmp_path / "run")
+    job = ServerJob(
+        experiment=experiment,
+        run=run,
+        keys=federation.keys["server"],
+        roster=federation.roster,
+        address="tcp://127.0.0.1:*",
+        rounds=2,
+        completed=0,
+        weights_seed=1,
+    )
+    server = asyncio.create_task(serve(job, lambda section: images, tell))
+    await listening.wait()
+    first = run.model.read_bytes()
+    clients = [
+        federation.join(name, make=learner(Poisoner if name == CHEAT else Learner)) for name in federation.clients
+    ]
+    ended = await federation.all_of(server, *clients)
+    assert [one.code for one in ended] == [None] * 5
+    spoiled, good = (fields for event, fields in told if event == "round-done")
+    assert (spoiled["status"], spoiled["code"], spoiled["culprit"]) == ("aborted", "VECTOR", "")
+    assert "cannot be evaluated" in spoiled["detail"]
+    assert good["status"] == "completed"
+    assert 0 <= good["accuracy"] <= 1
+    assert run.model.read_bytes() != first
