@@ -232,6 +232,8 @@ def _show_client(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"  {fields['reason']}", style="yellow")
     elif event in ("link-lost", "link-up"):
         say(f"  the link to {fields['peer']} is {'lost' if event == 'link-lost' else 'there'}")
+    elif event == "update" and fields["uncounted"]:
+        say(f"  {fields['uncounted']} of its samples do not count: aggregation.max_weight is smaller", style="yellow")
     elif event == "cannot-train":
         say(f"  cannot train: {fields['detail']}", style="red")
     elif event == "roster":

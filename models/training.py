@@ -101,8 +101,9 @@ def train(
     The optimizer starts without memory of earlier rounds. `seed` decides the order of the batches and whatever the
     model draws itself (dropout); PyTorch's global generators are left as they were. penalty: what is added to the loss
     of a batch, called with its labels when the model has computed its logits. The statistics are those of the last
-    epoch without it, each batch measured just before its step. Raises ValueError for no images, and for a last batch of
-    one image where the model cannot train on it; FloatingPointError as soon as a loss is not finite.
+    epoch without it, each batch measured just before its step. A last batch of one image is left out where the model
+    cannot train on it, as batch normalisation cannot. Raises ValueError for no images; FloatingPointError as soon as a
+    loss is not finite.
     """
     _check(x, y)
     model.to(device).train()
@@ -114,7 +115,12 @@ def train(
             statistics = NOTHING
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
                 proceed(epoch * len(x) + statistics.samples, configuration.epochs * len(x))
-                logits = _logits(model, inputs, configuration, len(x))
+                try:
+                    logits = model(inputs)
+                except ValueError:
+                    if len(inputs) > 1 or len(x) == 1:
+                        raise
+                    continue
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
                 optimizer.zero_grad(set_to_none=True)
@@ -219,20 +225,6 @@ def _optimizer(parameters: list[nn.Parameter], configuration: TrainingConfigurat
     if configuration.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=weight_decay)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
-
-
-def _logits(model: nn.Module, inputs: torch.Tensor, configuration: TrainingConfiguration, images: int) -> torch.Tensor:
-    try:
-        logits: torch.Tensor = model(inputs)
-    except ValueError as error:
-        if len(inputs) > 1:
-            raise
-        # Batch normalisation of maps of one pixel.
-        raise ValueError(
-            f"training.batch_size = {configuration.batch_size} leaves one of {images} images for a batch of its own, "
-            f"on which this model cannot train ({error}); take another batch_size"
-        ) from error
-    return logits
 
 
 def _check(x: torch.Tensor, y: torch.Tensor) -> None:

@@ -677,8 +677,10 @@ def check_training(file: ClientFile, source: Source, plan: PlannedRun) -> str:
     """The images fit the task, and there is a model to train on them."""
     size, device = plan.experiment.model.image_size, resolve_device(file.device)
     data = normalise(source, image_size=size, mean=plan.images.mean, std=plan.images.std)
-    Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device)
-    return f"{len(data.y_train)} images of {size} x {size} pixels fit the model, on {device.type}"
+    learner, largest = Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device), ""
+    if learner.uncounted:
+        largest = f"; {learner.uncounted} of them do not count: aggregation.max_weight = {plan.proposal.max_weight}"
+    return f"{len(data.y_train)} images of {size} x {size} pixels fit the model, on {device.type}{largest}"
 
 
 # Checks of the parties of private inference, and of learning beside a model.

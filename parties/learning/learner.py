@@ -63,6 +63,8 @@ class LocalWork:
     training_seconds: float = 0.0
     choosing_seconds: float = 0.0
     """How long it took to choose what is contributed."""
+    uncounted: int = 0
+    """Samples that were trained on, and are not in the weight of the update: aggregation.max_weight is smaller."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,22 @@ class Draft:
     remembered: Remembered = field(repr=False)
     """What the client remembers, once the draft is kept."""
     group: Group | None
+    failure: str = ""
+    """Why there is nothing in it; for the client's own log."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What training made of a model."""
+
+    values: Flat
+    """As of Trained."""
+    samples: int
+    """As of Trained."""
+    statistics: LocalStatistics
+    held_out: LocalStatistics
+    uncounted: int = 0
+    """As of LocalWork."""
 
 
 class Learner:
@@ -135,12 +153,13 @@ class Learner:
             self._group_model = GroupModel(
                 self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first, workload))
             )
-        samples = samples_of(self._x)
-        if task.protection.counts_samples(task.training) and samples > configuration.max_weight:
-            raise TaskError(
-                f"this client has {samples} samples and aggregation.max_weight is {configuration.max_weight}: "
-                "raise it to the largest number of samples of any client"
-            )
+
+    @property
+    def uncounted(self) -> int:
+        """How many of the samples are not in the weight of an update, since max_weight is smaller. That they are too
+        many is no reason to refuse: a server could find their number."""
+        counts = self._task.protection.counts_samples(self._task.training)
+        return max(0, samples_of(self._x) - self._configuration.max_weight) if counts else 0
 
     @property
     def run(self) -> bytes:
@@ -198,7 +217,7 @@ class Learner:
         return self.encode(draft)
 
     def learn(self, round: int, model: bytes, group: Group | None = None, *, proceed: Proceed = to_the_end) -> Draft:
-        """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges.
+        """Train from the server's model. If that fails, the draft changes nothing, and says why.
 
         Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered;
         CraftedModelError, before it trains, if the tripwire finds something in it.
@@ -213,38 +232,51 @@ class Learner:
                 f"the server's model of round {round} has patterns of known attacks on images ({shown}): ask its "
                 "operator where it comes from; if it is honest, as a pruned one may be, set policy.tripwire = false"
             )
-        seeds = round_seeds(self._seed, round)
-        held_out = NOTHING
-        if self._held_out is not None:
-            held_out = judge(
-                self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
-            )
-        began = time.perf_counter()
-        if self._configuration.scheme == "fedavg":
-            statistics = self._side.train(self._x, self._y, round=round, seed=integer(seeds[0]), proceed=proceed)
-            values, samples = self.layout.flatten(self._model) - flat, statistics.samples
-        else:
-            assert self._y is not None
-            training = self._task.training
-            x, y = drawn(self._x, self._y, training.fedsgd_images, integer(seeds[0]))
-            values, statistics = gradient(
-                self._model, x, y, batch_size=training.batch_size, device=self._device, proceed=proceed
-            )
-            samples = 1
-        self.layout.check_finite(values)
+        seeds, failure, began = round_seeds(self._seed, round), "", time.perf_counter()
+        try:
+            learned = self._train(round, flat, seeds[0], proceed)
+        except (ArithmeticError, ValueError, RuntimeError) as error:
+            # Whatever depends on the client's data must look to the server as any other update.
+            failure = " ".join(str(error).split()) or type(error).__name__
+            self.layout.load_into(self._model, flat)
+            learned = Learned(np.zeros_like(flat), 0, NOTHING, NOTHING)
         trained = time.perf_counter()
-        protected = self._side.protect(Trained(round, flat, values, samples, seeds[2], group))
+        protected = self._side.protect(Trained(round, flat, learned.values, learned.samples, seeds[2], group))
         local = LocalWork(
             kept=protected.kept,
             layers=protected.layers,
             training_seconds=trained - began,
             choosing_seconds=time.perf_counter() - trained,
+            uncounted=learned.uncounted,
         )
         values = protected.values
         if group is not None and self._group_model is not None:
             values = self._group_model.key(group.key).encrypt(values)
         remembered = self.remembered.then(round, began_with, self._side.memory)
-        return Draft(values, protected, statistics, held_out, seeds[1], local, remembered, group)
+        return Draft(
+            values, protected, learned.statistics, learned.held_out, seeds[1], local, remembered, group, failure
+        )
+
+    def _train(self, round: int, flat: Flat, seed: np.random.SeedSequence, proceed: Proceed) -> Learned:
+        """Train the model, which has the weights `flat`. Raises where the update is not to be used."""
+        held_out, uncounted, training = NOTHING, 0, self._task.training
+        if self._held_out is not None:
+            held_out = judge(
+                self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
+            )
+        if self._configuration.scheme == "fedavg":
+            statistics = self._side.train(self._x, self._y, round=round, seed=integer(seed), proceed=proceed)
+            values, samples = self.layout.flatten(self._model) - flat, statistics.samples
+            samples -= (uncounted := self.uncounted)
+        else:
+            assert self._y is not None
+            x, y = drawn(self._x, self._y, training.fedsgd_images, integer(seed))
+            values, statistics = gradient(
+                self._model, x, y, batch_size=training.batch_size, device=self._device, proceed=proceed
+            )
+            samples = 1
+        self.layout.check_finite(values)
+        return Learned(values, samples, statistics, held_out, uncounted)
 
     def keep_model(self, round: int, plain: Flat) -> None:
         """The server's model after this round, in the clear: without its key nothing else is left of it."""

@@ -109,7 +109,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._on_update = on_update
         self._on_model = on_model
         self._obstacle = ""
-        """Why training failed; for this side only."""
+        """Why it gave up; for this side only."""
+        self._failure = ""
+        """Why training failed the last time it did; for this side only."""
         self._linked = False
         self._made: tuple[Configuration, Learner] | None = None
         """The learner, and what it was made for."""
@@ -153,6 +155,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         if ended.code is Code.LEFT and endpoint.refusal is not None:
             # Said by nobody who has shown a key, but most likely the reason.
             return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
+        if ended.code is None and self._failure:
+            return Ended(Code.LOCAL, self._failure)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:
@@ -246,6 +250,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     def _contribute(self, draft: Draft, update: Update, round: int, now: float) -> list[Output]:
         """Contribute what is still wanted; nothing of what is not reaches this."""
+        if draft.failure:
+            self._diary.write("cannot-train", detail=draft.failure)
+            self._failure = draft.failure
         self._learner.keep(draft)
         self._kept = True
         return self._machine.contribute(round, update.words, now)

@@ -96,3 +96,43 @@ async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on
     assert good["status"] == "completed"
     assert 0 <= good["accuracy"] <= 1
     assert run.model.read_bytes() != first
+
+
+class Failing(Learner):
+    """Its own images make a training fail, as some that are broken do."""
+
+    def encode(self, draft: Draft) -> Update:
+        assert draft.failure
+        return super().encode(draft)
+
+
+def with_images(kind: type[Learner], samples: int, value: float) -> Any:
+    def made(configuration: Configuration) -> Learner:
+        x = torch.full((samples, 1, 8, 8), value)
+        return kind(configuration, x, torch.arange(samples) % 3, seed=None, device=torch.device("cpu"))
+
+    return made
+
+
+@pytest.mark.asyncio
+@pytest.mark.threat("server/finds-samples")
+@pytest.mark.parametrize(
+    "victim",
+    [
+        with_images(Learner, 5, 1.0),
+        with_images(Learner, 6, 1.0),
+        with_images(Learner, 7, 1.0),
+        with_images(Failing, 6, np.nan),
+    ],
+    ids=["fewer", "as many", "more", "broken"],
+)
+async def test_what_a_server_sees_of_a_client_does_not_depend_on_its_data(federation: Any, victim: Any) -> None:
+    """Of samples fewer than max_weight, as many, or more, and of a training that fails."""
+    server = await federation.serve(rounds=1)
+    first, *others = federation.clients
+    await federation.all_of(server, federation.join(first, make=victim), *map(federation.join, others))
+    ((done, total),) = federation.rounds
+    assert done.survivors == federation.clients
+    assert done.dropped == ()
+    assert total is not None
+    assert "left" not in [event for event, _ in federation.told["server"]]

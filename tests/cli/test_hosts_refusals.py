@@ -172,34 +172,17 @@ def unknown_to_the_server(hosts: Hosts) -> Process:
     return hosts.run("client-7", "client", "party.toml")
 
 
-@pytest.mark.parametrize(
-    ("classes", "most", "own", "peer"),
-    [
-        (
-            '["0", "1", "2", "3"]',
-            100,
-            r"4 classes \(0, 1, 2, 3\), the server's task has 3, and the lists differ: set data\.classes to that of",
-            "its images have other classes than the task",
-        ),
-        (
-            '["0", "1", "2"]',
-            25,
-            "this client has 27 samples and aggregation.max_weight is 25: raise it to the largest number",
-            "it cannot train; its own log says why",
-        ),
-    ],
-    ids=["classes", "weight"],
-)
-def test_images_that_do_not_fit_the_task(tmp_path: Path, classes: str, most: int, own: str, peer: str) -> None:
+def test_images_that_do_not_fit_the_task(tmp_path: Path) -> None:
     """Found before that client trains, and told on both sides."""
+    own = r"4 classes \(0, 1, 2, 3\), the server's task has 3, and the lists differ: set data\.classes to that of"
     with running_hosts(tmp_path) as hosts:
-        hosts.experiment(rounds=1, max_weight=most)
+        hosts.experiment(rounds=1, max_weight=100)
         path = hosts.client("client-2")
-        path.write_text(path.read_text().replace('["0", "1", "2"]', classes))
+        path.write_text(path.read_text().replace('["0", "1", "2"]', '["0", "1", "2", "3"]'))
         server = hosts.start("server", "server", "party.toml", "experiment.toml")
         clients = [hosts.start(name, "client", "party.toml") for name in hosts.names[1:]]
         assert clients[1].end() == 1
         one_line(clients[1].complained, own)
-        server.until(f"left: member client-2, detail it gave up: {peer}")
+        server.until("left: member client-2, detail it gave up: its images have other classes than the task")
         # Two clients are too few for another round.
         assert server.end() == 3

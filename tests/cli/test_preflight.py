@@ -256,8 +256,8 @@ def test_what_a_client_lacks(office: Office, tmp_path: Path) -> None:
             r"MB free, 10,010,0\d\d MB needed for logs \(log\.megabytes, log\.files\) and models: make room",
         ),
         (
-            {}, changed(tmp_path, max_weight="5"), "training", "wrong",
-            r"this client has 24 samples and aggregation\.max_weight is 5: raise it",
+            {}, changed(tmp_path, max_weight="5"), "training", "ok",
+            r"24 images .* 19 of them do not count: aggregation\.max_weight = 5",
         ),
         (
             {"connect": "tcp://server.invalid:7007"}, None, "name", "wrong",

@@ -17,7 +17,7 @@ from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, METRICS, Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption, GroupModel
-from tacit.parties.protections.sides import Group, TaskError
+from tacit.parties.protections.sides import Group
 from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, FederationSection, parse
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
@@ -159,12 +159,11 @@ def test_a_client_too_small_to_keep_any_still_takes_part() -> None:
 
 
 def test_the_largest_weight_is_that_of_the_images_trained_on() -> None:
-    _, configuration, _ = proposal(0.5)
     doubled = tuple(torch.cat([part, part]) for part in images("client-3"))
-    learner(configuration, (doubled[0], doubled[1]))
-    _, configuration, _ = proposal(0.25)
-    with pytest.raises(TaskError, match=r"this client has 45 samples and aggregation\.max_weight is 30"):
-        learner(configuration, (doubled[0], doubled[1]))
+    for held_out, uncounted in ((0.5, 0), (0.25, 15)):
+        _, configuration, keeper = proposal(held_out)
+        update = learner(configuration, (doubled[0], doubled[1])).update(1, keeper.bytes)
+        assert update.local.uncounted == uncounted
 
 
 def test_judging_ends_when_nobody_waits_any_more() -> None:

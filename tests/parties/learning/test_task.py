@@ -13,7 +13,7 @@ from torch import nn
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import gradient, train
-from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.keeper import Keeper, UnusableSumError
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.task import LOSS_UNIT, METRICS, Task, check_classes, class_digest, read_task
 from tacit.parties.protections.sides import OtherClassesError, TaskError
@@ -311,15 +311,16 @@ def test_a_size_that_no_data_have_is_refused(field: str, value: int) -> None:
     assert refused.value.code is Code.MALFORMED
 
 
-def test_more_samples_than_the_largest_weight_are_refused() -> None:
-    configuration, _ = proposal("fedavg")
-    learner(configuration, 20)
-    with pytest.raises(TaskError, match=r"21 samples and aggregation\.max_weight is 20: raise it"):
-        learner(configuration, 21)
-    learner(proposal("fedsgd")[0], 21)
+def test_more_samples_than_the_largest_weight_count_for_it() -> None:
+    configuration, model = proposal("fedavg")
+    for samples, uncounted in ((20, 0), (21, 1), (40, 20)):
+        update = learner(configuration, samples).update(1, Keeper(configuration, model).bytes)
+        total = configuration.packing().decode(update.words, contributors=1)
+        assert (int(total.weights), update.local.uncounted) == (20, uncounted)
+        assert total.metrics["samples"] == samples
 
 
-def test_training_that_diverges_is_an_error() -> None:
+def test_training_that_diverges_contributes_nothing_and_says_why() -> None:
     configuration, model = proposal("fedavg", rate=100.0)
     configuration = msgspec.structs.replace(
         configuration,
@@ -330,8 +331,15 @@ def test_training_that_diverges_is_an_error() -> None:
             )
         ),
     )
-    with pytest.raises(FloatingPointError, match="take a smaller learning_rate"):
-        learner(configuration, 20).update(1, Keeper(configuration, model).bytes)
+    one, keeper = learner(configuration, 20), Keeper(configuration, model)
+    draft = one.learn(1, keeper.bytes)
+    assert "take a smaller learning_rate" in draft.failure
+    total = configuration.packing().decode(one.encode(draft).words, contributors=1)
+    assert int(total.weights) == 0
+    assert not total.values.any()
+    assert not any(total.metrics.values())
+    with pytest.raises(UnusableSumError, match="no client has contributed to it"):
+        keeper.apply(total)
 
 
 def test_a_task_survives_the_configuration_and_garbage_does_not() -> None:

@@ -259,7 +259,7 @@ CLIENT_EVENTS: dict[str, set[str]] = {
     "phase": {"next", "phase", "round", "seconds"},
     "traffic": {"phase", "received", "round", "sent"},
     "round-over": {"code", "detail", "round"},
-    "update": {"choosing_seconds", "kept", "layers", "round", "training_seconds"},
+    "update": {"choosing_seconds", "kept", "layers", "round", "training_seconds", "uncounted"},
     "messages": MESSAGE_TIMES,
     "work": {"seconds"},  # by kind of work of the protocol
     "ended": {"code", "detail"},
