@@ -345,8 +345,8 @@ def check_name(name: str) -> None:
         raise ValueError(f"member name {name!r}: use 1 to 64 characters out of a-z, 0-9 and the hyphen")
 
 
-RosterChange = Literal["add", "remove", "rotate"]
-ROSTER_CHANGES: Final[tuple[RosterChange, ...]] = ("add", "remove", "rotate")
+RosterChange = Literal["add", "remove", "rotate", "regroup"]
+ROSTER_CHANGES: Final[tuple[RosterChange, ...]] = ("add", "remove", "rotate", "regroup")
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class Difference:
     @property
     def changes(self) -> tuple[RosterChange, ...]:
         """What kinds of changes there are."""
-        happened = zip(ROSTER_CHANGES, (self.added, self.removed, self.rotated), strict=True)
+        happened = zip(ROSTER_CHANGES, (self.added, self.removed, self.rotated, self.regrouped), strict=True)
         return tuple(change for change, names in happened if names)
 
 

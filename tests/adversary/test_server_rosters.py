@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.roster import Member, Roster, RosterChange
 from tacit.protocol.session.messages import Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.exchange import Dropped
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, Streams, altered, new_members
@@ -34,10 +35,14 @@ def signed(members: tuple[Member, ...], version: int, operator: SigningKey = OPE
     return Roster.signed(members, version=version, operator=operator)
 
 
-def grouped() -> MemoryFederation:
-    """Four pairs, and one that waits, after the first round of version 5 of the roster."""
+def grouped(policy: Policy | None = None) -> MemoryFederation:
+    """Four pairs, and one that waits, after the first round of version 5 of the roster. policy: of the victim."""
     one = MemoryFederation(
-        small_configuration(8, dropout=0.34, parameters=60), 0, rounds=2, members=(signed(ROSTER.members, 5), SIGNING)
+        small_configuration(8, dropout=0.34, parameters=60),
+        0,
+        rounds=2,
+        members=(signed(ROSTER.members, 5), SIGNING),
+        policies={VICTIM: policy or Policy()},
     )
     one.paused = True
     one.start()
@@ -124,6 +129,21 @@ def test_another_key_in_a_group_is_accepted_by_owners_only() -> None:
     ended = one.ended(VICTIM)
     assert ended is not None
     assert (ended.code, one.rosters[VICTIM].version) == (Code.POLICY, 5)
+
+
+@pytest.mark.threat("server/moves-members")
+def test_groups_that_end_are_a_change_of_members() -> None:
+    """The operator has whole groups wait, which adds, removes and rotates nobody: fewer clients are in a sum then."""
+    fewer = tuple(replace(member, group=0) if member.group == 3 else member for member in ROSTER.members)
+    accepted: tuple[RosterChange, ...]
+    for accepted in ((), ("add", "remove", "rotate")):
+        one = grouped(Policy(roster_changes=accepted))
+        one.put(one.forge(SERVER, VICTIM, told(fewer), round=0))
+        one.advance()
+        over = one.ended(VICTIM)
+        assert over is not None
+        assert over.code is Code.POLICY
+        assert not one.outcome(RosterChanged)
 
 
 @pytest.mark.threat("server/two-rosters")

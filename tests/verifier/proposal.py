@@ -21,7 +21,7 @@ class Policy:
     threshold_floor: int = 0
     least_corrupt: float = 0.05
     largest_clip: float = 1.0
-    roster_changes: list[str] = field(default_factory=lambda: ["add", "remove", "rotate"])
+    roster_changes: list[str] = field(default_factory=lambda: ["add", "remove", "rotate", "regroup"])
 
     def check_configuration(self, found: dict[str, Any]) -> None:
         counted = found["form"] == "coordinate" or found["min_contributors"] > 0

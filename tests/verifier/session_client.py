@@ -212,20 +212,20 @@ class SessionClient:
         found = self.roster.later(body["roster"], body["signature"], self.name)
         before, after = ({member["name"]: member for member in roster.members} for roster in (self.roster, found))
         stay = [name for name in after if name in before]
-        different = {
-            "added": [name for name in after if name not in before],
-            "removed": [name for name in before if name not in after],
-            "rotated": [name for name in stay if rotated(before[name], after[name])],
-        }
-        kinds = zip(("add", "remove", "rotate"), different.values(), strict=True)
-        require(all(kind in self.policy.roster_changes for kind, names in kinds if names), "POLICY")
-        self.check_group(found, write=False)
 
         def place(roster: Roster, name: str) -> tuple[bool, set[str]]:
             return roster.waits(name), set(roster.group_of(name))
 
-        regrouped = [name for name in stay if place(self.roster, name) != place(found, name)]
-        self.report({"event": "roster changed", "roster": found.hash, **different, "regrouped": regrouped})
+        different = {
+            "added": [name for name in after if name not in before],
+            "removed": [name for name in before if name not in after],
+            "rotated": [name for name in stay if rotated(before[name], after[name])],
+            "regrouped": [name for name in stay if place(self.roster, name) != place(found, name)],
+        }
+        kinds = zip(("add", "remove", "rotate", "regroup"), different.values(), strict=True)
+        require(all(kind in self.policy.roster_changes for kind, names in kinds if names), "POLICY")
+        self.check_group(found, write=False)
+        self.report({"event": "roster changed", "roster": found.hash, **different})
         self.end("ROSTER")
 
     def check_group(self, roster: Roster, write: bool) -> None:

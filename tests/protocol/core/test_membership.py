@@ -47,6 +47,7 @@ def test_what_is_different_is_named() -> None:
     groups = {"a": 9, "b": 9, "c": 0, "f": 3, "g": 3}
     found = check_later(held, roster(*(member(name, group=groups[name]) for name in groups), version=2), "a")
     assert found == Difference(added=("g",), removed=("e",), rotated=(), regrouped=("c", "f"))
+    assert found.changes == ("add", "remove", "regroup")
 
 
 OTHER = SigningKey(b"\x12" * 32)
