@@ -78,6 +78,8 @@ class Update:
     clipped: int
     local: LocalWork = LocalWork()
     group: Group | None = None
+    failure: str = ""
+    """Why there is nothing in it."""
     """The members, with the key under which the model was, if they have one."""
 
 
@@ -98,7 +100,7 @@ class Draft:
     """What the client remembers, once the draft is kept."""
     group: Group | None
     failure: str = ""
-    """Why there is nothing in it; for the client's own log."""
+    """As of Update."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +307,7 @@ class Learner:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))
         encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
-        return Update(encoded.words, values, draft.statistics, clipped, draft.local, draft.group)
+        return Update(encoded.words, values, draft.statistics, clipped, draft.local, draft.group, draft.failure)
 
 
 def divided(x: Any, y: torch.Tensor | None, task: Task) -> tuple[Any, torch.Tensor | None, Labelled | None]:

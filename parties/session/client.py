@@ -250,9 +250,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     def _contribute(self, draft: Draft, update: Update, round: int, now: float) -> list[Output]:
         """Contribute what is still wanted; nothing of what is not reaches this."""
-        if draft.failure:
-            self._diary.write("cannot-train", detail=draft.failure)
-            self._failure = draft.failure
+        if update.failure:
+            self._diary.write("cannot-train", detail=update.failure)
+            self._failure = update.failure
         self._learner.keep(draft)
         self._kept = True
         return self._machine.contribute(round, update.words, now)
