@@ -81,6 +81,8 @@ class _Happened(msgspec.Struct, frozen=True, array_like=True):
 
 class _File(msgspec.Struct):
     settings: SumSettings
+    smallest_cohort: int
+    """Of the client's policy."""
     drawn: list[bytes]
     happened: list[_Happened]
     said: bytes
@@ -107,16 +109,20 @@ class ResumedSum:
         self._path = path
         self._kept = kept
         self._hasher = hashlib.sha256()
-        self._client = SumClient(kept.settings, roster, keys, entropy=_Draws(kept.drawn))
+        self._client = SumClient(
+            kept.settings, roster, keys, entropy=_Draws(kept.drawn), smallest_cohort=kept.smallest_cohort
+        )
         self.first = self._told(self._client.start(_NOW))
         """The first frames to the server."""
         for happened in kept.happened:
             self._feed(happened)
 
     @classmethod
-    def begin(cls, path: Path, settings: SumSettings, roster: Roster, keys: PartyKeys) -> ResumedSum:
+    def begin(
+        cls, path: Path, settings: SumSettings, roster: Roster, keys: PartyKeys, *, smallest_cohort: int
+    ) -> ResumedSum:
         """Enter a sum; what was left of another one is forgotten. ValueError as of SumClient."""
-        kept = cls(path, _File(settings, [], [], b""), roster, keys)
+        kept = cls(path, _File(settings, smallest_cohort, [], [], b""), roster, keys)
         kept.save()
         return kept
 
@@ -286,7 +292,8 @@ class _Party:
         if agreement.session in entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in the sum {settings.title!r} before")
         journal.write(JournalEntry(session=agreement.session, round=agreement.round))
-        return ResumedSum.begin(self.kept, settings, self.roster, self.keys).first
+        smallest = self._policy.smallest_cohort
+        return ResumedSum.begin(self.kept, settings, self.roster, self.keys, smallest_cohort=smallest).first
 
     def go_on(self, record: ConfigRecord, message: Message, context: Context, call_next: Any) -> list[bytes]:
         """Answer what the server says in the sum, and train if it sends something to train from."""

@@ -38,7 +38,7 @@ from tacit.secagg.packing import Packing, WeightForm
 
 _KINDS: Final = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES | by_type(Abort))
 _ROUND: Final = 1
-_FEWEST: Final = 3
+SMALLEST_COHORT: Final = 3
 """Of two clients each knows the other's vector from the sum."""
 
 
@@ -88,8 +88,10 @@ class SumSettings:
         clients = self.clients or roster.gather(roster.clients, len(roster.clients))
         if clients != tuple(name for name in roster.clients if name in clients):
             raise ValueError(f"the clients {clients} are not some of {roster.clients}, each once and in this order")
-        if len(clients) < _FEWEST:
-            raise ValueError(f"a sum of {len(clients)} clients tells each the other's vector: take {_FEWEST} or more")
+        if len(clients) < SMALLEST_COHORT:
+            raise ValueError(
+                f"a sum of {len(clients)} clients tells each the other's vector: take {SMALLEST_COHORT} or more"
+            )
         if roster.gather(clients, len(clients)) != clients:
             raise ValueError("some clients of a group of the roster are in this sum without the others of it")
         return clients
@@ -119,8 +121,9 @@ class SumSettings:
             phase_seconds=self.phase_seconds,
         )
 
-    def agreement(self, roster: Roster) -> Agreement:
-        """What all parties of this sum hold alike. ValueError where there can be no such sum."""
+    def agreement(self, roster: Roster, *, smallest_cohort: int = SMALLEST_COHORT) -> Agreement:
+        """What all parties of this sum hold alike, but for smallest_cohort: the fewest clients whose sum this party
+        opens. ValueError where there can be no such sum."""
         clients = self.cohort(roster)
         configuration = self.configuration(len(clients))
         session = digest(Label.CONFIGURATION, roster.hash, configuration.hash())
@@ -131,7 +134,7 @@ class SumSettings:
             configuration=configuration,
             cohort=clients,
             model=bytes(32),
-            fewest_survivors=_FEWEST if roster.groups else 0,
+            fewest_survivors=max(smallest_cohort, SMALLEST_COHORT),
         )
 
 
@@ -158,11 +161,20 @@ class SumResult:
 class SumClient:
     """One client of one sum. `outcome`: Contributed, or why it gave up; None until then.
 
-    ValueError for settings with which there is no sum, and for a roster that does not have these keys.
+    smallest_cohort: the fewest clients whose sum it helps to open, itself among them; at least 3. ValueError for
+    settings with which there is no sum, and for a roster that does not have these keys.
     """
 
-    def __init__(self, settings: SumSettings, roster: Roster, keys: PartyKeys, *, entropy: Entropy) -> None:
-        agreement = settings.agreement(roster)
+    def __init__(
+        self,
+        settings: SumSettings,
+        roster: Roster,
+        keys: PartyKeys,
+        *,
+        entropy: Entropy,
+        smallest_cohort: int = SMALLEST_COHORT,
+    ) -> None:
+        agreement = settings.agreement(roster, smallest_cohort=smallest_cohort)
         if keys.member("client") not in roster.members:
             raise ValueError(f"the roster has no client {keys.name!r} with these keys")
         if keys.name not in agreement.places:
@@ -245,7 +257,12 @@ class SumServer:
         for output in outputs:
             if isinstance(output, Summed):
                 contributors = len(output.survivors)
-                total = self._packing.decode(output.total, contributors=contributors)
+                try:
+                    total = self._packing.decode(output.total, contributors=contributors)
+                except ValueError as error:
+                    detail = f"the sum is not one of honest contributions: {error}"
+                    self.outcome = ServerAborted(Code.VECTOR, detail, culprit="")
+                    continue
                 self.outcome = SumResult(
                     values=total.values,
                     weight=int(total.weights),

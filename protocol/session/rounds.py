@@ -129,15 +129,14 @@ def agree(
 ) -> Agreement:
     """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters.
 
-    cohort: of whole groups. fewest_survivors: whose sum this party's own policy allows to open; a regular graph and
-    groups may ask for more.
+    cohort: of whole groups. fewest_survivors: whose sum this party's own policy allows to open; who plans for the
+    tolerated dropouts, as coordinated weights do, counts on no more being lost.
     """
     packing = configuration.packing()
-    regular = configuration.regular(len(cohort))
     parameters = configuration.parameters(len(cohort))
     places = {name: place for place, name in enumerate(cohort)}
     groups = roster.groups if configuration.secure else ()
-    left = configuration.fewest_survivors(len(cohort)) if regular or groups else 0
+    left = configuration.fewest_survivors(len(cohort)) if configuration.secure else 0
     return Agreement(
         session=session,
         round=round,
@@ -145,7 +144,7 @@ def agree(
         cohort=cohort,
         signing_keys=tuple(roster.member(name).signing_public for name in cohort),
         active=configuration.active,
-        regular=regular,
+        regular=configuration.regular(len(cohort)),
         parameters=parameters,
         fewest_survivors=max(fewest_survivors, left),
         groups=tuple(tuple(places[name] for name in group) for group in groups if group[0] in places),

@@ -40,7 +40,7 @@ MODEL: Final = Path("/run/model.safetensors")
 def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any) -> Configuration:
     """A valid configuration for a model of that many parameters."""
     settings: dict[str, Any] = {
-        "scheme": "fedavg", "mode": "active", "graph": "auto", "corrupt": 0.05, "dropout": 0.05, "threshold": 0,
+        "scheme": "fedavg", "mode": "active", "graph": "auto", "corrupt": 0.05, "dropout": 0.34, "threshold": 0,
         "clients": clients, "clip": 1.0, "value_bits": 16, "max_weight": 100, "ring_bits": 32,
         "form": WeightForm.SCALAR, "tensor_sizes": (parameters,), "metrics": (), "layout": bytes(32), "task": b"",
         "train_seconds": 100.0, "phase_seconds": 10.0,

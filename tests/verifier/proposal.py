@@ -85,7 +85,7 @@ def terms_of(
         graph = graph_of(size, found["mode"], found["graph"])
     packing = packing_of(found)
     groups = [roster.group_of(name) for name in cohort if name in roster.group_numbers and found["mode"] != "none"]
-    left = size - whole(found["dropout"], size) if graph == "regular" or groups else 0
+    left = size - whole(found["dropout"], size) if found["mode"] != "none" else 0
     return Terms(
         session=session,
         round=round_number,

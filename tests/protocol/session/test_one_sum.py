@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,17 @@ KEYS = {name: new_keys(name, entropy=os.urandom) for name in ("server", *NAMES)}
 ROSTER = make_roster(KEYS["server"].member("server"), *(KEYS[name].member("client") for name in NAMES))
 
 
-def client(name: str, settings: SumSettings = SETTINGS) -> SumClient:
-    return SumClient(settings, ROSTER, KEYS[name], entropy=os.urandom)
+def client(name: str, settings: SumSettings = SETTINGS, *, smallest_cohort: int = 3) -> SumClient:
+    return SumClient(settings, ROSTER, KEYS[name], entropy=os.urandom, smallest_cohort=smallest_cohort)
+
+
+class Noise(SumClient):
+    """Sends any words."""
+
+    def contribute(self, vector: npt.ArrayLike, now: float, *, weight: int = 1) -> list[bytes]:
+        ring, length = self._packing.ring, self._packing.length
+        words = np.random.default_rng().integers(0, 1 << ring.bits, length, np.uint64).astype(ring.word)
+        return self._said(self._machine.contribute(words, now))
 
 
 def hold(server: SumServer, clients: Mapping[str, SumClient], vector: list[float]) -> None:
@@ -103,6 +113,15 @@ def test_what_is_no_message_costs_its_sender_its_part() -> None:
     assert isinstance(server.outcome, SumResult)
     assert server.outcome.dropped == {"bob": "a message that is no list of frames"}
     assert all(isinstance(one.outcome, Contributed) for one in clients.values())
+
+
+def test_a_sum_that_no_honest_clients_make_is_none() -> None:
+    server, clients = SumServer(SETTINGS, ROSTER, now=0.0), {name: client(name) for name in NAMES}
+    hold(server, clients | {"dan": Noise(SETTINGS, ROSTER, KEYS["dan"], entropy=os.urandom)}, [1.0] * 5)
+    assert isinstance(server.outcome, ServerAborted)
+    assert (server.outcome.code, server.outcome.culprit) == (Code.VECTOR, "")
+    assert "the sum is not one of honest contributions" in server.outcome.detail
+    assert server.deadline is None
 
 
 def test_who_hears_nothing_or_no_message_gives_up() -> None:

@@ -148,10 +148,10 @@ def test_whatever_is_proposed_is_accepted_or_refused_with_a_code(configuration: 
 
 
 def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
-    regular = small_configuration(100, graph="regular")
+    regular = small_configuration(100, graph="regular", dropout=0.05)
     assert regular.parameters(100) == GraphParameters(16, 11)
     for threshold, accepted in ((16, True), (17, False)):
-        configuration = small_configuration(100, graph="regular", threshold=threshold)
+        configuration = small_configuration(100, graph="regular", dropout=0.05, threshold=threshold)
         if accepted:
             assert Policy().check_cohort(configuration, 100).threshold == threshold
         else:
