@@ -363,7 +363,13 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         float, Meta(description="Tolerated fraction of clients that collude with the server.", ge=0.0, lt=1.0)
     ] = 0.33
     dropout: Annotated[
-        float, Meta(description="Fraction of the clients of a round that may be lost; a sum over fewer than the others is not opened.", ge=0.0, lt=1.0)
+        float,
+        Meta(
+            description="Fraction of the clients of a round that may be lost; a sum over fewer than the others is not "
+            "opened.",
+            ge=0.0,
+            lt=1.0,
+        ),
     ] = 0.33
     clip: Annotated[
         float,
