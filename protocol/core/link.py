@@ -34,9 +34,13 @@ MOST_KEPT_BYTES: Final = 1 << 24
 
 
 class Traffic:
-    """Bytes of frames by (round, phase), in each direction. One per party; all its links count into it."""
+    """Bytes of frames by (round, phase), in each direction. One per party; all its links count into it.
 
-    def __init__(self) -> None:
+    begun: of who starts the rounds, the last one. What names a later one, as any peer can, counts as outside of rounds.
+    """
+
+    def __init__(self, begun: int | None = None) -> None:
+        self.begun = begun
         self.sent: Counter[tuple[int, Phase]] = Counter()
         self.received: Counter[tuple[int, Phase]] = Counter()
 
@@ -251,7 +255,9 @@ class Link:
         return Transmit(self.peer, frames, phase)
 
     def _count(self, packet: Packet) -> None:
-        round = packet.envelope.round
+        round, begun = packet.envelope.round, self.traffic.begun
+        if begun is not None and round > begun:
+            round = 0
         self.traffic.received[round, _phase(packet.kind, round)] += packet.size
 
 

@@ -231,7 +231,7 @@ class SumServer:
         agreement = settings.agreement(roster)
         self._packing = settings.packing(agreement.size)
         self._links = {
-            name: Link(agreement.server, name, agreement.session, Traffic(), _KINDS) for name in agreement.cohort
+            name: Link(agreement.server, name, agreement.session, Traffic(_ROUND), _KINDS) for name in agreement.cohort
         }
         self._machine = AggregationServer(agreement, now)
         self.outcome: SumResult | ServerAborted | None = None

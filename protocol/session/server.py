@@ -259,7 +259,8 @@ class TrainingServer(
         start = StartRound(cohort=self.presence.bitmap(cohort), model=model.announced)
 
         def commit() -> list[Output]:
-            self.round, self._in_round = agreement.round, set(cohort)
+            self.round = self.traffic.begun = agreement.round
+            self._in_round = set(cohort)
             if self.keeper is not None:
                 self.keeper.round_begun()
             self.sum = begun = sum_server(agreement, now)

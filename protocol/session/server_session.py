@@ -41,7 +41,7 @@ class Presence:
     """The clients of a session. grace: seconds for a lost link to come back."""
 
     def __init__(self, own: str, clients: tuple[str, ...], session: bytes, grace: float) -> None:
-        self.traffic = Traffic()
+        self.traffic = Traffic(begun=0)
         self.barred: set[str] = set()
         self.missing: frozenset[str] = frozenset()
         """Who will not come, as somebody knows who starts them all."""
@@ -62,6 +62,8 @@ class Presence:
         """Of the links that members said hello on."""
         self._asked: dict[str, Envelope] = {}
         """Which conversations members asked to go on with, the last time."""
+        self._strays: dict[str, Envelope] = {}
+        """By members that wait, which conversation they ask to go on with that they do not have."""
 
     def __contains__(self, member: str) -> bool:
         return member in self._links
@@ -107,9 +109,18 @@ class Presence:
         """When a hello or a resumption of this member may be answered."""
         return max(now, self._greeted.get(member, now) - (HELLOS - 1) * HELLO_SECONDS)
 
-    def wait(self, member: str, until: float) -> None:
-        """The hello of a member, whose conversation is over, or its resumption, waits for its turn."""
+    def wait(self, member: str, until: float, stray: Envelope | None = None) -> None:
+        """The hello of a member, whose conversation is over, or its resumption, waits for its turn.
+
+        stray: of a conversation that it does not have."""
         self._waiting[member] = until
+        self._strays.pop(member, None)
+        if stray is not None:
+            self._strays[member] = stray
+
+    def stray(self, member: str) -> Envelope | None:
+        """What a member whose turn has come asks to go on with, if it is nothing that it has."""
+        return self._strays.pop(member, None)
 
     def waited(self, now: float) -> list[str]:
         """Whose turn has come."""
@@ -146,6 +157,7 @@ class Presence:
         """A member is gone; whether it was there."""
         self._lost.pop(member, None)
         self._waiting.pop(member, None)
+        self._strays.pop(member, None)
         return self._links.pop(member, None) is not None
 
     def link_lost(self, member: str, now: float) -> None:
@@ -169,6 +181,9 @@ class Presence:
         envelope, link = packet.envelope, self._links.get(sender)
         if self.over and packet.kind is not Resume:
             return None
+        if packet.kind in (Hello, Resume) and envelope.round:
+            detail = f"{packet.kind.TYPE} as a message of round {envelope.round}"
+            raise RemoteProtocolError(Code.SESSION, detail, culprit=sender)
         if packet.kind is Hello:
             self._numbers[sender] = envelope.link
             if link is not None:
@@ -263,6 +278,7 @@ class SessionServer(Machine[SessionState]):
         self.round = completed
         """The round that goes on, or the last one."""
         self.presence = Presence(roster.server.name, roster.clients, session, grace)
+        self.presence.traffic.begun = completed
         self._holds: dict[str, bytes] = {}
         """By member, the hash of the roster that its last hello named."""
         self._successor: Roster | None = None
@@ -323,6 +339,11 @@ class SessionServer(Machine[SessionState]):
         for member in self.presence.overdue(now):
             outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
         for member in self.presence.waited(now):
+            stray = self.presence.stray(member)
+            if stray is not None:
+                refused = partial(self._refuse_stray, member, stray, now)
+                outputs += self._take(Step(self.state, commit=refused), now)
+                continue
             turn = self._go_on if member in self.presence else self._greet
             outputs += self._take(Step(self.state, commit=partial(turn, member, now)), now)
         return outputs + super().expire(now)
@@ -368,10 +389,16 @@ class SessionServer(Machine[SessionState]):
     def on_resume(self, heard: Heard[Resume], now: float) -> Step[SessionState]:
         sender, turn = heard.sender, self.presence.turn(heard.sender, now)
         if not self.presence.asks(sender, heard.envelope):
-            return Step(self.state, (self.presence.refuse(sender, "there is no such conversation", heard.envelope),))
+            if turn > now:
+                return Step(self.state, commit=lambda: self.presence.wait(sender, turn, heard.envelope))
+            return Step(self.state, commit=lambda: self._refuse_stray(sender, heard.envelope, now))
         if turn > now:
             return Step(self.state, commit=lambda: self.presence.wait(sender, turn))
         return Step(self.state, commit=lambda: self._go_on(sender, now))
+
+    def _refuse_stray(self, member: str, asked: Envelope, now: float) -> list[Output]:
+        self.presence.spend(member, now)
+        return [self.presence.refuse(member, "there is no such conversation", asked)]
 
     def _go_on(self, member: str, now: float) -> list[Output]:
         missed = self.presence.go_on(member, now)

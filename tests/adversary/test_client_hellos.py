@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.machine import Report
+from tacit.protocol.core.messages import Abort, Message, Resume
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server_session import HELLO_SECONDS, HELLOS
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
+from tests.cases import cases
 
 CHEAT, TIMES = "client-4", 500
 
@@ -47,3 +49,38 @@ def test_five_hundred_hellos_in_every_phase_are_answered_a_few_times() -> None:
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
     refused = [report for report in one.outcome(Report, SERVER) if report.event == "refused"]
     assert refused == []
+
+
+@pytest.mark.threat("client/endless-hellos", "client/endless-resumptions")
+@cases("kind", [Hello, Resume])
+def test_what_is_said_outside_of_rounds_names_none(kind: type[Message]) -> None:
+    """Each round that a hello named was an entry of the server's traffic, and a line of its log; it bars its sender."""
+    one = MemoryFederation(small_configuration(5), 5, rounds=2)
+    one.training_seconds = lambda: 60.0
+    one.start()
+    one.settle(until=one.now + 1.0)
+    message = kind(roster=one.roster.hash) if kind is Hello else kind()
+    for number in range(1, 50):
+        one.put(one.forge(CHEAT, SERVER, message, round=1000 + number))
+    one.settle()
+    assert max(round for round, _ in one.server.traffic.received) <= 2
+    assert CHEAT in one.server.presence.barred
+    assert [set(done.survivors) for done in one.outcome(RoundDone)] == [set(one.roster.clients[:4])] * 2
+
+
+@pytest.mark.threat("client/endless-resumptions")
+def test_five_hundred_resumptions_of_nothing_are_answered_a_few_times() -> None:
+    one = MemoryFederation(small_configuration(5), 5, rounds=1)
+    one.training_seconds = lambda: 60.0
+    one.start()
+    for number in range(TIMES):
+        one.at(
+            one.now + number * 3.0 / TIMES,
+            lambda: one.put(one.forge(CHEAT, SERVER, Resume(), round=0, session=b"\x07" * 32)),
+        )
+    one.settle(until=one.now + 3.0)
+    answers = [parcel for parcel in one.log if parcel.receiver == CHEAT and parcel.packet.kind is Abort]
+    assert len(answers) <= HELLOS
+    one.settle()
+    (done,) = one.outcome(RoundDone)
+    assert set(one.roster.clients[:4]) <= set(done.survivors)

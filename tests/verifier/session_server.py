@@ -42,6 +42,7 @@ class SessionServer:
         self.hellos: dict[str, float] = {}
         self.counted_at: dict[str, float] = {}
         self.waiting: dict[str, float] = {}
+        self.turns: dict[str, Callable[[str, float], None]] = {}
         self.links: dict[str, int] = {}
         self.asked: dict[str, dict[str, Any]] = {}
         self.round = self.completed = completed
@@ -78,6 +79,7 @@ class SessionServer:
             if self.state == "ENDED" and envelope["type"] != "resume":
                 return
             talk = self.conversations.get(name)
+            require(envelope["type"] not in ("hello", "resume") or envelope["round"] == 0, "SESSION")
             if envelope["type"] == "hello":
                 self.on_hello(name, envelope, frames, now)
             elif envelope["type"] == "resume":
@@ -94,12 +96,11 @@ class SessionServer:
         talk = self.conversations.get(name)
         if talk is None or not talk.may_be_asked(envelope):
             require(envelope["sender"] == name, "SENDER")
-            require(envelope["round"] <= self.round, "SESSION")
             read_body(envelope, frames)
-            self.refuse_to_resume(name, envelope)
+            self.asked[name] = envelope
+            self.at_its_turn(name, self.refuse_stray, now)
         elif not talk.late(envelope):
             talk.asked(envelope)
-            require(envelope["round"] <= self.round, "SESSION")
             read_body(envelope, frames)
             self.asked[name] = envelope
             self.at_its_turn(name, self.resume, now)
@@ -108,8 +109,13 @@ class SessionServer:
         left = self.hello_seconds(name, now)
         if left < HELLO_SECONDS:
             self.waiting[name] = now + HELLO_SECONDS - left
+            self.turns[name] = answer
         else:
             answer(name, now)
+
+    def refuse_stray(self, name: str, now: float) -> None:
+        self.spend(name, now)
+        self.refuse_to_resume(name, self.asked[name])
 
     def resume(self, name: str, now: float) -> None:
         self.spend(name, now)
@@ -413,7 +419,7 @@ class SessionServer:
                 self.leave(name, now)
         for name, at in list(self.waiting.items()):
             if now >= at:
-                (self.resume if name in self.conversations else self.greet)(name, now)
+                self.turns[name](name, now)
                 self.go_on(now)
         if self.state == "IN_ROUND" and self.sum is not None:
             self.sum.expire(now)
