@@ -12,7 +12,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, plain, screen, table
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, screen, table
+from tacit.protocol.core.errors import printable
 
 JsonFile = Annotated[Path | None, json_option("Write the verdicts to this file.")]
 
@@ -99,7 +100,7 @@ def peer(
     from tacit.simulate.conformance.peer.script import PeerError
 
     def tell(text: str) -> None:
-        typer.echo(f"tacit: {plain(text)}", err=True)
+        typer.echo(f"tacit: {printable(text)}", err=True)
 
     with complaining(((PeerError, KeyFileError, RosterFileError, EndpointError), WRONG_INPUT)):
         playing = play(Addresses(address, dealer, sums), side, keys, names=case or (), wait=wait, tell=tell)
@@ -116,7 +117,7 @@ def peer(
 
 
 def _judged(text: str, holds: bool) -> Text:
-    return Text(plain(text), style="" if holds else "red")
+    return Text(printable(text), style="" if holds else "red")
 
 
 def _end(

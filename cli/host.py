@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.serving_screen import show_serving
+from tacit.protocol.core.errors import printable
 
 if TYPE_CHECKING:
     from tacit.simulate.dashboard.server import Dashboard
@@ -214,7 +215,7 @@ def status(
             rows[name] = f"{happened.event}{detail} ({_ago(now - happened.time)} ago)"
     for name, value in rows.items():
         if name and value:
-            typer.echo(f"{name:<12}{output.plain(str(value))}")
+            typer.echo(f"{name:<12}{printable(str(value))}")
     raise typer.Exit(0 if running else output.FAILED)
 
 

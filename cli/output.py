@@ -18,6 +18,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from tacit.protocol.core.errors import printable
+
 FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
 
 UNBOUNDED: Final = 10_000
@@ -35,12 +37,7 @@ def screen() -> Console:
 
 def say(console: Console, line: str, style: str = "") -> None:
     """One line as it is: paths may hold brackets, and whoever reads a pipe wants one line where there is one."""
-    console.print(plain(line), style=style, markup=False, soft_wrap=True)
-
-
-def plain(line: str) -> str:
-    """What a terminal can only show: some of it are words of other parties, which may have its control sequences."""
-    return "".join(character if character.isprintable() else " " for character in line)
+    console.print(printable(line), style=style, markup=False, soft_wrap=True)
 
 
 class FittedTable(Table):
@@ -70,7 +67,7 @@ class FittedTable(Table):
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """As rich's, but text is text: a key may have what rich would take for a tag, and what others say more."""
-        super().add_row(*(Text(plain(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
+        super().add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
 
     @staticmethod
     def _width(columns: Sequence[Column], console: Console, options: ConsoleOptions) -> int:

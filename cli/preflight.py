@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from tacit.cli import output
+from tacit.protocol.core.errors import printable
 
 _STYLES = {"ok": "green", "warning": "yellow", "untested": "dim", "absent": "yellow", "wrong": "red"}
 
@@ -46,7 +47,7 @@ def preflight(
             for finding in preflight(file, chosen):
                 findings.append(finding)
                 line = Text(f"{finding.check:<16}{finding.state:<10}", style=_STYLES[finding.state])
-                console.print(line.append(output.plain(finding.detail), style="default"), soft_wrap=True)
+                console.print(line.append(printable(finding.detail), style="default"), soft_wrap=True)
     states = {finding.state for finding in findings}
     output.keep_json(json_file, "preflight", {"role": file.role, "findings": findings})
     if "wrong" in states:

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, Self
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_structure
-from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.errors import RemoteProtocolError, printable
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.roster import Difference, Roster
@@ -105,7 +105,7 @@ class EventLog:
                     f"{self._path}: event {event!r}, field {name!r}: {unsuitable} is not a plain JSON value; "
                     "convert numbers with int() or float(), write None where there is none, and leave secrets out"
                 )
-            record[name] = value
+            record[name] = shown(value)
         line = json.dumps(record).encode("ascii") + b"\n"
         try:
             while line:
@@ -163,6 +163,15 @@ def _parse(line: bytes, party: str | None) -> tuple[dict[str, Any], str]:
     if party not in (None, event["party"]):
         return {}, f"an event of {event['party']!r} in the log of {party!r}"
     return event, ""
+
+
+def shown(value: Any) -> Any:
+    """A field as files and screens have it: what others say in it has no control sequences of terminals."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list | tuple):
+        return type(value)(shown(item) for item in value)
+    return {shown(key): shown(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _unsuitable(value: object) -> str | None:
@@ -229,11 +238,11 @@ class Diary:
         if self.outside and event in _OF_RUNS and fields.get("code") is None:
             return
         self._log.write(event, **fields)
-        self._tell(event, fields)
+        self.mention(event, **fields)
 
     def mention(self, event: str, **fields: Any) -> None:
         """Tell without logging: what matters only now."""
-        self._tell(event, fields)
+        self._tell(event, {name: shown(value) for name, value in fields.items()})
 
     def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
         """Note that a message is about to leave, or has come."""

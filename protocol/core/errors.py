@@ -14,6 +14,11 @@ DETAIL_LIMIT = 300
 """Longest explanation, in characters, that an Abort message may carry."""
 
 
+def printable(words: str) -> str:
+    """What a terminal can only show: words of other parties may have its control sequences."""
+    return words if words.isprintable() else "".join(one if one.isprintable() else " " for one in words)
+
+
 class Code(IntEnum):
     """Why something was refused. The numbers are part of the wire format and are never reused."""
 

@@ -11,7 +11,10 @@ from rich.console import Console
 
 from tacit.cli import conformance, host, output
 from tacit.cli.screen import Screen
+from tacit.parties.hosting.folder import line, logging_to
+from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.session.event_log import Diary, EventLog, read
 from tests.cases import cases
 
 DETAIL = "\x1b[2J\x1b]0;owned\x07gone\nround   9 of 9  completed\r\u202edenosiop\x9b31m"
@@ -49,6 +52,24 @@ def test_of_a_client_at_other_clients(console: Console) -> None:
 def test_in_what_a_command_complains_of(capsys: pytest.CaptureFixture[str], complain: Any) -> None:
     complain(DETAIL)
     assert capsys.readouterr().err == f"tacit: {SHOWN}\n"
+
+
+@pytest.mark.threat("client/words-on-screen")
+def test_in_the_files_that_owners_read(tmp_path: Path) -> None:
+    """`tail -f` on the log of a party played what a member had said."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    with (
+        logging_to(tmp_path / "lab.log", LogConfiguration(level="debug")) as logger,
+        EventLog(tmp_path / "lab.jsonl", "lab") as log,
+    ):
+        diary = Diary(log, lambda event, fields: told.append((event, fields)))
+        diary.write("left", member="client-1", detail=DETAIL, dropped=[{"detail": DETAIL}])
+        for event, fields in told:
+            logger.info(line(event, fields))
+    (event,) = read(tmp_path / "lab.jsonl")
+    assert (event["detail"], event["dropped"]) == (SHOWN, [{"detail": SHOWN}])
+    assert told == [("left", {"member": "client-1", "detail": SHOWN, "dropped": [{"detail": SHOWN}]})]
+    assert (tmp_path / "lab.log").read_text().strip().isprintable()
 
 
 @pytest.mark.threat("client/words-on-screen")
