@@ -63,7 +63,12 @@ async def asking(
 
         alice = home.asks("alice", images, batch=1, links=links, progress=progress)
         await home.waits("alice", "done")
-        yield home, party, images, alice
+        try:
+            yield home, party, images, alice
+        finally:
+            # Else a failure is not told: the parties would wait for each other until the test is given up.
+            for cable in home.cables:
+                cable.flows.set()
 
 
 async def check(home: House, alice: asyncio.Task[Any], block: Any, images: torch.Tensor) -> None:
