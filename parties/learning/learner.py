@@ -78,9 +78,9 @@ class Update:
     clipped: int
     local: LocalWork = LocalWork()
     group: Group | None = None
-    failure: str = ""
-    """Why there is nothing in it."""
     """The members, with the key under which the model was, if they have one."""
+    failure: str = ""
+    """Why training failed, so that nothing is in it."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Learned:
-    """What training made of a model."""
+    """The result of a training."""
 
     values: Flat
     """As of Trained."""
@@ -113,8 +113,6 @@ class Learned:
     """As of Trained."""
     statistics: LocalStatistics
     held_out: LocalStatistics
-    uncounted: int = 0
-    """As of LocalWork."""
 
 
 class Learner:
@@ -249,7 +247,7 @@ class Learner:
             layers=protected.layers,
             training_seconds=trained - began,
             choosing_seconds=time.perf_counter() - trained,
-            uncounted=learned.uncounted,
+            uncounted=self.uncounted,
         )
         values = protected.values
         if group is not None and self._group_model is not None:
@@ -261,7 +259,7 @@ class Learner:
 
     def _train(self, round: int, flat: Flat, seed: np.random.SeedSequence, proceed: Proceed) -> Learned:
         """Train the model, which has the weights `flat`. Raises where the update is not to be used."""
-        held_out, uncounted, training = NOTHING, 0, self._task.training
+        held_out, training = NOTHING, self._task.training
         if self._held_out is not None:
             held_out = judge(
                 self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
@@ -269,7 +267,7 @@ class Learner:
         if self._configuration.scheme == "fedavg":
             statistics = self._side.train(self._x, self._y, round=round, seed=integer(seed), proceed=proceed)
             values, samples = self.layout.flatten(self._model) - flat, statistics.samples
-            samples -= (uncounted := self.uncounted)
+            samples -= self.uncounted
         else:
             assert self._y is not None
             x, y = drawn(self._x, self._y, training.fedsgd_images, integer(seed))
@@ -278,7 +276,7 @@ class Learner:
             )
             samples = 1
         self.layout.check_finite(values)
-        return Learned(values, samples, statistics, held_out, uncounted)
+        return Learned(values, samples, statistics, held_out)
 
     def keep_model(self, round: int, plain: Flat) -> None:
         """The server's model after this round, in the clear: without its key nothing else is left of it."""

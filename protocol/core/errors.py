@@ -15,7 +15,7 @@ DETAIL_LIMIT = 300
 
 
 def printable(words: str) -> str:
-    """What a terminal can only show: words of other parties may have its control sequences."""
+    """The text with a space for every character that is not printable: other parties may send control sequences."""
     return words if words.isprintable() else "".join(one if one.isprintable() else " " for one in words)
 
 
