@@ -211,9 +211,8 @@ class Screen:
         sizes = sorted({numbers.count(number) for number in numbers if number})
         if sizes:
             return f", groups of {' or '.join(map(str, sizes))}: who is lost takes its group out of that sum"
-        from tacit.protocol.sum.configuration import fewest_survivors
 
-        needed = max(threshold, fewest_survivors(len(numbers), self._experiment.aggregation.dropout))
+        needed = max(threshold, self._experiment.terms().fewest_survivors(len(numbers)))
         return ", none may be lost" if needed == len(numbers) else ""
 
     def finish(self, summary: dict[str, Any]) -> None:

@@ -380,7 +380,7 @@ KEEPING_BYTES: Final = 20
 the others."""
 
 
-def parameters(model: ModelConfiguration, *, classes: int, channels: int) -> int | None:
+def parameters(model: Architecture, *, classes: int, channels: int) -> int | None:
     """Parameters of our own vision transformer; None for other networks, which are not known before they are built."""
     if model.name != "vit":
         return None

@@ -1,19 +1,19 @@
 """Who masks with whom, and how many shares open a secret: neighbour graph and thresholds.
 
 Complete graph (Bonawitz et al. 2017): everybody is everybody's neighbour and the threshold counts shares among all
-clients, a client's own share included. Against a server that only watches, t exceeds the number of corrupt clients and
-half of all clients; against one that lies, 2t > clients + corrupt, so that no two disjoint sets of honest clients can
-be made to give one share of each kind for one client; t = floor(2 clients / 3) + 1 does it below a third corrupt.
+clients, a client's own share included. Against a server that only watches, t exceeds the number of colluders and half
+of all clients; against one that lies, 2t > clients + colluders, so that no two disjoint sets of honest clients can be
+made to give one share of each kind for one client. t is at least floor(2 clients / 3) + 1 there.
 
 Regular graph (Bell et al. 2020): a Harary graph, k/2 neighbours on each side of a random ring, shares among the k
 neighbours only. The smallest even k is taken for which, with 40 bits of security and recovery failing less often than
-2^-20, the following hold; a and d are the largest numbers of corrupt and of dropped clients of n:
+2^-20, the following hold; a and d are the largest numbers of colluders and of dropouts among n:
  1. connected: n (n-k-1)/2 * (a+d)! (n-k)! / (n! (a+d-k)!) < 2^-41, or k > a+d;
- 2. t1 = smallest x with Pr[Hyp(n, a, k) > x] <= 2^-41/n, the corrupt neighbours to be expected at most;
+ 2. t1 = smallest x with Pr[Hyp(n, a, k) > x] <= 2^-41/n, the colluding neighbours to be expected at most;
  3. t2 = largest t with Pr[Hyp(n, n-d, k) < t] <= 2^-20/n, the surviving neighbours to be expected at least;
- 4. against a server that lies, t1 becomes ceil((t1 + k - 1.25)/2), so that 2t > k + corrupt neighbours;
-and t2 > t1; then t = max(t1 + 1, 2). As in the authors' parameter finder, corrupt + dropout (2 dropout against a server
-that lies) is at most 0.9: beyond that, a regular graph is hardly smaller than the complete one.
+ 4. against a server that lies, t1 becomes ceil((t1 + k - 1.25)/2), so that 2t > k + colluding neighbours;
+and t2 > t1; then t = max(t1 + 1, 2). As in the authors' parameter finder, a + d (a + 2 d against a server that lies)
+is at most 0.9 n: beyond that, a regular graph is hardly smaller than the complete one.
 """
 
 from __future__ import annotations
@@ -45,42 +45,36 @@ class GraphParameters:
 
 
 def choose_parameters(
-    clients: int, *, corrupt: float, dropout: float, active: bool, graph: GraphChoice
+    clients: int, *, colluders: int, dropouts: int, active: bool, graph: GraphChoice
 ) -> GraphParameters:
-    """Parameters for at most the fractions `corrupt` and `dropout` of `clients`.
+    """Parameters for `clients` of whom at most `colluders` work with the server and at most `dropouts` are lost.
 
     `auto` is the complete graph below 20 clients and against an active server, else the regular graph: an active server
-    that could pick the ring would surround a victim.
+    that could pick the ring would surround a victim. ValueError where there are no parameters. The threshold of the
+    complete graph does not depend on dropouts: all but so many of the clients may be lost.
     """
     if graph == "complete" or (graph == "auto" and (active or clients < _SMALLEST_REGULAR_COHORT)):
-        return complete_parameters(clients, active=active, corrupt=corrupt)
-    return regular_parameters(clients, corrupt=corrupt, dropout=dropout, active=active)
+        return complete_parameters(clients, colluders=colluders, active=active)
+    return regular_parameters(clients, colluders=colluders, dropouts=dropouts, active=active)
 
 
-def complete_parameters(clients: int, *, active: bool, corrupt: float) -> GraphParameters:
-    """Parameters of the complete graph; ValueError when no threshold protects against that many corrupt clients."""
+def complete_parameters(clients: int, *, colluders: int, active: bool) -> GraphParameters:
+    """Parameters of the complete graph."""
     if clients < 2:
         raise ValueError(f"an aggregation needs at least 2 clients, not {clients}")
-    adversaries = math.floor(_exact(corrupt, name="corrupt") * clients)
-    threshold = 2 * clients // 3 + 1 if active else max(adversaries, clients // 2) + 1
-    if threshold > clients or (active and 2 * threshold <= clients + adversaries):
-        raise ValueError(
-            f"no threshold protects {clients} clients against {adversaries} corrupt ones"
-            f"{' and an active server' if active else ''}: lower `corrupt` ({corrupt})"
-        )
-    return GraphParameters(neighbours=clients - 1, threshold=threshold)
+    _check_counts(clients, colluders, 0)
+    others = max(2 * clients // 3, (clients + colluders) // 2) if active else max(colluders, clients // 2)
+    return GraphParameters(neighbours=clients - 1, threshold=others + 1)
 
 
-def regular_parameters(clients: int, *, corrupt: float, dropout: float, active: bool) -> GraphParameters:
+def regular_parameters(clients: int, *, colluders: int, dropouts: int, active: bool) -> GraphParameters:
     """Parameters of the regular graph with the fewest neighbours; ValueError when there are none."""
-    corrupt_part = _exact(corrupt, name="corrupt")
-    dropout_part = _exact(dropout, name="dropout")
-    adversaries = math.floor(corrupt_part * clients)
-    dropped = math.floor(dropout_part * clients)
-    sizes = range(2, clients - 1, 2) if corrupt_part + (1 + active) * dropout_part <= _LARGEST_LOSS else range(0)
+    _check_counts(clients, colluders, dropouts)
+    fits = colluders + (1 + active) * dropouts <= _LARGEST_LOSS * clients
+    sizes = range(2, clients - 1, 2) if fits else range(0)
     log_factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, clients + 1)))))
     disconnected_at_most = -(_SECURITY_BITS + 1) * math.log(2)
-    lost = adversaries + dropped
+    lost = colluders + dropouts
     for neighbours in sizes:
         if neighbours <= lost:
             log_disconnected = (
@@ -92,20 +86,20 @@ def regular_parameters(clients: int, *, corrupt: float, dropout: float, active: 
             )
             if log_disconnected >= disconnected_at_most:
                 continue
-        corrupt_neighbours = _largest_count(
-            clients, adversaries, neighbours, 2.0 ** -(_SECURITY_BITS + 1) / clients, log_factorial
+        colluding = _largest_count(
+            clients, colluders, neighbours, 2.0 ** -(_SECURITY_BITS + 1) / clients, log_factorial
         )
         # Survivors among the neighbours are the neighbours that did not drop out.
         survivors = neighbours - _largest_count(
-            clients, dropped, neighbours, 2.0**-_RECOVERY_BITS / clients, log_factorial
+            clients, dropouts, neighbours, 2.0**-_RECOVERY_BITS / clients, log_factorial
         )
         if active:
-            corrupt_neighbours = math.ceil((corrupt_neighbours + neighbours - 1.25) / 2)
-        if survivors > corrupt_neighbours:
-            return GraphParameters(neighbours=neighbours, threshold=max(corrupt_neighbours + 1, 2))
+            colluding = math.ceil((colluding + neighbours - 1.25) / 2)
+        if survivors > colluding:
+            return GraphParameters(neighbours=neighbours, threshold=max(colluding + 1, 2))
     raise ValueError(
-        f"no regular graph of {clients} clients tolerates corrupt={corrupt} and dropout={dropout} against "
-        f'{"an active" if active else "a semi-honest"} server: use graph = "complete", or lower the fractions'
+        f"no regular graph of {clients} clients tolerates {colluders} colluders and {dropouts} dropouts against "
+        f'{"an active" if active else "a semi-honest"} server: use graph = "complete", or lower `corrupt` or `dropout`'
     )
 
 
@@ -142,8 +136,6 @@ def _largest_count(
     return int(counts[-1]) - int(np.searchsorted(at_least, probability, side="right"))
 
 
-def _exact(fraction: float, *, name: str) -> Fraction:
-    """The fraction as it is written in decimals: 0.29 of 100 clients is 29, though 0.29 * 100 < 29 in floats."""
-    if not 0 <= fraction < 1:
-        raise ValueError(f"`{name}` is a fraction from 0 up to, not including, 1; got {fraction}")
-    return Fraction(str(float(fraction)))
+def _check_counts(clients: int, colluders: int, dropouts: int) -> None:
+    if not (0 <= colluders < clients and 0 <= dropouts < clients):
+        raise ValueError(f"of {clients} clients {colluders} may collude and {dropouts} be lost: some must be neither")

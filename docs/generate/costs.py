@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 from docs.generate import adaptation_costs, declared_costs
 from tacit.protocol.core.primitives import AgreementKey
+from tacit.protocol.sum.configuration import share
 from tacit.protocol.sum.sharing import MASKS_AT_ONCE
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
@@ -237,7 +238,8 @@ def _sixteen_cores(rows: list[dict[str, Any]], constants: Constants) -> list[str
 
 def _million(constants: Constants) -> list[str]:
     """What a million clients would cost."""
-    neighbours = regular_parameters(MILLION, corrupt=FRACTION, dropout=FRACTION, active=False).neighbours
+    few = share(FRACTION, MILLION)
+    neighbours = regular_parameters(MILLION, colluders=few, dropouts=few, active=False).neighbours
     dropped = FRACTION * MILLION
     masks = MILLION - dropped + dropped * neighbours * (1 - FRACTION)
     hours = (masks * DIMENSION * 4 * constants.mask_byte + dropped * neighbours * constants.agreement) / 3600

@@ -98,7 +98,7 @@ def _agreement(clients: int, ring: Ring, length: int = 0) -> Agreement:
         signing_keys=_signing_keys(clients),
         active=True,
         regular=False,
-        parameters=complete_parameters(clients, active=True, corrupt=0.05),
+        parameters=complete_parameters(clients, active=True, colluders=clients // 20),
         ring=ring,
         length=length,
         roster=bytes(32),

@@ -33,20 +33,20 @@ from tacit.secagg.shamir import share
 COUNTING: Final = bytes(range(32))
 """00 01 .. 1f, the seed or key of most examples."""
 
-_QUESTIONS: Final[tuple[tuple[int, float, float, str, GraphChoice], ...]] = (
-    (3, 0.05, 0.05, "active", "complete"),
-    (5, 0.2, 0.2, "semi-honest", "complete"),
-    (10, 0.3, 0.0, "active", "auto"),
-    (10, 0.35, 0.0, "active", "complete"),
-    (100, 0.29, 0.0, "semi-honest", "complete"),
-    (100, 0.33, 0.33, "active", "complete"),
-    (5, 0.2, 0.2, "semi-honest", "regular"),
-    (20, 0.05, 0.05, "semi-honest", "auto"),
-    (100, 0.33, 0.33, "semi-honest", "auto"),
-    (1000, 0.05, 0.05, "semi-honest", "auto"),
-    (100, 0.05, 0.05, "active", "regular"),
-    (1000, 0.05, 0.05, "active", "regular"),
-    (100, 0.33, 0.33, "active", "regular"),
+_QUESTIONS: Final[tuple[tuple[int, int, int, str, GraphChoice], ...]] = (
+    (3, 0, 0, "active", "complete"),
+    (5, 1, 1, "semi-honest", "complete"),
+    (10, 3, 0, "active", "auto"),
+    (10, 5, 0, "active", "complete"),
+    (100, 29, 0, "semi-honest", "complete"),
+    (100, 33, 33, "active", "complete"),
+    (5, 1, 1, "semi-honest", "regular"),
+    (20, 1, 1, "semi-honest", "auto"),
+    (100, 33, 33, "semi-honest", "auto"),
+    (1000, 50, 50, "semi-honest", "auto"),
+    (100, 5, 5, "active", "regular"),
+    (1000, 50, 50, "active", "regular"),
+    (100, 33, 33, "active", "regular"),
 )
 
 
@@ -80,7 +80,7 @@ def examples_page() -> str:
         "",
         "## Neighbours and threshold",
         "",
-        "| n | corrupt | dropout | mode | graph | k | t |",
+        "| n | colluders | dropouts | mode | graph | k | t |",
         "|" + "---|" * 7,
     ]
     lines += [f"| {' | '.join(map(str, question))} | {_answer(question)} |" for question in _QUESTIONS]
@@ -92,10 +92,10 @@ def _entry(name: str, text: str) -> Iterator[str]:
     yield from (f"    {text[start : start + 112]}" for start in range(0, len(text), 112))
 
 
-def _answer(question: tuple[int, float, float, str, GraphChoice]) -> str:
-    clients, corrupt, dropout, mode, graph = question
+def _answer(question: tuple[int, int, int, str, GraphChoice]) -> str:
+    clients, colluders, dropouts, mode, graph = question
     try:
-        found = choose_parameters(clients, corrupt=corrupt, dropout=dropout, active=mode == "active", graph=graph)
+        found = choose_parameters(clients, colluders=colluders, dropouts=dropouts, active=mode == "active", graph=graph)
     except ValueError:
         return "none | none"
     return f"{found.neighbours} | {found.threshold}"
@@ -168,7 +168,7 @@ def _configuration() -> Configuration:
         scheme="fedavg",
         mode="active",
         graph="auto",
-        corrupt=0.05,
+        colluders=0,
         dropout=0.05,
         threshold=0,
         clients=3,

@@ -7,6 +7,6 @@ if find_spec("flwr") is None:
 
 from tacit.parties.flower.grid import SecureGrid
 from tacit.parties.flower.mod import secure_sum_mod
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.policy import Policy
 
 __all__ = ["Policy", "SecureGrid", "secure_sum_mod"]

@@ -188,7 +188,8 @@ class SecureGrid(Grid):  # type: ignore[misc]
 
     roster: that of all clients, or its file. clip: the largest absolute value of the update of a parameter; larger ones
     are cut. max_weight: the most examples of one client. value_bits: the resolution of an update times its weight.
-    corrupt, dropout: fractions of the clients of a round that may collude with the server, and that may be lost.
+    corrupt: fraction of the roster's clients that may collude with the server. dropout: fraction of the clients of a
+    round that may be lost.
     """
 
     def __init__(

@@ -62,8 +62,9 @@ from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import PartyKeys, Roster
 from tacit.protocol.session.one_sum import SumClient, SumSettings
 from tacit.protocol.session.rounds import JournalEntry
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import ClientAborted, Contributed
+from tacit.protocol.sum.policy import Policy
 
 _NOW = 0.0
 
@@ -281,13 +282,12 @@ class _Party:
             settings = msgspec.msgpack.decode(taken(record, "settings", bytes), type=SumSettings)
             clients = settings.cohort(self.roster)
             # A policy compares, and what is no number compares with nothing: first the bounds of the protocol.
-            encoded = encode_structure(settings.configuration(len(clients)))
+            encoded = encode_structure(settings.configuration(len(clients), self.roster))
             configuration = decode_structure(encoded, Configuration, limit=BODY_LIMIT)
             agreement = settings.agreement(self.roster)
         except (msgspec.MsgspecError, ValueError) as error:
             raise RemoteProtocolError(Code.MALFORMED, f"the server proposes a sum that is none: {error}") from None
-        self._policy.check(configuration)
-        self._policy.check_groups(configuration, [len(group) for group in self.roster.groups])
+        self._policy.check(configuration, clients=len(self.roster.clients), groups=self.roster.group_sizes)
         self._policy.check_cohort(configuration, len(clients))
         if agreement.session in entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in the sum {settings.title!r} before")

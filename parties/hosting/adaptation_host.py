@@ -174,7 +174,8 @@ def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: 
         aggregation=own.aggregation,
         deadlines=own.deadlines,
     ).terms()
-    terms.check_groups([len(group) for group in roster.groups], owners, needed)
+    terms.check_dropouts(grouped=bool(roster.groups))
+    terms.check_groups(roster.group_sizes, owners, needed)
     return ServerSettings(
         address=own.sums,
         keys=party.keys,

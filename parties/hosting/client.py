@@ -82,6 +82,8 @@ class ClientJob:
     seed: int | None = None
     """Of batches and rounding; None draws from the operating system's randomness."""
     device: str = "cpu"
+    start: str = ""
+    """As of Learner."""
     workload: Workload | None = None
     """What is the client's own, whatever the task names; None imports what the task names."""
     accepted_groups: str = ""
@@ -184,6 +186,7 @@ class ClientWork:
             device=resolve_device(self._job.device),
             workload=own,
             tripwire=self._job.policy.tripwire,
+            start=self._job.start,
         )
         return self.learner
 
@@ -258,6 +261,7 @@ class _Sessions:
             grace=file.grace,
             connect_seconds=min(CONNECT_SECONDS, file.patience),
             device=file.device,
+            start=file.start,
             accepted_groups=accepted_groups,
             workload=workload,
             keep_roster=self._keep_roster,

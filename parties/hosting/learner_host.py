@@ -52,7 +52,7 @@ from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.session.rounds import Train
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.policy import Policy
 
 
 class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ nobody takes them from others: a difference is refused, by name.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
@@ -30,7 +30,7 @@ from tacit.models.adapters.configuration import (
 )
 from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
 from tacit.models.workload import FactoryError, check_installed
-from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.policy import ClientPolicy, rules
 from tacit.parties.links.endpoint import host_of
 from tacit.parties.runs.experiment import Aggregation, Deadlines, literal, read_section, refusal
 from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
@@ -278,6 +278,14 @@ class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Meta(description="Seconds to wait for a word of the server outside of a round, while others may train."),
     ] = 3600.0
     grace: Annotated[Seconds, Meta(description="Seconds for a lost link to come back.")] = 10.0
+    start: Annotated[
+        str,
+        Meta(
+            description="A .safetensors file of weights to begin with, if this client is the one that makes the first "
+            'model, with encryption.initial_model = "clients". The two embeddings are drawn from the key of the '
+            'clients all the same; the server sees the other tensors. "": random weights.'
+        ),
+    ] = ""
     data: Annotated[ImagesConfiguration, Meta(description="The client's own images; they stay here.")] = (
         ImagesConfiguration()
     )
@@ -533,7 +541,16 @@ def party_toml(role: str) -> str:
     """An example of the file of such a party, every key explained. KeyError for no role."""
     kind = ROLES[role]
     title = "# What a party on a host of its own is told. Paths are taken from the folder of this file."
-    return f'{title}\nrole = "{role}"\n{commented_toml(kind(**kind.example), kind)}'
+    judged = "".join(f"#   {line}\n" for line in _judged()) if kind is ClientFile else ""
+    if judged:
+        judged = f"\n# What [policy] accepts in each field of a server's proposal:\n{judged}"
+    return f'{title}\nrole = "{role}"\n{commented_toml(kind(**kind.example), kind)}{judged}'
+
+
+def _judged() -> Iterator[str]:
+    """Every field of a proposal, with the values that a client accepts."""
+    for field, rule in rules():
+        yield f"{field}: {rule.accepts}"
 
 
 def party_markdown() -> str:
@@ -548,7 +565,30 @@ def party_markdown() -> str:
     ]
     for role, kind in ROLES.items():
         lines += ["", f'## role = "{role}"', *tables(kind, level="###")]
+        if kind is ClientFile:
+            lines += _judged_table()
     return "\n".join([*lines, ""])
+
+
+def _judged_table() -> list[str]:
+    policy = ClientPolicy()
+    lines = [
+        "",
+        "### What a client accepts",
+        "",
+        "A client judges every field of a server's proposal, which is a configuration and the task inside it, and",
+        "refuses one that is not accepted with this code. The keys are those of `[policy]`, each with its default.",
+        "",
+        "| field | key of the experiment | accepted | keys of `[policy]` | code |",
+        "|---|---|---|---|---|",
+    ]
+    for field, rule in rules():
+        names = (name for name in rule.policy if name != "protections")
+        keys = [f"`{name} = {literal(getattr(policy, name))}`" for name in names]
+        if "protections" in rule.policy:
+            keys.insert(0, "`protections`: all")
+        lines.append(f"| `{field}` | `{rule.key}` | {rule.accepts} | {', '.join(keys)} | {rule.code.name} |")
+    return lines
 
 
 def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -559,7 +599,7 @@ def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return {**section, **{name: str(folder / path) for name, path in found.items()}}
 
     defaults = {"roster": "roster.toml", "directory": "state"}
-    home = placed({**defaults, **data}, ("key", "roster", "directory", "model"))
+    home = placed({**defaults, **data}, ("key", "roster", "directory", "model", "start"))
     if data.get("images") != "digits":
         home = placed(home, ("images",))
     if isinstance(images := data.get("data"), Mapping):

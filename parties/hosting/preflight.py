@@ -73,6 +73,7 @@ from tacit.parties.hosting.server import (
 )
 from tacit.parties.inference.private_model import PrivateModel, public_of
 from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.policy import ProposedTask
 from tacit.parties.learning.task import class_digest, configure
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.endpoint import IPC, EndpointError, Received, host_of, resolve
@@ -515,18 +516,19 @@ def _decode_some(images: Images) -> None:
 
 
 @check("experiment")
-def check_client_experiment(file: ClientFile, experiment: Experiment | None) -> tuple[str, PlannedRun]:
+def check_client_experiment(file: ClientFile, experiment: Experiment | None, roster: Roster) -> tuple[str, PlannedRun]:
     """An experiment was named, and a model follows from it."""
     experiment = _named(experiment)
     agreed = _agreed_data(experiment)
-    for name, value, accepted in file.policy.complaints(experiment):
+    proposed = ProposedTask(experiment.outline(), len(roster.clients), roster.group_sizes, wanted=experiment)
+    for name, _, accepted in file.policy.task_complaints(proposed):
         if name in experiment.factories:
             # What is not accepted is not imported either.
-            raise ValueError(f'{name} = "{value}": this client accepts {accepted}')
+            raise ValueError(f'{name} = "{experiment.factories[name]}": this client accepts {accepted}')
     if len(experiment.protection.shown(np.arange(len(agreed.classes)), len(agreed.classes))):
         scheme = experiment.protection.scheme
         raise NotReady(f'protection.scheme = "{scheme}" shows images that the server has', "untested")
-    plan = _plan(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std))
+    plan = _plan(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std), roster)
     return _described_plan(plan), plan
 
 
@@ -553,7 +555,7 @@ def check_server_experiment(file: ServerFile, experiment: Experiment | None, ros
         experiment = begun.experiment
     experiment = _named(experiment)
     check_roster(experiment, roster)
-    plan = _plan(experiment, server_images(file, experiment))
+    plan = _plan(experiment, server_images(file, experiment), roster)
     where = "" if begun is None else f"; goes on after round {begun.completed}, in {begun.run.path}"
     return _described_plan(plan) + where, plan
 
@@ -566,14 +568,16 @@ def _named(experiment: Experiment | None) -> Experiment:
     return experiment
 
 
-def _plan(experiment: Experiment, images: ServerImages) -> PlannedRun:
+def _plan(experiment: Experiment, images: ServerImages, roster: Roster) -> PlannedRun:
     """Configure the experiment, with a model that takes no memory. ValueError."""
     task = task_of(experiment, images)
     # A function of the owner's own may read weights.
     with nullcontext() if task.model.factory else torch.device("meta"):
         model = task.build()
     ring_bits = experiment.aggregation.ring_bits or None
-    return PlannedRun(experiment, images, configure(experiment.terms(), task, model, ring_bits=ring_bits))
+    return PlannedRun(
+        experiment, images, configure(experiment.terms(len(roster.clients)), task, model, ring_bits=ring_bits)
+    )
 
 
 def _described_plan(plan: PlannedRun) -> str:
@@ -625,10 +629,10 @@ def _own(file: ClientFile, source: Source | None) -> Source:
 def check_policy(file: ClientFile, roster: Roster, plan: PlannedRun) -> str:
     """This client's policy accepts what the server will propose."""
     proposal, own = plan.proposal, file.policy
+    clients, sizes = len(roster.clients), roster.group_sizes
     if plan.experiment.data.statistics == "sum":
-        own.check(first_configuration(plan.experiment, plan.images))
-    own.check(proposal)
-    own.check_groups(proposal, [len(group) for group in roster.groups])
+        own.check(first_configuration(plan.experiment, plan.images, clients), clients=clients, groups=sizes)
+    own.check(proposal, clients=clients, groups=sizes)
     parameters = own.check_cohort(proposal, proposal.clients)
     return f"accepts {proposal.scheme}, {proposal.mode} mode, threshold {parameters.threshold} of {proposal.clients}"
 
@@ -677,7 +681,10 @@ def check_training(file: ClientFile, source: Source, plan: PlannedRun) -> str:
     """The images fit the task, and there is a model to train on them."""
     size, device = plan.experiment.model.image_size, resolve_device(file.device)
     data = normalise(source, image_size=size, mean=plan.images.mean, std=plan.images.std)
-    learner, largest = Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device), ""
+    learner, largest = (
+        Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device, start=file.start),
+        "",
+    )
     if learner.uncounted:
         largest = f"; {learner.uncounted} of them do not count: aggregation.max_weight = {plan.proposal.max_weight}"
     return f"{len(data.y_train)} images of {size} x {size} pixels fit the model, on {device.type}{largest}"
@@ -914,7 +921,7 @@ def _client(
 ) -> Iterator[CheckResult]:
     yield check_journal(file, keys, roster, needs=[folder])
     yield (source := check_client_images(file))
-    yield (plan := check_client_experiment(file, experiment))
+    yield (plan := check_client_experiment(file, experiment, roster))
     yield (classes := check_client_classes(file, experiment, source))
     yield check_policy(file, roster, plan)
     yield (memory := check_client_memory(file, source, plan))

@@ -187,7 +187,8 @@ async def serve(
             return ended
         job, known = replace(job, address=address), images(experiment.data.given(found.mean, found.std))
     task = task_of(experiment, known, job.weights_seed)
-    configuration = configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)
+    terms, bits = experiment.terms(len(job.roster.clients)), experiment.aggregation.ring_bits or None
+    configuration = configure(terms, task, model, ring_bits=bits)
     keeper = Keeper(configuration, model, seed=job.seed, device=device)
     if job.completed and keeper.velocity is not None:
         keeper.velocity = checkpoint.load(run.velocity(job.completed), layout)[0]
@@ -242,7 +243,9 @@ async def serve(
     if not job.completed:
         save(0)
     settings: ServerSettings | None = replace(
-        _settings(job, configuration, rounds=job.rounds, completed=job.completed), newer_roster=job.newer_roster
+        _settings(job, configuration, rounds=job.rounds, completed=job.completed),
+        newer_roster=job.newer_roster,
+        colluders=lambda roster: experiment.terms(len(roster.clients)).colluders,
     )
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     origin = msgspec.to_builtins(provenance(job.command, device=place, seed=job.recorded_seed))
@@ -250,7 +253,9 @@ async def serve(
         while settings is not None:
             # A diary counts the traffic of one session.
             diary = Diary(log, tell)
-            diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
+            diary.write(
+                "configuration", **describe(settings.configuration), evaluates="images" if known.test else "sums"
+            )
             diary.write("provenance", **origin)
             party = ServerParty(
                 settings, keeper, diary, on_round=after_round, surroundings=surroundings, make_machine=make_machine
@@ -270,7 +275,7 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
     address, run = job.address, job.run
     if (kept := run.kept_statistics()) is not None:
         return kept, address, Ended(None, "")
-    configuration = first_configuration(job.experiment, known)
+    configuration = first_configuration(job.experiment, known, len(job.roster.clients))
     keeper = StatisticsKeeper(configuration)
 
     def note(done: RoundDone, total: Total | None) -> dict[str, Any]:
@@ -309,15 +314,15 @@ def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, comp
     )
 
 
-def first_configuration(experiment: Experiment, known: ServerImages) -> Configuration:
-    """Of the sum of statistics; known says classes, and how many channels."""
+def first_configuration(experiment: Experiment, known: ServerImages, clients: int) -> Configuration:
+    """Configuration of the sum of statistics; known says classes and channels; clients: of the roster."""
     task = StatisticsTask(
         image_size=experiment.model.image_size,
         channels=len(known.mean),
         classes=len(known.class_names),
         class_digest=class_digest(known.class_names),
     )
-    return configure_statistics(experiment.terms(), task)
+    return configure_statistics(experiment.terms(clients), task)
 
 
 def standing_in(data: DataConfiguration, channels: int) -> DataConfiguration:
@@ -354,6 +359,7 @@ def describe(configuration: Configuration) -> dict[str, Any]:
         "vector_bytes": packing.length * packing.ring.wire_bytes,
         "step": packing.quantiser.step,
         "max_weight": configuration.max_weight,
+        "colluders": configuration.colluders,
         "threshold": parameters.threshold,
         "neighbours": parameters.neighbours,
         "configuration_hash": configuration.hash().hex(),
@@ -442,7 +448,9 @@ def check_changed(experiment: Experiment, roster: Roster) -> None:
             "this one has none; make it with --group-size"
         )
     cohort = len(roster.gather(roster.clients, clients))
-    experiment.terms().check_groups([len(group) for group in roster.groups], cohort, experiment.policy.smallest_cohort)
+    terms = experiment.terms(len(roster.clients))
+    terms.check_dropouts(grouped=bool(roster.groups))
+    terms.check_groups(roster.group_sizes, cohort, experiment.policy.smallest_cohort)
 
 
 def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from tacit.models import checkpoint
 from tacit.models.data import split
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
@@ -121,8 +123,9 @@ class Learner:
     x: float32 [N, C, S, S]; y: int64 [N]; with data of one's own x is what the training step takes, and y None.
     workload: None imports what the task names. seed: None draws batches and rounding from the operating system's
     randomness. tripwire: whether a model that looks crafted is refused (models/tripwire.py).
-    TaskError if the server contradicts itself, or this client cannot take part; ValueError if the protection does not
-    fit the model.
+    start: a .safetensors file of weights for the model that this client makes where encryption.initial_model is
+    "clients"; "": random ones. TaskError if the server contradicts itself, or this client cannot take part; ValueError
+    if the protection or the file does not fit the model; OSError if the file cannot be read.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Learner:
         device: torch.device,
         workload: Workload | None = None,
         tripwire: bool = True,
+        start: str = "",
     ) -> None:
         self._configuration = configuration
         self._packing = configuration.packing()
@@ -150,8 +154,11 @@ class Learner:
         self._has_memory = bool(self._side.form())
         self._group_model: GroupModel | None = None
         if task.encryption is not None:
+            given = checkpoint.load(Path(start), self.layout)[0] if start else None
             self._group_model = GroupModel(
-                self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first, workload))
+                self.layout,
+                task.encryption,
+                lambda seed: self.layout.flatten(task.build(seed, workload)) if given is None else given.copy(),
             )
 
     @property

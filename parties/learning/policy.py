@@ -1,22 +1,24 @@
-"""What a client accepts of a server's proposal: the protocol's own rules, and how its update is to be protected.
+"""Policy of a client for the task inside a configuration: its rules, one for each field.
 
-The protocol's Policy looks at the configuration; here the task inside it is looked at as well. A protection says what
-of it may be asked for at least (`Protection.strengths`); at 0 it is accepted only where "none" is. A budget bounds what
-all updates together may tell of a client, over rounds and sessions: its journal has what each of them cost.
+The protocol's Policy judges the configuration (protocol/sum/policy.py). A protection names the values that a policy may
+pin (`Protection.strengths`); at 0 it is accepted only where "none" is. A budget bounds what all updates together
+disclose of a client, over rounds and sessions: its journal has the cost of each.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from typing import Protocol as PythonProtocol
 
 import msgspec
 from msgspec import Meta
 
-from tacit.models.configuration import Architecture, TrainingConfiguration
+from tacit.models.configuration import Architecture, TrainingConfiguration, parameters
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.catalogue import pinnable, registered
@@ -24,11 +26,12 @@ from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.protection import Protection
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.sum.configuration import Configuration, Policy, below_policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import CONFIGURATION_RULES, Policy, Proposed, Rule, below_policy
 
 
 class Wanted(PythonProtocol):
-    """What is looked at of a task, or of an experiment."""
+    """A task, or an experiment that leads to one."""
 
     @property
     def model(self) -> Architecture: ...
@@ -38,6 +41,166 @@ class Wanted(PythonProtocol):
     def protection(self) -> Protection: ...
     @property
     def encryption(self) -> Encryption | None: ...
+
+
+@dataclass(frozen=True)
+class ProposedTask(Proposed):
+    """A configuration, the roster that it is for, and the task inside it."""
+
+    wanted: Wanted = dataclasses.field(kw_only=True)
+
+
+def _size(policy: ClientPolicy, proposed: ProposedTask) -> str:
+    # Channels and classes follow from the data; the size without them is bounded before anything is built.
+    least = parameters(proposed.wanted.model, classes=1, channels=1)
+    return f"models of at most {policy.largest_model} values" if least and least > policy.largest_model else ""
+
+
+def _factory(section: str) -> Callable[[ClientPolicy, ProposedTask], str]:
+    def judge(policy: ClientPolicy, proposed: ProposedTask) -> str:
+        name = getattr(proposed.wanted, section).factory
+        if not name or any(fnmatchcase(name, pattern) for pattern in policy.factories):
+            return ""
+        return f"one of policy.factories, which has {', '.join(policy.factories) or 'none'}"
+
+    return judge
+
+
+def _images(policy: ClientPolicy, proposed: ProposedTask) -> str:
+    training = proposed.wanted.training
+    few = training.algorithm == "fedsgd" and 0 < training.fedsgd_images < policy.least_images
+    return f"at least {policy.least_images} images, or 0 for all (least_images)" if few else ""
+
+
+def _scheme(policy: ClientPolicy, proposed: ProposedTask) -> str:
+    protection, mode = proposed.wanted.protection, proposed.configuration.mode
+    if protection.scheme not in policy.protections:
+        return f"one of {', '.join(policy.protections)}"
+    if policy.least and not policy.least.keys() & protection.strengths().keys():
+        return f"a scheme with {' or '.join(sorted(policy.least))}, for which policy.least has a value"
+    if protection.contributors_vary and mode == "active" and not policy.uncoordinated_weights:
+        return (
+            "one whose clients agree on which coordinates each contributes: else the server learns sums of few clients "
+            "(uncoordinated_weights accepts that)"
+        )
+    if policy.largest_epsilon and not math.isfinite(cost_of(protection.noise())):
+        return f"noise on updates of a largest norm, for its budget of largest_epsilon = {policy.largest_epsilon}"
+    return ""
+
+
+def _contributors(policy: ClientPolicy, proposed: ProposedTask) -> str:
+    protection, found = proposed.wanted.protection, proposed.configuration
+    fewest = max(policy.least_contributors, policy.fewest(found))
+    counted = 0 < protection.facts().min_contributors < fewest
+    if not found.secure or protection.contributors_vary or not counted:
+        return ""
+    return f"at least {fewest}, so that the server learns no sum of fewer"
+
+
+def _strength_rule(key: str) -> Rule:
+    def judge(policy: ClientPolicy, proposed: ProposedTask) -> str:
+        value = proposed.wanted.protection.strengths().get(key)
+        if value is None:
+            return ""
+        if key in policy.least:
+            return f"at least {policy.least[key]}" if value < policy.least[key] else ""
+        if value <= 0 and "none" not in policy.protections:
+            return 'more than 0, where it does not accept the scheme "none"'
+        return ""
+
+    accepts = 'at least the value in least; else above 0, unless "none" is accepted'
+    return Rule(f"protection.{key}", accepts, ("least", "protections"), judge)
+
+
+def _matrix(policy: ClientPolicy, proposed: ProposedTask) -> str:
+    matrix = proposed.wanted.encryption.matrix if proposed.wanted.encryption else "none"
+    return "" if matrix in policy.encryptions else f"one of {', '.join(policy.encryptions)}"
+
+
+_TIME: Final = "any: deadlines.train bounds the time that it takes"
+_SIZE: Final = "any, for a model of at most largest_model values"
+_OWN: Final = "as of the images here"
+_PART: Final = "any: it chooses what is contributed"
+
+TASK_RULES: Final[Mapping[str, Rule]] = {
+    "model.name": Rule(
+        "model.name", "vit, lenet, convnet, or a model of timm; no weights are read", ("largest_model",), _size
+    ),
+    **{
+        f"model.{key}": Rule(f"model.{key}", _SIZE, ("largest_model",))
+        for key in ("image_size", "patch_size", "width", "depth", "heads", "mlp_ratio")
+    },
+    "model.factory": Rule("model.factory", "none, or one of factories", ("factories",), _factory("model")),
+    "training.algorithm": Rule("training.algorithm", "one of schemes", ("schemes",)),
+    "training.fedsgd_images": Rule(
+        "training.fedsgd_images", "at least least_images; 0: all of its own", ("least_images",), _images
+    ),
+    **{
+        f"training.{key}": Rule(f"training.{key}", _TIME, ("longest_train",))
+        for key in ("epochs", "batch_size", "learning_rate", "momentum", "decay", "decay_rounds", "optimizer",
+                    "weight_decay")
+    },
+    "training.held_out": Rule("training.held_out", "any: metrics are part of the sum"),
+    "training.factory": Rule("training.factory", "none, or one of factories", ("factories",), _factory("training")),
+    "classes": Rule("data.classes", _OWN, code=Code.LOCAL),
+    "class_digest": Rule("data.classes", _OWN, code=Code.LOCAL),
+    "channels": Rule("data.channels", _OWN, code=Code.LOCAL),
+    "mean": Rule("data.mean", "any: it shifts the pixels"),
+    "std": Rule("data.std", "any: it scales the pixels"),
+    "run": Rule("run", "any: it names the run that persisted state belongs to"),
+    "stimuli": Rule("stimuli", "any images that fit a message"),
+    "protection.scheme": Rule(
+        "protection.scheme",
+        "one of protections; with least, one that has a key of it; in active mode one whose clients agree on which "
+        "coordinates each contributes, unless uncoordinated_weights; with largest_epsilon one with noise",
+        ("protections", "least", "uncoordinated_weights", "largest_epsilon"),
+        _scheme,
+    ),
+    "protection.min_contributors": Rule(
+        "protection.min_contributors",
+        CONFIGURATION_RULES["min_contributors"].accepts,
+        CONFIGURATION_RULES["min_contributors"].policy,
+        _contributors,
+    ),
+    **{
+        f"protection.{key}": _strength_rule(key)
+        for key in ("zero_probability", "masked_layers", "dp_noise")
+    },
+    **{
+        f"protection.{key}": Rule(f"protection.{key}", _PART)
+        for key in ("layers", "granularity", "mask", "adaptive", "send_classifier", "pairs", "split")
+    },
+    "protection.rekey_every": Rule("protection.rekey_every", "any: a renewed key costs time"),
+    "protection.distillation_steps": Rule("protection.distillation_steps", "any: the server trains"),
+    "protection.dp_clip": Rule(
+        "protection.dp_clip", "any; with largest_epsilon, above 0", ("largest_epsilon",)
+    ),
+    "protection.dp_delta": Rule("protection.dp_delta", "any: reports state epsilon for it; the budget has delta"),
+    "encryption.matrix": Rule("encryption.matrix", "one of encryptions", ("encryptions",), _matrix),
+    "encryption.initial_model": Rule(
+        "encryption.initial_model",
+        CONFIGURATION_RULES["initial_model"].accepts,
+        CONFIGURATION_RULES["initial_model"].policy,
+    ),
+    "encryption.rekey_every": Rule("encryption.rekey_every", "any: a renewed key costs time"),
+}  # fmt: skip
+"""By field of a Task, those of all protections among them."""
+
+STATISTICS_RULES: Final[Mapping[str, Rule]] = {
+    "image_size": Rule("model.image_size", "any: it scales images before they are summed"),
+    "channels": Rule("data.channels", _OWN, code=Code.LOCAL),
+    "classes": Rule("data.classes", _OWN, code=Code.LOCAL),
+    "class_digest": Rule("data.classes", _OWN, code=Code.LOCAL),
+}
+"""By field of a StatisticsTask; its scheme is accepted where a sum without a protection is."""
+
+
+def rules() -> Iterator[tuple[str, Rule]]:
+    """Every field of a proposal, by its struct, with its rule."""
+    for struct, table in (
+        ("Configuration", CONFIGURATION_RULES), ("Task", TASK_RULES), ("StatisticsTask", STATISTICS_RULES)
+    ):  # fmt: skip
+        yield from ((f"{struct}.{field}", rule) for field, rule in table.items())
 
 
 class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +234,17 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
             "key: none."
         ),
     ] = ()
+    uncoordinated_weights: Annotated[
+        bool,
+        Meta(
+            description="Accept, in active mode, protections whose clients choose alone which coordinates or tensors "
+            "they contribute (binary-weights, locked-binary-weights, fedrsm): the server learns the sum of a "
+            "coordinate that few contributed to, and the update of a client that was alone."
+        ),
+    ] = False
+    least_images: Annotated[
+        int, Meta(description="Smallest accepted training.fedsgd_images, of gradients that a client sends.", ge=1)
+    ] = 8
     largest_epsilon: Annotated[
         float,
         Meta(
@@ -103,17 +277,30 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
                     f'policy.least: no protection has a "{key}" to ask for; expected some of {", ".join(pinnable())}'
                 )
 
-    def check(self, configuration: Configuration) -> None:
-        super().check(configuration)
+    @property
+    def accepts_unprotected(self) -> bool:
+        """Whether a secure sum may leave without a protection."""
+        return "none" in self.protections and not self.least
+
+    def check(self, configuration: Configuration, *, clients: int, groups: Sequence[int] = ()) -> None:
+        super().check(configuration, clients=clients, groups=groups)
         if configuration.scheme == SCHEME:
             if self.largest_epsilon:
                 raise below_policy("scheme", SCHEME, "noise on all that leaves it, for its budget of largest_epsilon")
-            if "none" not in self.protections:
+            if not self.accepts_unprotected:
                 raise below_policy("scheme", SCHEME, 'a sum without a protection only where it accepts "none"')
             return
-        task = read_task(configuration)
-        for key, value, accepted in self.complaints(task):
-            raise below_policy(key, value, accepted)
+        proposed = ProposedTask(configuration, clients, tuple(groups), wanted=read_task(configuration))
+        for field, _, accepted in self.task_complaints(proposed):
+            raise below_policy(field, value_of(proposed.wanted, field), accepted)
+
+    def task_complaints(self, proposed: ProposedTask) -> Iterator[tuple[str, Rule, str]]:
+        """Fields of a task below this policy: each with its rule and the accepted values."""
+        # A protection from elsewhere may have strengths of its own.
+        own = {f"protection.{key}": _strength_rule(key) for key in proposed.wanted.protection.strengths()}
+        for field, rule in {**own, **TASK_RULES}.items():
+            if rule.judge is not None and (accepted := rule.judge(self, proposed)):
+                yield field, rule, accepted
 
     def cost(self, configuration: Configuration) -> float:
         return cost_of(read_task(configuration).protection.noise()) if self.largest_epsilon else 0.0
@@ -126,23 +313,13 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"{self.largest_epsilon} for delta = {self.delta}",
             )
 
-    def complaints(self, wanted: Wanted) -> Iterator[tuple[str, object, str]]:
-        """What lies below this policy: the key of the experiment file, its value, and what is accepted."""
-        for key, name in (("model.factory", wanted.model.factory), ("training.factory", wanted.training.factory)):
-            if name and not any(fnmatchcase(name, pattern) for pattern in self.factories):
-                yield key, name, f"one of policy.factories, which has {', '.join(self.factories) or 'none'}"
-        protection, encryption = wanted.protection, wanted.encryption
-        if protection.scheme not in self.protections:
-            yield "protection.scheme", protection.scheme, f"one of {', '.join(self.protections)}"
-        for key, value in protection.strengths().items():
-            if key in self.least:
-                if value < self.least[key]:
-                    yield f"protection.{key}", value, f"at least {self.least[key]}"
-            elif value <= 0 and "none" not in self.protections:
-                yield f"protection.{key}", value, 'more than 0, where it does not accept the scheme "none"'
-        if self.largest_epsilon and not math.isfinite(cost_of(protection.noise())):
-            bounded = f"noise on updates of a largest norm, for its budget of largest_epsilon = {self.largest_epsilon}"
-            yield "protection.scheme", protection.scheme, bounded
-        matrix = encryption.matrix if encryption else "none"
-        if matrix not in self.encryptions:
-            yield "encryption.matrix", matrix, f"one of {', '.join(self.encryptions)}"
+
+def value_of(wanted: Wanted, field: str) -> object:
+    """The value of a dotted field, of a strength what it comes to; "none" where its section is left out."""
+    section, _, key = field.partition(".")
+    if section == "protection" and key in (strengths := wanted.protection.strengths()):
+        return strengths[key]
+    value: object = wanted
+    for name in field.split("."):
+        value = getattr(value, name, "none")
+    return value

@@ -23,7 +23,7 @@ from tacit.models.layout import Layout
 from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
 from tacit.parties.protections.sides import Basis, ClientSide, Group, Protected, Trained, Work, round_seeds
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.configuration import Proposal, fewest_survivors
+from tacit.protocol.sum.configuration import Proposal
 from tacit.secagg.keystream import SEED_BYTES, Usage, keystream
 from tacit.secagg.packing import WeightForm
 
@@ -109,6 +109,9 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
         "that have none."
     )
 
+    agreed_weights: ClassVar[bool] = True
+    # Of two contributors each knows the other's value from the sum.
+    min_contributors: MinContributors = 3
     rekey_every: RekeyEvery = 0
 
     def facts(self) -> Facts:
@@ -118,22 +121,24 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
         check_contributors(self.min_contributors, terms, lost_later=True)
 
     def client(self, basis: Basis) -> ClientSide:
-        dropout = basis.configuration.dropout
-        return _Client(basis, lambda trained: self.agreed(basis.layout, trained.round, trained.group, dropout=dropout))
+        def drawn(trained: Trained) -> Drawn:
+            if trained.group is None:
+                raise ValueError("coordinated weights need a group key")
+            survivors = basis.configuration.fewest_survivors(len(trained.group.key.members))
+            return self.agreed(basis.layout, trained.round, trained.group, survivors=survivors)
 
-    def agreed(self, layout: Layout, round: int, group: Group | None, *, dropout: float) -> Drawn:
-        """The weights [D] of one member; dropout: the fraction of the members that may be lost."""
-        if group is None:
-            raise ValueError("coordinated weights need a group key")
+        return _Client(basis, drawn)
+
+    def agreed(self, layout: Layout, round: int, group: Group, *, survivors: int) -> Drawn:
+        """The weights [D] of one member; survivors: of the smallest sum that any member helps to open."""
         members = len(group.key.members)
-        tolerated = members - fewest_survivors(members, dropout)
         seed = group.key.derive(Label.COORDINATED_WEIGHTS, round.to_bytes(4, "little"))
         return coordinated_weights(
             layout,
             self.probabilities(layout),
             members=members,
             place=group.key.members.index(group.name),
-            fewest=self.min_contributors + tolerated,
+            fewest=self.min_contributors + members - survivors,
             random=_words(seed, coordination_words(layout, members)),
         )
 

@@ -18,6 +18,7 @@ class FixedPosition(WholeTensors, frozen=True, kw_only=True, tag="fixed-position
 
     about: ClassVar[str] = "The position embedding is never updated."
     works_encrypted: ClassVar[bool] = True
+    agreed_weights: ClassVar[bool] = True
 
     def fits(self, model: nn.Module, work: Work) -> None:
         if POSITION_EMBEDDING not in {entry.name for entry in Layout.of(model).entries}:

@@ -78,6 +78,8 @@ class Protection:
     """Whether every client has a model of its own, which only it can evaluate."""
     takes_factories: ClassVar[bool] = True
     """Whether it goes with model, data and training of one's own, which it knows nothing of."""
+    agreed_weights: ClassVar[bool] = False
+    """Whether all clients contribute to the same tensors, or agree on who contributes to which coordinate."""
     remembers: ClassVar[bool] = False
     """Whether a client keeps something from one round to the next, without which it cannot go on."""
 
@@ -89,6 +91,11 @@ class Protection:
     def facts(self) -> Facts:
         """What the protocol enforces."""
         return Facts()
+
+    @property
+    def contributors_vary(self) -> bool:
+        """Whether each client alone chooses the tensors or coordinates that it contributes, so that some have few."""
+        return self.facts().form is not WeightForm.SCALAR and not self.agreed_weights
 
     def counts_samples(self, training: TrainingConfiguration) -> bool:
         """Whether a client's weight is the number of its samples; else clients count alike."""

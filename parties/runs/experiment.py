@@ -16,14 +16,12 @@ rest of its directory is described in tacit.simulate.private_inference.distillat
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -35,7 +33,7 @@ from msgspec import Meta
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.workload import FactoryError, check_installed
-from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.policy import ClientPolicy, ProposedTask, value_of
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.protections.catalogue import chosen, protection_hook, registered
 from tacit.parties.protections.encryption import Encryption, check_together
@@ -43,8 +41,8 @@ from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection, name_of
 from tacit.protocol.core.roster import group_numbers
-from tacit.protocol.sum.configuration import Mode, Proposal
-from tacit.secagg.graph import GraphParameters, choose_parameters
+from tacit.protocol.sum.configuration import Configuration, Mode, Proposal, share
+from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import Packing
 
 _PLACE = re.compile(r" - at `\$\.(?P<path>[^`]*)`\Z")
@@ -467,11 +465,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if "/" in self.name or not self.name.isprintable():
             raise _refused("name", self.name, "it is part of the name of a folder; leave out / and control characters")
         self._check_factories()
-        self._check_policy()
+        self._check_ring()
         self._check_protection()
         self._check_threshold()
         self._check_groups()
-        self._check_ring()
+        self._check_policy()
 
     def groups(self) -> tuple[int, ...]:
         """The number of every client's group in the roster: as many groups as there can be; all 0 without groups."""
@@ -479,8 +477,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def graph_parameters(self) -> GraphParameters:
         """Neighbours of a client, and the threshold: as configured, or as computed."""
-        computed = self._computed_graph()
-        return GraphParameters(computed.neighbours, self.aggregation.threshold or computed.threshold)
+        return self.terms().parameters(self.federation.clients)
 
     @property
     def clip(self) -> float:
@@ -489,10 +486,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         computed = USUAL_CLIP if noise is None else (noise.norm or USUAL_CLIP) + noise.room
         return self.aggregation.clip or computed
 
-    def terms(self) -> Proposal:
-        """What the server of this experiment chooses for the sum."""
+    def terms(self, clients: int = 0) -> Proposal:
+        """What the server of this experiment chooses for the sum; clients: of the roster, if more than take part."""
         chosen = msgspec.structs.asdict(self.aggregation)
         del chosen["ring_bits"]
+        chosen["colluders"] = share(chosen.pop("corrupt"), max(clients, self.federation.clients))
         if not self.protection.counts_samples(self.training):
             chosen["max_weight"] = 1
         chosen["max_weight"] = chosen["max_weight"] or UNKNOWN_WEIGHT
@@ -528,65 +526,50 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Whether clients remember something from round to round, until the run is over."""
         return self.protection.remembers or self.encryption is not None
 
-    def _computed_graph(self) -> GraphParameters:
-        if self.aggregation.mode == "none":
-            return GraphParameters(self.federation.clients - 1, 1)
-        return choose_parameters(
-            self.federation.clients,
-            corrupt=self.aggregation.corrupt,
-            dropout=self.aggregation.dropout,
-            active=self.aggregation.mode == "active",
-            graph=self.aggregation.graph,
+    def outline(self) -> Configuration:
+        """The configuration that this experiment leads to, of a model of one value; ValueError if there is none."""
+        terms, facts, encryption = self.terms(), self.protection.facts(), self.encryption
+        return Configuration(
+            **msgspec.structs.asdict(terms),
+            **asdict(replace(facts, group_key=facts.group_key or encryption is not None)),
+            scheme=self.training.algorithm,
+            encrypted=encryption is not None,
+            initial_model=encryption.initial_model if encryption else "server",
+            ring_bits=self.packing(tensor_sizes=(1,), metrics=()).ring.bits,
+            tensor_sizes=(1,),
+            metrics=(),
+            layout=bytes(32),
+            task=b"",
         )
 
     def _check_policy(self) -> None:
-        policy, clients, mode = self.policy, self.federation.clients, self.aggregation.mode
-        corrupt = self.aggregation.corrupt
-        if clients < policy.smallest_cohort:
-            wanted = (
-                f"policy.smallest_cohort asks for at least {policy.smallest_cohort} clients; set it to {clients} if "
-                "they shall accept sums of so few"
-            )
-            raise _refused("federation.clients", clients, wanted)
-        if mode not in policy.modes:
-            remedy = f"add {literal(mode)} there if the clients shall accept it"
-            raise _refused("aggregation.mode", mode, f"policy.modes accepts only {literal(policy.modes)}; {remedy}")
-        if mode != "none" and corrupt < policy.least_corrupt:
-            raise _refused(
-                "aggregation.corrupt", corrupt, f"policy.least_corrupt accepts at least {policy.least_corrupt}"
-            )
+        policy, groups = self.policy, tuple(Counter(filter(None, self.groups())).values())
         if self.data.statistics == "sum":
             if policy.largest_epsilon:
-                wanted = "it has no noise, which policy.largest_epsilon asks for; give data.mean and data.std"
-                raise _refused("data.statistics", "sum", wanted)
-            if "none" not in policy.protections:
-                wanted = 'it has no protection, and policy.protections is without "none"; give data.mean and data.std'
-                raise _refused("data.statistics", "sum", wanted)
-            if SCHEME not in policy.schemes:
-                wanted = f"policy.schemes accepts only {literal(policy.schemes)}; give data.mean and data.std"
-                raise _refused("data.statistics", "sum", wanted)
-        if self.training.algorithm not in policy.schemes:
-            wanted = f"policy.schemes accepts only {literal(policy.schemes)}"
-            raise _refused("training.algorithm", self.training.algorithm, wanted)
-        fewest = self.protection.facts().min_contributors
-        if 0 < fewest < policy.least_contributors:
-            wanted = f"policy.least_contributors accepts at least {policy.least_contributors}"
-            raise _refused("protection.min_contributors", fewest, wanted)
-        for key, value, accepted in policy.complaints(self):
-            raise _refused(key, value, f"[policy] accepts {accepted}")
+                refused = "it has no noise, which policy.largest_epsilon asks for"
+            elif not policy.accepts_unprotected:
+                refused = 'it has no protection, which policy.protections (without "none") or policy.least asks for'
+            elif SCHEME not in policy.schemes:
+                refused = f"policy.schemes accepts only {literal(policy.schemes)}"
+            else:
+                refused = ""
+            if refused:
+                raise _refused("data.statistics", "sum", f"{refused}; give data.mean and data.std")
+        proposed = ProposedTask(self.outline(), self.federation.clients, groups, wanted=self)
+        for _, rule, accepted in (*policy.complaints(proposed), *policy.task_complaints(proposed)):
+            wanted = f"[policy] accepts {accepted}"
+            if rule.key == "aggregation.clip" and not self.aggregation.clip:
+                wanted = (
+                    f"computed from protection.dp_clip and dp_noise; {wanted}: raise policy.largest_clip, lower "
+                    "dp_clip or dp_noise, or set aggregation.clip, beyond which noise is cut"
+                )
+                raise _refused(rule.key, self.clip, wanted)
+            raise _refused(rule.key, value_of(self, rule.key), wanted)
         epsilon, delta, rounds = policy.largest_epsilon, policy.delta, self.federation.rounds
         if epsilon and not affordable(rounds * cost_of(self.protection.noise()), epsilon=epsilon, delta=delta):
             remedy = "raise protection.dp_noise or the budget, or lower federation.rounds"
             wanted = f"{rounds} rounds are beyond it for policy.delta = {delta}; {remedy}"
             raise _refused("policy.largest_epsilon", epsilon, wanted)
-        if self.clip > policy.largest_clip:
-            wanted = f"policy.largest_clip accepts at most {policy.largest_clip}"
-            if not self.aggregation.clip:
-                wanted = (
-                    f"computed from protection.dp_clip and dp_noise; {wanted}: raise it, lower dp_clip or dp_noise, or "
-                    "set aggregation.clip, beyond which noise is cut"
-                )
-            raise _refused("aggregation.clip", self.clip, wanted)
 
     @property
     def factories(self) -> dict[str, str]:
@@ -625,14 +608,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def _check_threshold(self) -> None:
-        clients, threshold = self.federation.clients, self.aggregation.threshold
+        clients, threshold, terms = self.federation.clients, self.aggregation.threshold, self.terms()
         if self.aggregation.mode == "none":
             if threshold:
                 wanted = "without secure aggregation there is none; set it to 0"
                 raise _refused("aggregation.threshold", threshold, wanted)
             return
         try:
-            computed = self._computed_graph()
+            computed = msgspec.structs.replace(terms, threshold=0).parameters(clients)
+            terms.check_dropouts(grouped=bool(self.federation.group_size))
         except ValueError as error:
             key = "graph" if self.aggregation.graph == "regular" else "corrupt"
             raise _refused(f"aggregation.{key}", getattr(self.aggregation, key), error) from error
@@ -641,12 +625,12 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         most = clients if complete else computed.neighbours
         threshold, floor = threshold or computed.threshold, self.policy.threshold_floor
         if not computed.threshold <= threshold <= most:
-            corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
             raise _refused(
                 "aggregation.threshold",
                 threshold,
                 f"expected {computed.threshold} to {most}, or 0 to compute it: {clients} clients in "
-                f"{self.aggregation.mode} mode, up to {corrupt} of them corrupt, {computed.neighbours} neighbours each",
+                f"{self.aggregation.mode} mode, up to {terms.colluders} of them corrupt, {computed.neighbours} "
+                "neighbours each",
             )
         if threshold < floor:
             raise _refused(

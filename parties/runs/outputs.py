@@ -144,6 +144,7 @@ class AggregationFigures(TypedDict, total=False):
     vector_bytes: int
     step: float
     max_weight: int
+    colluders: int
     threshold: int
     neighbours: int
     configuration_hash: str

@@ -32,7 +32,6 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final, cast
@@ -72,9 +71,11 @@ MOST_EPSILON: Final = 10.0
 """Above it a guarantee is next to none: what is seen may change an adversary's odds by a factor of exp(10), 22,000."""
 
 
-def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: int) -> dict[str, Any] | None:
+def guarantee(
+    experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: int, *, colluders: int
+) -> dict[str, Any] | None:
     """`delta`, `epsilon_update` and `epsilon_sum`; None without noise. rounds: those of summary.json; updates: how many
-    a client made, at most.
+    a client made, at most; colluders: clients whose noise does not count.
 
     An epsilon of None stands for infinity: without dp_clip noise of any size guarantees nothing. So does that of sums
     without secure aggregation, where nobody sees the sums alone.
@@ -92,9 +93,8 @@ def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates:
         # A round that was aborted opened no sum, but is counted as the least that it could have.
         honest = [1] * held
         if _arrives_whole(experiment, noise):
-            corrupt = Fraction(str(aggregation.corrupt))
             for place, entry in enumerate(rounds):
-                honest[place] = max(1, len(entry["survivors"]) - math.floor(corrupt * len(entry["cohort"])))
+                honest[place] = max(1, len(entry["survivors"]) - colluders)
         result["epsilon_sum"] = epsilon_of(noise.delta, sum(1 / (multiplier**2 * count) for count in honest))
     return result
 
@@ -174,6 +174,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     sessions, seed = msgspec.to_builtins(told(server))
     configuration: Any = next((event for event in reversed(server) if event["event"] == "configuration"), {})
     proposed: Any = {name: value for name, value in configuration.items() if name not in ("time", "party", "event")}
+    colluders = configuration.get("colluders", experiment.terms().colluders)
     summary: Summary = {
         "name": experiment.name,
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
@@ -187,7 +188,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
-        "privacy": cast("PrivacyFigures | None", guarantee(experiment, listed, updates)),
+        "privacy": cast("PrivacyFigures | None", guarantee(experiment, listed, updates, colluders=colluders)),
         "aggregation": proposed,
         "configuration": msgspec.to_builtins(experiment),
         "seed": seed,

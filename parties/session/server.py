@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from msgspec import structs
+
 from tacit.parties.learning.keeper import UnusableSumError
 from tacit.parties.learning.statistics import StatisticsKeeper
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
@@ -55,6 +57,8 @@ class ServerSettings:
     grace: float
     enough_seconds: float | None = None
     """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
+    colluders: Callable[[Roster], int] | None = None
+    """Clients of another roster that may collude; None: as many as the configuration says."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
     missing: Callable[[], Mapping[str, str]] = dict
@@ -229,9 +233,13 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         changes = difference(settings.roster, roster)
         self._diary.write("roster", **told_of(settings.roster, roster, changes))
         # Those who were there are back soon, and whoever else comes can wait for the next round.
+        configuration = settings.configuration
+        if settings.colluders is not None:
+            configuration = structs.replace(configuration, colluders=settings.colluders(roster))
         self.successor = replace(
             settings,
             roster=roster,
+            configuration=configuration,
             rounds=self._rounds_left,
             completed=self._machine.round,
             enough_seconds=settings.grace,

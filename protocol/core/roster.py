@@ -262,6 +262,11 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
                 groups.setdefault(member.group, []).append(member.name)
         return tuple(map(tuple, groups.values()))
 
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Clients in each group."""
+        return tuple(map(len, self.groups))
+
     @cached_property
     def _group_of(self) -> dict[str, tuple[str, ...]]:
         return {name: group for group in self.groups for name in group}

@@ -63,8 +63,9 @@ from tacit.protocol.group_key.messages import (
     StartKey,
 )
 from tacit.protocol.group_key.tables import HOLDER_TABLE, MEMBER_TABLE, HolderState, MemberState
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Answering, ClientAborted
+from tacit.protocol.sum.policy import Policy
 
 
 @dataclass(frozen=True)

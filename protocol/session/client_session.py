@@ -35,7 +35,8 @@ from tacit.protocol.session.rounds import (
     RoundOver,
 )
 from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, WITHIN_ROUNDS, TrainingState
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 
 
 class ServerLink:
@@ -297,8 +298,7 @@ class SessionClient(Machine[TrainingState]):
         if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
         configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
-        self._policy.check(configuration)
-        self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
+        self._policy.check(configuration, clients=len(self._roster.clients), groups=self._roster.group_sizes)
         lines = self._check_group(self._roster)
         holder = GroupKeyHolder(
             self.name,

@@ -30,7 +30,7 @@ from tacit.protocol.core.roster import Member, PartyKeys, Roster
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import SUM_MESSAGES
 from tacit.protocol.sum.server import AggregationServer
@@ -53,10 +53,10 @@ class SumSettings:
 
     length: values of a vector. clip: the largest absolute value; larger ones are cut. value_bits: the resolution of a
     value times its weight. max_weight: the largest weight of a vector. mode: what the server may do, "active" lie,
-    "semi-honest" follow the protocol and look. corrupt, dropout: fractions of clients that may collude with it, and
-    that may be lost. phase_seconds: how long an answer may take, and vector_seconds the vector. title: what tells this
-    sum from others of the same parties. clients: who is in it, in the order of the roster; empty: all of its clients,
-    but who waits for a group.
+    "semi-honest" follow the protocol and look. corrupt: fraction of the roster's clients that may collude with it: a
+    sum is of two more at least. dropout: fraction of the clients of the sum that may be lost. phase_seconds: how long
+    an answer may take, and vector_seconds the vector. title: what tells this sum from others of the same parties.
+    clients: who is in it, in the order of the roster; empty: all of its clients, but who waits for a group.
     """
 
     length: int
@@ -96,15 +96,15 @@ class SumSettings:
             raise ValueError("some clients of a group of the roster are in this sum without the others of it")
         return clients
 
-    def configuration(self, clients: int) -> Configuration:
-        """What a policy judges of a sum of so many. ValueError where it could overflow."""
+    def configuration(self, clients: int, roster: Roster) -> Configuration:
+        """What a policy judges of a sum of so many clients of the roster. ValueError where it could overflow."""
         if self.mode not in ("active", "semi-honest"):
             raise ValueError(f"mode = {self.mode!r}: choose 'active' or 'semi-honest'")
         return Configuration(
             scheme="fedsgd",
             mode=self.mode,
             graph="auto",
-            corrupt=self.corrupt,
+            colluders=share(self.corrupt, len(roster.clients)),
             dropout=self.dropout,
             threshold=0,
             clients=clients,
@@ -125,7 +125,12 @@ class SumSettings:
         """What all parties of this sum hold alike, but for smallest_cohort: the fewest clients whose sum this party
         opens. ValueError where there can be no such sum."""
         clients = self.cohort(roster)
-        configuration = self.configuration(len(clients))
+        configuration = self.configuration(len(clients), roster)
+        if len(clients) < configuration.smallest_group:
+            raise ValueError(
+                f"a sum of {len(clients)} clients, and {configuration.colluders} of the {len(roster.clients)} in the "
+                f"roster may collude: take {configuration.smallest_group} or more, or a smaller `corrupt`"
+            )
         session = digest(Label.CONFIGURATION, roster.hash, configuration.hash())
         return agree(
             session=session,

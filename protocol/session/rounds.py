@@ -144,7 +144,7 @@ def agree(
         cohort=cohort,
         signing_keys=tuple(roster.member(name).signing_public for name in cohort),
         active=configuration.active,
-        regular=configuration.regular(len(cohort)),
+        regular=parameters.neighbours < len(cohort) - 1,
         parameters=parameters,
         fewest_survivors=max(fewest_survivors, left),
         groups=tuple(tuple(places[name] for name in group) for group in groups if group[0] in places),

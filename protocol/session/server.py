@@ -65,7 +65,8 @@ class TrainingServer(
         self._largest_cohort = len(self._gathered(roster.clients))
         """Of those who are not barred."""
         try:
-            configuration.check_groups([len(group) for group in roster.groups], self._largest_cohort, smallest_cohort)
+            configuration.check_groups(roster.group_sizes, self._largest_cohort, smallest_cohort)
+            configuration.check_dropouts(grouped=bool(roster.groups))
         except ValueError as error:
             raise LocalProtocolError(str(error)) from None
         self._gather_until = now + join_seconds
@@ -241,9 +242,10 @@ class TrainingServer(
         """
         present = set(self.presence.there)
         there, keeper = self._gathered([name for name in cohort if name in present]), self.keeper
-        if len(there) < self._smallest_cohort:
+        fewest = max(self._smallest_cohort, self._configuration.smallest_group)
+        if len(there) < fewest:
             whole = " with their whole groups" if self._roster.groups else ""
-            detail = f"only {len(there)} clients are there{whole}; a round takes at least {self._smallest_cohort}"
+            detail = f"only {len(there)} clients are there{whole}; a round takes at least {fewest}"
             return self._ended(Code.THRESHOLD, detail)
         if self._configuration.group_key and keeper is not None and not keeper.fits(there):
             return Step(

@@ -47,7 +47,7 @@ from tacit.parties.session.shell import Surroundings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.adaptation.recording import OwnerRecording
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.federation.child import Control

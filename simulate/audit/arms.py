@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tacit.models.configuration import TrainingConfiguration
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.fixed_position import FixedPosition
@@ -45,6 +46,7 @@ def default_experiment() -> Experiment:
         federation=FederationSection(clients=USUAL, rounds=2),
         training=TrainingConfiguration(algorithm="fedsgd", fedsgd_images=1),
         aggregation=Aggregation(value_bits=DEFAULT_BITS),
+        policy=ClientPolicy(least_images=1),
     )
 
 
@@ -144,5 +146,6 @@ def _with(
             modes=MODES,
             smallest_cohort=min(SMALL, federation.clients),
             accept_known_plaintext=True,
+            uncoordinated_weights=True,
         ),
     )

@@ -29,7 +29,8 @@ from tacit.parties.session.event_log import Diary, EventLog
 from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.sum.configuration import Configuration, Mode, Policy
+from tacit.protocol.sum.configuration import Configuration, Mode
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.audit.figures import ServerAttempt
 from tacit.simulate.conformance.peer.against_client import AgainstClient
 from tacit.simulate.conformance.peer.cast import Keyring

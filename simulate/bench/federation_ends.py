@@ -30,7 +30,8 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration, share
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
 from tacit.simulate.bench.ends import LOOPBACK, SERVER, BenchmarkError, resident_bytes
@@ -58,9 +59,10 @@ class BenchedSession:
         keys = {name: generate(name) for name in names}
         members = (own.member("server" if name == SERVER else "client") for name, own in keys.items())
         configuration = Configuration(
-            scheme="fedavg", mode="active", graph="auto", corrupt=0.05, dropout=0.05, threshold=0, clients=clients,
-            clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR, tensor_sizes=(parameters,),
-            metrics=(), layout=bytes(32), task=b"", train_seconds=PATIENCE, phase_seconds=PATIENCE,
+            scheme="fedavg", mode="active", graph="auto", colluders=share(0.05, clients), dropout=0.05, threshold=0,
+            clients=clients, clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR,
+            tensor_sizes=(parameters,), metrics=(), layout=bytes(32), task=b"", train_seconds=PATIENCE,
+            phase_seconds=PATIENCE,
         )  # fmt: skip
         return cls(
             configuration=configuration,

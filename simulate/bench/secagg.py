@@ -33,6 +33,7 @@ from tacit.parties.session.shell import Stopwatch
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement, record_bytes
+from tacit.protocol.sum.configuration import share
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.packing import Packing, WeightForm
@@ -121,7 +122,11 @@ class SumBenchmark:
             metrics=(),
         )
         parameters = choose_parameters(
-            self.clients, corrupt=self.corrupt, dropout=self.tolerate_dropout, active=self.active, graph=self.graph
+            self.clients,
+            colluders=share(self.corrupt, self.clients),
+            dropouts=share(self.tolerate_dropout, self.clients),
+            active=self.active,
+            graph=self.graph,
         )
         return Agreement(
             session=os.urandom(32),

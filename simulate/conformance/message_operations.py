@@ -9,7 +9,8 @@ import msgspec
 from tacit.protocol.core.codec import Envelope, decode, decode_structure, encode, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT, Kinds
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.conformance.notation import Octets, VectorError, from_hex, to_hex
 from tacit.simulate.conformance.operations import Operations
 
@@ -62,10 +63,10 @@ def write_configuration(*, configuration: Fields) -> dict[str, bytes]:
     return {"encoding": encode_structure(made), "hash": made.hash()}
 
 
-def read_configuration(*, encoding: Octets, policy: Policy) -> bytes:
-    """The hash of a configuration that is well-formed and that a client with this policy accepts."""
+def read_configuration(*, encoding: Octets, policy: Policy, clients: int) -> bytes:
+    """The hash of a well-formed configuration that a client with this policy accepts in a roster of so many clients."""
     configuration = decode_structure(encoding, Configuration, limit=BODY_LIMIT)
-    policy.check(configuration)
+    policy.check(configuration, clients=clients)
     return configuration.hash()
 
 

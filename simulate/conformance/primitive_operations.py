@@ -185,9 +185,9 @@ def order_ring(*, members: tuple[int, ...], seed: Octets) -> list[int]:
     return order
 
 
-def graph_parameters(*, clients: int, corrupt: float, dropout: float, mode: Mode, graph: GraphChoice) -> dict[str, int]:
+def graph_parameters(*, clients: int, colluders: int, dropouts: int, mode: Mode, graph: GraphChoice) -> dict[str, int]:
     """Neighbours and threshold of a cohort."""
-    found = choose_parameters(clients, corrupt=corrupt, dropout=dropout, active=mode == "active", graph=graph)
+    found = choose_parameters(clients, colluders=colluders, dropouts=dropouts, active=mode == "active", graph=graph)
     return {"neighbours": found.neighbours, "threshold": found.threshold}
 
 

@@ -53,16 +53,19 @@ def coordinate(
     zero_probability: float,
     layers: dict[str, float],
     min_contributors: int,
-    dropout: float,
+    survivors: int,
 ) -> list[int]:
-    """The coordinated binary weights of a member in a round; `layers` as name of a tensor to its probability."""
+    """The coordinated binary weights of a member in a round; `layers` as name of a tensor to its probability.
+
+    survivors: of the smallest sum that is opened.
+    """
     from tacit.parties.protections.binary_weights import CoordinatedBinaryWeights
     from tacit.parties.protections.sides import Group
 
     protection = CoordinatedBinaryWeights(
         zero_probability=zero_probability, layers=layers, min_contributors=min_contributors
     )
-    drawn = protection.agreed(_layout(tensors), round, Group(group.group_key(), member), dropout=dropout)
+    drawn = protection.agreed(_layout(tensors), round, Group(group.group_key(), member), survivors=survivors)
     bits: list[int] = drawn.astype(int).tolist()
     return bits
 

@@ -25,7 +25,8 @@ from tacit.protocol.session.rounds import (
     Train,
 )
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of

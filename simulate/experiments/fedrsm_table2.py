@@ -105,7 +105,7 @@ def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experi
         protection=protection,
         aggregation=Aggregation(mode="active" if secure else "none", clip=CLIP, value_bits=24),
         deadlines=Deadlines() if small else Deadlines(join=600.0, train=86400.0, phase=600.0),
-        policy=ClientPolicy(modes=("active",) if secure else ("none",), largest_clip=CLIP),
+        policy=ClientPolicy(modes=("active",) if secure else ("none",), largest_clip=CLIP, uncoordinated_weights=True),
     )
 
 

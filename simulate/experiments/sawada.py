@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.protection import Protection
@@ -44,6 +45,8 @@ SECURE_SUM: Final = (
 )
 
 AGGREGATION: Final = Aggregation(value_bits=24)
+POLICY: Final = ClientPolicy(uncoordinated_weights=True)
+"""The paper's clients draw their weights alone."""
 BINARY: Final[dict[str, Protection]] = {
     f"binary-weights-{zero}": BinaryWeights(zero_probability=zero) for zero in ZERO_PROBABILITIES
 }
@@ -65,7 +68,7 @@ def full(*, pretrained: bool, **sections: Any) -> Experiment:
         ),
         # On a processor an epoch of 10,000 images takes hours.
         deadlines=Deadlines(join=600.0, train=86400.0, phase=600.0),
-        **{"aggregation": AGGREGATION, **sections},
+        **{"aggregation": AGGREGATION, "policy": POLICY, **sections},
     )
 
 
@@ -80,5 +83,5 @@ def small(*, rounds: int, **sections: Any) -> Experiment:
     return Experiment(
         federation=FederationSection(clients=CLIENTS, rounds=rounds),
         model=ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4),
-        **{"aggregation": AGGREGATION, **sections},
+        **{"aggregation": AGGREGATION, "policy": POLICY, **sections},
     )

@@ -7,9 +7,7 @@ sum/plain_client.py what it is without secure aggregation.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 from tacit.parties.runs.experiment import Experiment
@@ -74,7 +72,7 @@ def smallest_sum(history: History) -> int:
 
 def _server(history: History, experiment: Experiment) -> Exposure:
     clients = experiment.federation.clients
-    corrupt = math.floor(Fraction(str(experiment.aggregation.corrupt)) * clients)
+    corrupt = experiment.terms().colluders
     threshold = history.configured.threshold if history.configured else None
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
@@ -95,6 +93,7 @@ def _server(history: History, experiment: Experiment) -> Exposure:
         (
             *_statistics(experiment, "all clients together"),
             _sums(history),
+            *_few_contributors(experiment),
             *SEEN_BY_EVERY_SERVER,
             "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
         ),
@@ -103,6 +102,16 @@ def _server(history: History, experiment: Experiment) -> Exposure:
             *((f"Nothing opens before {threshold} of {sharers(history, experiment)} help.",) if threshold else ()),
             trust,
         ),
+    )
+
+
+def _few_contributors(experiment: Experiment) -> tuple[str, ...]:
+    """What sums of which clients leave out parts of their own choice reveal, if there are any."""
+    if not experiment.protection.contributors_vary:
+        return ()
+    return (
+        "how many clients contributed to each coordinate or tensor, since each client chose its own: where few did, "
+        "their sum, and where one did, its value",
     )
 
 

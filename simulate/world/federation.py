@@ -27,7 +27,8 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import Journal, JournalLine, NewModel, RosterChanged, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration, share
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_members, written
 
@@ -40,8 +41,8 @@ MODEL: Final = Path("/run/model.safetensors")
 def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any) -> Configuration:
     """A valid configuration for a model of that many parameters."""
     settings: dict[str, Any] = {
-        "scheme": "fedavg", "mode": "active", "graph": "auto", "corrupt": 0.05, "dropout": 0.34, "threshold": 0,
-        "clients": clients, "clip": 1.0, "value_bits": 16, "max_weight": 100, "ring_bits": 32,
+        "scheme": "fedavg", "mode": "active", "graph": "auto", "colluders": share(0.33, clients), "dropout": 0.33,
+        "threshold": 0, "clients": clients, "clip": 1.0, "value_bits": 16, "max_weight": 100, "ring_bits": 32,
         "form": WeightForm.SCALAR, "tensor_sizes": (parameters,), "metrics": (), "layout": bytes(32), "task": b"",
         "train_seconds": 100.0, "phase_seconds": 10.0,
     }  # fmt: skip
@@ -77,7 +78,9 @@ class MemoryFederation(World[Parcel]):
         numbers = {f"client-{number}": group for number, group in enumerate(groups)}
         self.roster, self.signing = members or new_members(roles, self.streams, numbers)
         self.host = self.roster.server.name
-        self.policy = Policy(modes=(configuration.mode,))
+        # As many colluders as are configured, and no more than a third.
+        bound = min(0.33, (configuration.colluders + 0.5) / len(self.roster.clients))
+        self.policy = Policy(modes=(configuration.mode,), least_corrupt=bound)
         self.model = model or np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
         """What the clients contributed, by name and round."""

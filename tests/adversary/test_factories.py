@@ -45,7 +45,7 @@ def test_what_a_policy_does_not_name_is_not_imported(
     (tmp_path / "his.py").write_text(IMPORTED)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RemoteProtocolError, match=r"policy\.factories") as refused:
-        ClientPolicy(factories=accepted).check(proposed(**named))
+        ClientPolicy(factories=accepted).check(proposed(**named), clients=3)
     assert refused.value.code is Code.POLICY
     assert "his" not in sys.modules
 
@@ -59,7 +59,7 @@ def test_what_an_accepted_module_makes_use_of_is_not_called(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "hers", raising=False)
     configuration = proposed(model=name)
-    ClientPolicy(factories=("hers:*",)).check(configuration)
+    ClientPolicy(factories=("hers:*",)).check(configuration, clients=3)
     with pytest.raises(FactoryError, match="is not defined in hers"):
         Learner(configuration, torch.zeros(3, 1, 8, 8), torch.arange(3), seed=None, device=torch.device("cpu"))
 
@@ -72,7 +72,7 @@ def test_a_task_names_no_file_and_no_download(key: str, value: object) -> None:
     task["model"][key] = value
     crafted = msgspec.structs.replace(honest, task=msgspec.msgpack.encode(task))
     with pytest.raises(RemoteProtocolError) as refused:
-        ClientPolicy().check(crafted)
+        ClientPolicy().check(crafted, clients=3)
     assert refused.value.code is Code.MALFORMED
 
 
@@ -83,5 +83,5 @@ def test_names_of_another_form_are_no_task(name: str) -> None:
     task = honest.task.replace(msgspec.msgpack.encode("hers:net"), msgspec.msgpack.encode(name))
     assert task != honest.task
     with pytest.raises(RemoteProtocolError) as refused:
-        ClientPolicy(factories=("*",)).check(msgspec.structs.replace(honest, task=task))
+        ClientPolicy(factories=("*",)).check(msgspec.structs.replace(honest, task=task), clients=3)
     assert refused.value.code is Code.MALFORMED

@@ -36,8 +36,8 @@ from tacit.protocol.group_key.messages import (
 from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import TrainingState
-from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import MaskedInput
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases

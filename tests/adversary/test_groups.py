@@ -40,8 +40,8 @@ class Regression(MemoryFederation):
 
     def __init__(self, scheme: Any, groups: Sequence[int]) -> None:
         configuration = small_configuration(
-            6, parameters=FEATURES, scheme=scheme, dropout=0.34, value_bits=20, clip=1.0,
-            max_weight=1 if scheme == "fedsgd" else 100,
+            6, parameters=FEATURES, scheme=scheme, colluders=0, dropout=0.34 if any(groups) else 0.33, value_bits=20,
+            clip=1.0, max_weight=1 if scheme == "fedsgd" else 100,
         )  # fmt: skip
         model = np.linspace(-1, 1, FEATURES).astype("<f4").tobytes()
         super().__init__(configuration, 6, rounds=2, model=model, groups=groups)
@@ -199,7 +199,7 @@ def test_with_groups_a_difference_is_the_sum_of_a_group(regression: Play, scheme
 def test_groups_promise_nothing_for_a_coordinate_to_which_one_client_contributes() -> None:
     """With weights of coordinates: the difference of two sums is that of a group, where the victim may stand alone."""
     configuration = small_configuration(
-        6, dropout=0.34, form=WeightForm.COORDINATE, max_weight=1, value_bits=12, min_contributors=1
+        6, colluders=0, dropout=0.34, form=WeightForm.COORDINATE, max_weight=1, value_bits=12, min_contributors=1
     )
     one = MemoryFederation(configuration, 6, rounds=2, groups=PAIRS)
     packing, values = configuration.packing(), np.linspace(-0.9, 0.9, 10)
@@ -244,7 +244,7 @@ def opened_sums(
     tellings += [dict.fromkeys(honest, whole) | {odd: told} for odd in honest for told in told_sets[:-1:7]]
     for number, telling in enumerate(tellings):
         made = memory_sum(clients, active=True, seed=b"opened sums", groups=groups, fewest_survivors=3, round=number)
-        parameters = complete_parameters(clients, active=True, corrupt=len(corrupt) / clients)
+        parameters = complete_parameters(clients, active=True, colluders=len(corrupt))
         agreement = replace(made.agreement, parameters=parameters)
         run = MemorySum(agreement, made.signing, made.vectors, made.streams)
         liar = sums.Server(run)

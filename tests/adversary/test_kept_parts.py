@@ -41,7 +41,7 @@ def proposal(scheme: Any, *, mode: Any = "none", **protection: Any) -> tuple[Con
         training=TrainingConfiguration(epochs=1, batch_size=4, learning_rate=1e-2),
         protection=read_protection({"scheme": scheme} | protection),
         aggregation=Aggregation(mode=mode, max_weight=20, clip=0.5),
-        policy=ClientPolicy(modes=(mode,)),
+        policy=ClientPolicy(modes=(mode,), uncoordinated_weights=True),
     )
     task = Task(
         model=LENET.architecture,

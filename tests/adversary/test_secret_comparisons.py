@@ -26,10 +26,15 @@ ALLOWED = {
         "the public keys that members advertised"
     ),
     ("protocol/group_key/holder.py", "order.former not in self._keys"): "the epochs of keys that this client holds",
+    ("parties/runs/experiment.py", "rule.key == 'aggregation.clip'"): "the name of a setting",
+    (
+        "protocol/sum/policy.py",
+        "getattr(proposed.configuration, field) in accepted",
+    ): "a setting, by the name of its key",
     ("parties/runs/experiment.py", "str(type(section).__struct_config__.tag) == key.choice"): "the name of a setting",
     ("parties/crypten/computation.py", "divisors == divisor"): "both parties know by what a share is divided",
     ("parties/learning/policy.py", "key not in pinnable()"): "the name of a setting that a policy pins",
-    ("parties/learning/policy.py", "key in self.least"): "the name of a setting that a policy pins",
+    ("parties/learning/policy.py", "key in policy.least"): "the name of a setting that a policy pins",
     ("parties/protections/fedrsm.py", "protection.mask == 'lowest'"): "a setting",
     ("parties/protections/fedcg.py", "entry.name not in self._private"): "names of tensors that stay with their client",
     ("parties/protections/fedcg.py", "0 in found"): (

@@ -42,11 +42,11 @@ pytestmark = pytest.mark.threat("server/surrounds-victim")
 
 @cases("active", [True, False])
 @cases("clients", [20, 40, 100, 1000, 10_000])
-@cases("corrupt", [0.05, 0.1, 0.2])
-def test_enough_corrupt_holders_are_improbable(clients: int, corrupt: float, active: bool) -> None:
-    found = regular_parameters(clients, corrupt=corrupt, dropout=0.05, active=active)
+@cases("one_in", [20, 10, 5])
+def test_enough_corrupt_holders_are_improbable(clients: int, one_in: int, active: bool) -> None:
+    adversaries = clients // one_in
+    found = regular_parameters(clients, colluders=adversaries, dropouts=clients // 20, active=active)
     needed = 2 * found.threshold - found.neighbours if active else found.threshold
-    adversaries = int(corrupt * clients)
     # A client draws its holders among the others; the bound over all victims is the sum of theirs.
     surrounded = clients * hypergeom.sf(needed - 1, clients - 1, adversaries, found.neighbours)
     assert surrounded <= 2.0**-40
@@ -228,7 +228,7 @@ def two_worlds(holders: Holders, threshold: int, victim: int, *, all_neighbours:
     return [{member for member in holders if found.x[world + member] > 0.5} for world in (0, size)]
 
 
-TWENTY = regular_parameters(20, corrupt=0.05, dropout=0.05, active=True)
+TWENTY = regular_parameters(20, colluders=1, dropouts=1, active=True)
 
 
 @pytest.mark.threat("server/splits-survivors")

@@ -15,6 +15,7 @@ from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import SERVER, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -93,7 +94,8 @@ def test_a_model_of_another_form_is_refused(deceived: Deceived) -> None:
     check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
 
     huge = encode_structure(small_configuration(5, tensor_sizes=(2**38,)))
-    one = tell_of(deceived().tell(Welcome, configuration=huge), Blob(digest=bytes(32), size=2**40), MODEL)
+    accepting = deceived(policies={VICTIM: Policy(largest_model=2**38)})
+    one = tell_of(accepting.tell(Welcome, configuration=huge), Blob(digest=bytes(32), size=2**40), MODEL)
     check_round_without_the_victim(one, "chunk 0 of the model does not have 1048576 bytes")
 
 

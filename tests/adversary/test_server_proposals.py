@@ -19,7 +19,6 @@ from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRo
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.agreement import adverts_digest, record_bytes, split_adverts
-from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import (
     FetchVector,
     MaskedInput,
@@ -30,6 +29,7 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
+from tacit.protocol.sum.policy import Policy
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import CLIENT_TABLES
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -67,8 +67,9 @@ def test_a_configuration_below_the_policy_or_not_right_ends_the_session(deceived
     for policy, changes, refusal in [
         (Policy(), {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
         (Policy(), {"clip": 2.0}, "clip = 2.0; this client's policy accepts at most 1.0"),
-        (Policy(), {"corrupt": 0.0}, "corrupt = 0.0; this client's policy accepts at least 0.05"),
-        (Policy(least_corrupt=0.2), {}, "corrupt = 0.05; this client's policy accepts at least 0.2"),
+        (Policy(), {"colluders": 0}, "colluders = 0; this client's policy accepts at least 1 of the 5 clients"),
+        (Policy(least_corrupt=0.4), {}, "colluders = 1; this client's policy accepts at least 2 of the 5 clients"),
+        (Policy(smallest_cohort=6), {}, "clients = 5; this client's policy accepts at least 6"),
         (Policy(schemes=("fedsgd",)), {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
         (Policy(), {"ring_bits": 8}, "the configuration has no room for its sum"),
     ]:
@@ -174,7 +175,7 @@ def test_a_cohort_below_the_policy_or_not_right_is_refused(deceived: Deceived) -
         one.check_honest_round()
 
     for policy, cohort, code, refusal in [
-        (Policy(smallest_cohort=6), bitmap(*range(5)), Code.POLICY, "this client's policy accepts 6 to 5 clients"),
+        (Policy(smallest_cohort=5), bitmap(0, 1, 2, 3), Code.POLICY, "this client's policy accepts 5 to 5 clients"),
         (Policy(smallest_cohort=4), bitmap(0, 1, 2), Code.POLICY, "this client's policy accepts 4 to 5 clients"),
         (Policy(), bitmap(1, 2, 3, 4), Code.MEMBERS, "this client was not selected"),
         (Policy(), b"\x3f", Code.MEMBERS, "beyond the 5 members"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort, Chunk, Message
@@ -307,7 +308,7 @@ def test_a_sum_of_fewer_than_the_smallest_cohort_is_never_opened(deceived: Decei
     one = deceived()
     one.run()
     one.start_server()
-    one.server._smallest_cohort = 2
+    one.server._smallest_cohort, one.server._configuration = 2, replace(one.configuration, colluders=0)
     one.outputs.clear()
     one.rounds_left = 1
     one.start(*one.roster.clients[3:])

@@ -12,8 +12,8 @@ from tacit.protocol.core.roster import Member, Roster, RosterChange
 from tacit.protocol.session.messages import Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
-from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.exchange import Dropped
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, Streams, altered, new_members
 from tests.cases import cases
@@ -38,11 +38,11 @@ def signed(members: tuple[Member, ...], version: int, operator: SigningKey = OPE
 def grouped(policy: Policy | None = None) -> MemoryFederation:
     """Four pairs, and one that waits, after the first round of version 5 of the roster. policy: of the victim."""
     one = MemoryFederation(
-        small_configuration(8, dropout=0.34, parameters=60),
+        small_configuration(8, colluders=0, dropout=0.34, parameters=60),
         0,
         rounds=2,
         members=(signed(ROSTER.members, 5), SIGNING),
-        policies={VICTIM: policy or Policy()},
+        policies={VICTIM: policy or Policy(least_corrupt=0.0)},
     )
     one.paused = True
     one.start()
@@ -137,7 +137,7 @@ def test_groups_that_end_are_a_change_of_members() -> None:
     fewer = tuple(replace(member, group=0) if member.group == 3 else member for member in ROSTER.members)
     accepted: tuple[RosterChange, ...]
     for accepted in ((), ("add", "remove", "rotate")):
-        one = grouped(Policy(roster_changes=accepted))
+        one = grouped(Policy(least_corrupt=0.0, roster_changes=accepted))
         one.put(one.forge(SERVER, VICTIM, told(fewer), round=0))
         one.advance()
         over = one.ended(VICTIM)

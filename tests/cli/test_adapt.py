@@ -286,7 +286,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     ),
     "too few data owners": (
         lambda small, tmp: [small, "--clients", 2],
-        "federation.clients = 2: policy.smallest_cohort asks for at least 3",
+        "federation.clients = 2: [policy] accepts at least 3",
     ),
     "too few beside those who may collude": (
         lambda small, tmp: [changed(tmp, "colluders = 2")],

@@ -24,7 +24,7 @@ def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Ta
     experiment = tmp_path / "experiment.toml"
     experiment.write_text(
         'name = "case"\n[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
-        "[aggregation]\nvalue_bits = 24\n"
+        "[aggregation]\nvalue_bits = 24\n[policy]\nleast_images = 1\n"
     )
     out = tmp_path / "out"
     result = tacit("audit", str(experiment), "--images", "6", "--seed", "1", "--out", str(out))
@@ -89,7 +89,7 @@ def test_attacks_prove_themselves_on_single_uploads_whoever_is_asked_for(tacit: 
     experiment = tmp_path / "experiment.toml"
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
-        "[aggregation]\nvalue_bits = 24\n"
+        "[aggregation]\nvalue_bits = 24\n[policy]\nleast_images = 1\n"
     )
     assert tacit("audit", experiment, *given, "--seed", "1", "--out", out).exit_code == 0
     rows = check_output(out / "audit.json", "audit")["rows"]
@@ -106,7 +106,7 @@ def test_a_new_key_does_not_lock_a_removed_member_out_who_works_with_the_server(
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
         '[aggregation]\nvalue_bits = 24\nmode = "none"\n[encryption]\nrekey_every = 1\n'
-        '[policy]\nmodes = ["none"]\n'
+        '[policy]\nmodes = ["none"]\nleast_images = 1\n'
     )
     keys = ("insider", "former-key", "removed-member")
     given = [word for name in keys for word in ("--attack", name)]
@@ -131,7 +131,7 @@ def test_a_server_that_cheats_has_an_image_without_groups_and_no_more_than_group
     experiment = tmp_path / "experiment.toml"
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
-        "[aggregation]\nvalue_bits = 24\n"
+        "[aggregation]\nvalue_bits = 24\n[policy]\nleast_images = 1\n"
     )
     result = tacit("audit", experiment, "--as", "server", "--attack", "subtraction", "--seed", "1", "--out", out)
     assert result.exit_code == 0, result.output
@@ -161,7 +161,7 @@ def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit,
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
         '[aggregation]\nvalue_bits = 24\nmode = "none"\n[encryption]\nmatrix = "orthogonal"\n'
-        '[policy]\nmodes = ["none"]\n'
+        '[policy]\nmodes = ["none"]\nleast_images = 1\n'
     )
     given = ("--as", "server", "--attack", "gram", "--images", "6", "--seed", "1", "--out", out)
     result = tacit("audit", experiment, *given)
@@ -184,7 +184,7 @@ def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_pa
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
-        '[aggregation]\nvalue_bits = 24\nmode = "none"\n[policy]\nmodes = ["none"]\n'
+        '[aggregation]\nvalue_bits = 24\nmode = "none"\n[policy]\nmodes = ["none"]\nleast_images = 1\n'
     )
     given = ("--as", "wire", "--attack", "closed-form", "--images", "6", "--seed", "1", "--out", out)
     result = tacit("audit", experiment, *given)
@@ -207,7 +207,8 @@ def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: T
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
     experiment.write_text(
         '[federation]\nclients = 3\nrounds = 1\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
-        '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\n[deadlines]\nphase = 1e-6\n'
+        '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\nleast_images = 1\n'
+        "[deadlines]\nphase = 1e-6\n"
     )
     attacks = ("--attack", "closed-form", "--attack", "subtraction")
     result = tacit("audit", experiment, *attacks, "--images", "2", "--out", out)
@@ -280,7 +281,8 @@ def test_rounds_on_the_same_image_tell_more_of_binary_weights_than_one(tacit: Ta
     write_few(images, 5)
     experiment.write_text(
         'name = "case"\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n[aggregation]\nvalue_bits = 24\n'
-        'mode = "none"\n[policy]\nmodes = ["none"]\n[protection]\nscheme = "binary-weights"\nzero_probability = 0.2\n'
+        'mode = "none"\n[policy]\nmodes = ["none"]\nleast_images = 1\n'
+        '[protection]\nscheme = "binary-weights"\nzero_probability = 0.2\n'
     )
     given = ("--as", "server", "--attack", "masked-closed-form", "--images", "8", "--seed", "1", "--out", out)
     result = tacit("audit", experiment, "--data", images, *given)

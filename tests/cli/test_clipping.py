@@ -28,8 +28,8 @@ def test_noise_beyond_what_clients_accept_is_refused_with_what_to_change() -> No
     with pytest.raises(ExperimentError) as refused:
         parse(NOISY + "dp_clip = 1.0\ndp_noise = 1.0", "test")
     assert str(refused.value) == (
-        "test: aggregation.clip = 13.0: computed from protection.dp_clip and dp_noise; policy.largest_clip accepts at "
-        "most 1.0: raise it, lower dp_clip or dp_noise, or set aggregation.clip, beyond which noise is cut"
+        "test: aggregation.clip = 13.0: computed from protection.dp_clip and dp_noise; [policy] accepts at most 1.0: "
+        "raise policy.largest_clip, lower dp_clip or dp_noise, or set aggregation.clip, beyond which noise is cut"
     )
     assert parse(NOISY + "dp_clip = 1.0\ndp_noise = 1.0\n[policy]\nlargest_clip = 13.0", "test").clip == 13.0
 

@@ -17,6 +17,7 @@ from click.testing import Result
 
 from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
@@ -38,7 +39,9 @@ ARM = Experiment(
     aggregation=Aggregation(value_bits=24),
     deadlines=Deadlines(grace=0.5),
 )
-BINARY = msgspec.structs.replace(ARM, protection=BinaryWeights(zero_probability=0.8))
+BINARY = msgspec.structs.replace(
+    ARM, protection=BinaryWeights(zero_probability=0.8), policy=ClientPolicy(uncoordinated_weights=True)
+)
 TINY = Study(
     name="tiny",
     paper="Nobody 2000",

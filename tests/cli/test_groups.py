@@ -22,7 +22,7 @@ def test_a_client_that_dies_takes_its_group_out_and_a_resumed_run_goes_on(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
 ) -> None:
     """client-4 dies with its vector on its way: client-3 is left out, and both are missing from the second round."""
-    more = "[aggregation]\ncorrupt = 0.05\ndropout = 0.34"
+    more = "[aggregation]\ncorrupt = 0.05\ndropout = 0.34\n[policy]\nleast_corrupt = 0.05"
     file = write_experiment(tmp_path / "small.toml", clients=6, rounds=2, more=more)
     file.write_text(file.read_text().replace("clients = 6", "clients = 6\ngroup_size = 2"))
     run = tmp_path / "run"

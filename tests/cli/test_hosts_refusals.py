@@ -42,7 +42,10 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
     "no classes": ({'classes = ["0", "1", "2"]': ""}, r"data\.classes is missing in the experiment: a server without"),
     "too many clients": ({"clients = 3": "clients = 9"}, r"federation\.clients = 9: the roster has 6; set it to 6"),
     "groups": (
-        {"clients = 3": "clients = 6\ngroup_size = 3", "[aggregation]": "[aggregation]\ncorrupt = 0.1\ndropout = 0.5"},
+        {
+            "clients = 3": "clients = 6\ngroup_size = 3",
+            "[aggregation]": "[policy]\nleast_corrupt = 0.1\n[aggregation]\ncorrupt = 0.1\ndropout = 0.5",
+        },
         r"federation\.group_size = 3: between hosts the roster has the groups, and this one has none",
     ),
     "single vectors": (
@@ -53,7 +56,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
         r'protection\.scheme = "fedcg": its server works with the update of every client, which is for',
     ),
     "stimuli": (
-        {"[model]": '[protection]\nscheme = "fedrsm"\n[model]'},
+        {"[model]": '[protection]\nscheme = "fedrsm"\n[policy]\nuncoordinated_weights = true\n[model]'},
         r"shows images of the server to all clients: give the server some, in \[data\] of its own file",
     ),
 }
@@ -101,7 +104,7 @@ def test_both_sides_say_why_a_client_cannot_take_part(hosts: Hosts) -> None:
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     server.until("listens at")
     (hosts.path / "client-1" / "policy.toml").write_text(
-        hosts.client("client-1", sections="[policy]\nsmallest_cohort = 4\nlargest_clip = 0.1\n").read_text()
+        hosts.client("client-1", sections="[policy]\nlargest_clip = 0.1\n").read_text()
     )
     reasons: dict[str, tuple[Callable[[], Process], str, str]] = {
         "policy": (

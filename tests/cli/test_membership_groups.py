@@ -35,7 +35,10 @@ def test_newcomers_and_retired_groups_wait_and_only_clients_of_changed_groups_as
     )
     experiment = hosts.experiment(rounds=ROUNDS, clients=8, epochs=30)
     text = experiment.read_text().replace("rounds =", "group_size = 2\nrounds =").replace("grace = 1", "grace = 60")
-    experiment.write_text(text.replace("[aggregation]", "[aggregation]\ncorrupt = 0.05\ndropout = 0.34"))
+    accepted = "[policy]\nleast_corrupt = 0.05\n"
+    experiment.write_text(text.replace("[aggregation]", f"{accepted}[aggregation]\ncorrupt = 0.05\ndropout = 0.34"))
+    for name in CLIENTS:
+        hosts.client(name, sections=accepted)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = {name: hosts.start(name, "client", "party.toml") for name in CLIENTS[:8]}
     server.until(f"round   1 of {ROUNDS}  completed")

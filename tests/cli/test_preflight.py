@@ -75,6 +75,7 @@ from tests.cli.outputs import check_output
 Invoke = Callable[..., Result]
 ANYWHERE = "tcp://127.0.0.1:*"
 NOBODY = "tcp://127.0.0.1:9"
+ALONE = "[policy]\nuncoordinated_weights = true\n"
 BEFORE = ("key", "roster", "folder", "clock")
 TO_SERVER = ("name", "tcp", "curve", "version")
 TO_DEALER, TO_SUMS, TO_OWNER = (tuple(f"{peer}-{line}" for line in TO_SERVER) for peer in ("dealer", "sums", "owner"))
@@ -268,7 +269,7 @@ def test_what_a_client_lacks(office: Office, tmp_path: Path) -> None:
             r"leaves data\.classes, data\.channels, data\.mean or data\.std to",
         ),
         (
-            {}, changed(tmp_path, '[protection]\nscheme = "fedrsm"\n'), "experiment", "untested",
+            {}, changed(tmp_path, f'[protection]\nscheme = "fedrsm"\n{ALONE}'), "experiment", "untested",
             r'protection\.scheme = "fedrsm" shows images that the server has',
         ),
         ({}, None, "experiment", "untested", "no experiment was named; name its file"),

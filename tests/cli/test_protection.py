@@ -172,7 +172,7 @@ def test_a_run_that_ends_early_says_how_it_goes_on(
 UNFIT = (
     (
         "",
-        '[protection]\nscheme = "binary-weights"\nlayers = {"position" = 0.9}',
+        '[protection]\nscheme = "binary-weights"\nlayers = {"position" = 0.9}\n[policy]\nuncoordinated_weights = true',
         'server: protection.layers: "position" matches no tensor of this model; its tensors are cls_token',
     ),
     (

@@ -26,6 +26,8 @@ partition = "iid"
 [aggregation]
 corrupt = 0.05
 dropout = 0.05
+[policy]
+least_corrupt = 0.05
 [simulate]
 workers = 2
 """

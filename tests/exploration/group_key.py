@@ -25,8 +25,8 @@ from tacit.protocol.group_key.keeper import GroupKeyKeeper, KeyReady, Refused
 from tacit.protocol.group_key.messages import ConfirmKey, EndKey, KeyCommit, KeyContribution
 from tacit.protocol.group_key.tables import HolderState, KeeperState
 from tacit.protocol.session.messages import StartRound
-from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.exchange import ClientAborted
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import small_configuration
 from tests.exploration.machines import History, PostOffice, States
 from tests.exploration.symbols import SymbolicEntropy, SymbolicSigningKey

@@ -24,8 +24,8 @@ from tacit.protocol.session.client_session import ServerLink
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, JournalEntry, JournalLine
 from tacit.protocol.session.tables import TrainingState
-from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys, UnmaskShares
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.federation import small_configuration
 from tests.exploration.machines import duplicate, fingerprint

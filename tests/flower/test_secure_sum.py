@@ -250,7 +250,7 @@ def begin(grid: LocalGrid, **changes: Any) -> str:
         ({"clip": 1.5}, "clip = 1.5"),
         ({"clip": float("nan")}, "MALFORMED"),
         ({"clip": -1.0}, "not -1.0"),
-        ({"corrupt": 0.01}, "corrupt = 0.01"),
+        ({"corrupt": 0.16}, "colluders = 0"),
         ({"corrupt": float("nan")}, "MALFORMED"),
         ({"dropout": float("inf")}, "MALFORMED"),
         ({"mode": "semi-honest"}, "mode = semi-honest"),

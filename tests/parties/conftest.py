@@ -86,6 +86,11 @@ Told = list[tuple[str, dict[str, Any]]]
 OnUpdate = Callable[[int, Update], None]
 
 
+def accepting(protection: Protection) -> ClientPolicy:
+    """The policy of those who take part with it."""
+    return ClientPolicy(uncoordinated_weights=protection.contributors_vary)
+
+
 def proposal(
     protection: Protection, encryption: Encryption | None, width: int
 ) -> tuple[Configuration, torch.nn.Module]:
@@ -97,6 +102,7 @@ def proposal(
         encryption=encryption,
         aggregation=Aggregation(graph="complete", clip=0.5, max_weight=SAMPLES),
         deadlines=Deadlines(train=SECONDS, phase=SECONDS),
+        policy=accepting(protection),
     )
     task = Task(
         model=experiment.model.architecture,
@@ -186,7 +192,7 @@ class Federation:
             address=self.address,
             keys=keys or self.keys[name],
             roster=roster or self.roster,
-            policy=policy or ClientPolicy(),
+            policy=policy or accepting(self.protection),
             journal=JournalFile(self.journal(name)),
             memory=MemoryFile(self.memory(name)),
             patience=patience,

@@ -23,10 +23,16 @@ from tests.cases import cases
 SEED = bytes(range(32))
 
 
-def reference_regular(clients: int, corrupt: Fraction, dropout: Fraction, active: bool) -> tuple[int, int] | None:
+def counts_of(clients: int, percent: tuple[int, int]) -> dict[str, int]:
+    """So many percent of the clients that collude, and that drop out, rounded down."""
+    return {"colluders": clients * percent[0] // 100, "dropouts": clients * percent[1] // 100}
+
+
+def reference_regular(clients: int, active: bool, *, colluders: int, dropouts: int) -> tuple[int, int] | None:
     """The rule with scipy's tails, linear searches and exact integers for the connectivity."""
-    a, d = math.floor(corrupt * clients), math.floor(dropout * clients)
-    survivors = math.ceil((1 - dropout) * clients)
+    a, d, survivors = colluders, dropouts, clients - dropouts
+    if a + (1 + active) * d > Fraction(9, 10) * clients:
+        return None
     for k in range(2, clients - 1, 2):
         if k <= a + d:
             bound = Fraction(clients * (clients - k - 1), 2) * Fraction(
@@ -46,24 +52,24 @@ def reference_regular(clients: int, corrupt: Fraction, dropout: Fraction, active
 
 
 @cases(
-    ("clients", "corrupt", "dropout", "active", "neighbours", "threshold"),
+    ("clients", "percent", "active", "neighbours", "threshold"),
     [
-        (100, 0.33, 0.33, False, 68, 34),
-        (1000, 0.33, 0.33, False, 286, 150),
-        (100, 0.05, 0.05, False, 12, 6),
-        (1000, 0.05, 0.05, False, 30, 17),
-        (10, 0.33, 0.33, False, 8, 4),
-        (100, 0.05, 0.33, True, 72, 39),
-        (1000, 0.33, 0.05, True, 132, 109),
-        (1000, 0.3, 0.3, True, 872, 584),
-        (100, 0.05, 0.05, True, 16, 11),
-        (1000, 0.05, 0.05, True, 52, 37),
+        (100, (33, 33), False, 68, 34),
+        (1000, (33, 33), False, 286, 150),
+        (100, (5, 5), False, 12, 6),
+        (1000, (5, 5), False, 30, 17),
+        (10, (33, 33), False, 8, 4),
+        (100, (5, 33), True, 72, 39),
+        (1000, (33, 5), True, 132, 109),
+        (1000, (30, 30), True, 872, 584),
+        (100, (5, 5), True, 16, 11),
+        (1000, (5, 5), True, 52, 37),
     ],
 )
 def test_published_regular_parameters(
-    clients: int, corrupt: float, dropout: float, active: bool, neighbours: int, threshold: int
+    clients: int, percent: tuple[int, int], active: bool, neighbours: int, threshold: int
 ) -> None:
-    found = regular_parameters(clients, corrupt=corrupt, dropout=dropout, active=active)
+    found = regular_parameters(clients, **counts_of(clients, percent), active=active)
     assert found == GraphParameters(neighbours, threshold)
 
 
@@ -71,12 +77,10 @@ def test_published_regular_parameters(
 @cases("clients", [4, 6, 15, 20, 33, 64, 150])
 @cases("percent", [(0, 0), (1, 1), (5, 20), (20, 5), (10, 30), (29, 29), (45, 45)])
 def test_regular_parameters_equal_the_reference(clients: int, percent: tuple[int, int], active: bool) -> None:
-    corrupt, dropout = (Fraction(part, 100) for part in percent)
-    expected = reference_regular(clients, corrupt, dropout, active)
-    if corrupt + (2 if active else 1) * dropout > Fraction(9, 10):
-        expected = None
+    counts = counts_of(clients, percent)
+    expected = reference_regular(clients, active, **counts)
     try:
-        found = regular_parameters(clients, corrupt=float(corrupt), dropout=float(dropout), active=active)
+        found = regular_parameters(clients, **counts, active=active)
     except ValueError:
         assert expected is None
     else:
@@ -97,53 +101,56 @@ def test_regular_parameters_equal_the_reference(clients: int, percent: tuple[int
 )
 def test_a_graph_that_could_fall_apart_is_not_taken(clients: int, percent: tuple[int, int], neighbours: int) -> None:
     """Where the first of the rules decides, by a factor of two or less."""
-    corrupt, dropout = (Fraction(part, 100) for part in percent)
-    found = regular_parameters(clients, corrupt=float(corrupt), dropout=float(dropout), active=False)
-    assert (found.neighbours, found.threshold) == reference_regular(clients, corrupt, dropout, False)
+    counts = counts_of(clients, percent)
+    found = regular_parameters(clients, **counts, active=False)
+    assert (found.neighbours, found.threshold) == reference_regular(clients, False, **counts)
     assert found.neighbours == neighbours
 
 
 @cases(
-    ("clients", "fraction", "active"),
-    [(5, 0.2, False), *((clients, 0.33, True) for clients in (5, 20, 100, 1000, 10_000)), (1000, 0.46, False)],
-)
-def test_says_when_no_regular_graph_exists(clients: int, fraction: float, active: bool) -> None:
+    ("clients", "count", "active"),
+    [(5, 1, False), (5, 1, True), (20, 7, True), (100, 33, True), (1000, 330, True), (10_000, 3300, True),
+     (1000, 460, False)],
+)  # fmt: skip
+def test_says_when_no_regular_graph_exists(clients: int, count: int, active: bool) -> None:
     server = "an active" if active else "a semi-honest"
-    with pytest.raises(ValueError, match=rf"{clients} clients .*corrupt={fraction} .*{server} server: .*complete"):
-        regular_parameters(clients, corrupt=fraction, dropout=fraction, active=active)
+    with pytest.raises(ValueError, match=rf"{clients} clients tolerates {count} colluders .*{server} server: .*comple"):
+        regular_parameters(clients, colluders=count, dropouts=count, active=active)
 
 
 @cases(
-    ("clients", "active", "corrupt", "threshold"),
+    ("clients", "active", "colluders", "threshold"),
     [
-        (2, False, 0.0, 2),
-        (3, False, 0.33, 2),
-        (5, False, 0.2, 3),
-        (100, False, 0.33, 51),
-        (100, False, 0.57, 58),  # Fractions are decimals: 0.57 * 100 is 56.99... in floating point.
-        (100, False, 0.7, 71),
-        (2, True, 0.0, 2),
-        (3, True, 0.0, 3),
-        (4, True, 0.25, 3),
-        (10, True, 0.3, 7),
-        (100, True, 0.33, 67),
+        (2, False, 0, 2),
+        (3, False, 0, 2),
+        (5, False, 1, 3),
+        (100, False, 33, 51),
+        (100, False, 70, 71),
+        (2, True, 0, 2),
+        (3, True, 0, 3),
+        (3, True, 1, 3),
+        (4, True, 1, 3),
+        (5, True, 3, 5),
+        (10, True, 3, 7),
+        (10, True, 5, 8),
+        (100, True, 33, 67),
+        (100, True, 40, 71),
     ],
 )
-def test_complete_parameters(clients: int, active: bool, corrupt: float, threshold: int) -> None:
-    assert complete_parameters(clients, active=active, corrupt=corrupt) == GraphParameters(clients - 1, threshold)
+def test_complete_parameters(clients: int, active: bool, colluders: int, threshold: int) -> None:
+    found = complete_parameters(clients, active=active, colluders=colluders)
+    assert found == GraphParameters(clients - 1, threshold)
 
 
-def test_complete_threshold_protects_whenever_it_is_given() -> None:
-    for clients, corrupt in product(range(2, 200), (0.0, 0.1, 0.33, 0.5, 0.9)):
-        adversaries = math.floor(Fraction(str(corrupt)) * clients)
-        semi_honest = complete_parameters(clients, active=False, corrupt=corrupt).threshold
-        assert adversaries < semi_honest <= clients < 2 * semi_honest
-        try:
-            active = complete_parameters(clients, active=True, corrupt=corrupt).threshold
-        except ValueError:
-            assert 3 * adversaries >= clients  # A third or more corrupt: Bonawitz et al. give no guarantee either.
-        else:
-            assert clients + adversaries < 2 * active <= 2 * clients
+def test_the_complete_threshold_is_the_least_that_protects() -> None:
+    """For every number of colluders among up to 40 clients; Bonawitz et al. 2017, section 6.2."""
+    for clients in range(2, 41):
+        for colluders, active in product(range(clients), (False, True)):
+            safe = [t for t in range(1, clients + 1) if t > colluders and 2 * t > clients]
+            if active:
+                safe = [t for t in safe if 2 * t > clients + colluders and 3 * t > 2 * clients]
+            found = complete_parameters(clients, colluders=colluders, active=active)
+            assert found == GraphParameters(clients - 1, safe[0])
 
 
 @cases(
@@ -159,11 +166,11 @@ def test_complete_threshold_protects_whenever_it_is_given() -> None:
     ],
 )
 def test_choice_of_the_graph(clients: int, active: bool, graph: str, neighbours: int) -> None:
-    chosen = choose_parameters(clients, corrupt=0.05, dropout=0.05, active=active, graph=graph)  # type: ignore[arg-type]
+    counts = counts_of(clients, (5, 5))
+    chosen = choose_parameters(clients, **counts, active=active, graph=graph)  # type: ignore[arg-type]
     assert chosen.neighbours == neighbours
-    make = complete_parameters if neighbours == clients - 1 else regular_parameters
-    dropout = {} if neighbours == clients - 1 else {"dropout": 0.05}
-    assert chosen == make(clients, corrupt=0.05, active=active, **dropout)  # type: ignore[operator]
+    complete = complete_parameters(clients, colluders=counts["colluders"], active=active)
+    assert chosen == (complete if neighbours == clients - 1 else regular_parameters(clients, **counts, active=active))
 
 
 @given(st.lists(st.integers(0, 2**40), unique=True, max_size=30), st.binary(min_size=32, max_size=32), st.randoms())
@@ -182,19 +189,15 @@ def test_ring_order_is_uniform_over_permutations() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"100 clients against 40 .*active server: lower `corrupt` \(0.4\)"):
-        complete_parameters(100, active=True, corrupt=0.4)
     for clients in (-1, 0, 1):
         with pytest.raises(ValueError, match="at least 2 clients"):
-            complete_parameters(clients, active=False, corrupt=0.0)
-        with pytest.raises(ValueError, match="no regular graph"):
-            regular_parameters(max(clients, 0), corrupt=0.0, dropout=0.0, active=False)
-    for fraction in (-0.1, 1.0, 1.5, math.nan):
-        with pytest.raises(ValueError, match="`corrupt` is a fraction"):
-            complete_parameters(10, active=False, corrupt=fraction)
-        with pytest.raises(ValueError, match="`corrupt` is a fraction"):
-            regular_parameters(10, active=False, corrupt=fraction, dropout=0.1)
-        with pytest.raises(ValueError, match="`dropout` is a fraction"):
-            regular_parameters(10, active=False, corrupt=0.1, dropout=fraction)
+            complete_parameters(clients, active=False, colluders=0)
+    with pytest.raises(ValueError, match="no regular graph"):
+        regular_parameters(1, colluders=0, dropouts=0, active=False)
+    for colluders, dropouts in ((-1, 0), (10, 0), (0, -1), (0, 10)):
+        with pytest.raises(ValueError, match="some must be neither"):
+            regular_parameters(10, colluders=colluders, dropouts=dropouts, active=False)
+    with pytest.raises(ValueError, match="some must be neither"):
+        complete_parameters(10, colluders=10, active=False)
     with pytest.raises(ValueError, match="occurs twice"):
         ring_order(np.array([1, 2, 1]), SEED)

@@ -24,7 +24,7 @@ PAIRS: Final = (300, 1, 300, 1, 2, 2)
 """Numbers of the groups of six clients."""
 PAIRED: Final[dict[str, Any]] = {"groups": [[0, 2], [1, 3]], "fewest_survivors": 2}
 """Terms of four clients in pairs, of which one may be left out."""
-CHANGES: Final[dict[str, Any]] = {"clients": CLIENTS, "dropout": 0.34}
+CHANGES: Final[dict[str, Any]] = {"clients": CLIENTS, "colluders": 0, "dropout": 0.34}
 
 
 def groups() -> Script:
@@ -153,7 +153,7 @@ SESSION_FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "welcome_bad_group_size": SessionFault(
         "A group of two, where one client of six may collude.", "POLICY", "welcome",
-        fields(configuration=to(encoded(mode="semi-honest", corrupt=0.2, **CHANGES))), to=CHEAT, play=all_there,
+        fields(configuration=to(encoded(mode="semi-honest", **{**CHANGES, "colluders": 1}))), to=CHEAT, play=all_there,
     ),
     "welcome_bad_group": SessionFault(
         "A client that was in another group before.", "POLICY", "welcome", lambda _, parcel: parcel.frames, to=CHEAT,

@@ -311,14 +311,14 @@ def envelope_bad_field() -> Script:
 
 
 CONFIGURATION: Final[dict[str, Any]] = {
-    "mode": "active", "graph": "auto", "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0,
+    "mode": "active", "graph": "auto", "colluders": 1, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0,
     "value_bits": 16, "max_weight": 100, "train_seconds": 60.0, "phase_seconds": 5.0, "scheme": "fedavg",
     "min_contributors": 0, "group_key": False, "rekey_every": 0, "encrypted": False, "initial_model": "server",
     "single_vectors": False, "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2],
     "metrics": ["correct", "samples"], "layout": octets(drawn("layout")), "task": octets(b"opaque"),
 }  # fmt: skip
 POLICY: Final[dict[str, Any]] = {
-    "modes": ["active"], "schemes": ["fedavg"], "least_contributors": 2, "least_corrupt": 0.05, "largest_clip": 1.0,
+    "modes": ["active"], "schemes": ["fedavg"], "least_contributors": 2, "least_corrupt": 0.33, "largest_clip": 1.0,
 }  # fmt: skip
 
 
@@ -331,10 +331,10 @@ def encoded(**changes: Any) -> bytes:
 def configuration() -> Script:
     script = message("Configurations, their hashes, and policies that accept them.")
     accepted: tuple[dict[str, Any], ...] = (
-        {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
+        {}, {"mode": "semi-honest", "scheme": "fedsgd", "colluders": 2, "dropout": 0.1 + 0.2}, {"clip": 1e-300},
         {"scheme": "statistics", "max_weight": 1, "tensor_sizes": [1], "metrics": ["pixels", "sum-0", "squares-0"]},
         {"group_key": True, "rekey_every": 100_000},
-        {"mode": "none", "corrupt": 0.0, "form": "tensor", "single_vectors": True},
+        {"mode": "none", "colluders": 0, "form": "tensor", "single_vectors": True},
         {"encrypted": True, "group_key": True, "initial_model": "clients"},
         {"encrypted": True, "group_key": True, "form": "coordinate", "max_weight": 1, "min_contributors": 2},
         {"form": "tensor", "min_contributors": 2},
@@ -342,7 +342,7 @@ def configuration() -> Script:
     for changes in accepted:
         written = script.do("write configuration", configuration=CONFIGURATION | changes)
         policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd", "statistics"]}
-        script.do("read configuration", encoding=written["encoding"], policy=policy)
+        script.do("read configuration", encoding=written["encoding"], policy=policy, clients=5)
     return script
 
 
@@ -350,12 +350,12 @@ def configuration_bad_policy() -> Script:
     script = message("Configurations below what a client accepts, or whose sums could wrap.")
     below: tuple[dict[str, Any], ...] = (
         {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"scheme": "statistics"}, {"clip": 1.0000001},
-        {"corrupt": 0.04}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24}, {"tensor_sizes": []},
-        {"metrics": ["a", "a"]}, {"mode": "none"}, {"form": "coordinate", "min_contributors": 1},
+        {"colluders": 0}, {"dropout": 0.6}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24},
+        {"tensor_sizes": []}, {"metrics": ["a", "a"]}, {"mode": "none"}, {"form": "coordinate", "min_contributors": 1},
         {"form": "coordinate"}, {"form": "tensor", "min_contributors": 1},
     )  # fmt: skip
     for changes in below:
-        script.refuse("POLICY", "read configuration", encoding=encoded(**changes), policy=POLICY)
+        script.refuse("POLICY", "read configuration", encoding=encoded(**changes), policy=POLICY, clients=5)
     return script
 
 
@@ -373,7 +373,7 @@ def configuration_bad_encoding() -> Script:
         *(_map([*items[:-1], one, items[-1]]) for one in former),
         honest[:-1], honest + b"\0", _map(items[::-1]), _map([*items, ("more", 0)]), _map(items[1:]),
         with_value("mode", "passive"), with_value("graph", "star"), with_value("form", "matrix"),
-        with_value("corrupt", 1.0), with_value("corrupt", float("nan")), with_value("clip", float("inf")),
+        with_value("dropout", 1.0), with_value("dropout", float("nan")), with_value("clip", float("inf")),
         with_value("clip", 0.0), with_value("clip", 1), with_value("threshold", 10_001), with_value("clients", 0),
         with_value("value_bits", 33), with_value("ring_bits", 7), with_value("tensor_sizes", [0]),
         with_value("layout", bytes(31)), with_value("phase_seconds", 0.0), with_value("train_seconds", 86_401.0),
@@ -381,7 +381,7 @@ def configuration_bad_encoding() -> Script:
         with_value("group_key", 1), with_value("group_key", None), with_value("rekey_every", 100_001),
         with_value("initial_model", "key"),
     ):  # fmt: skip
-        script.refuse("MALFORMED", "read configuration", encoding=changed, policy=POLICY)
+        script.refuse("MALFORMED", "read configuration", encoding=changed, policy=POLICY, clients=5)
     return script
 
 

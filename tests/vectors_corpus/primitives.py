@@ -141,25 +141,27 @@ def ring_order() -> Script:
     return script
 
 
-PARAMETERS: Final[tuple[tuple[int, float, float, str, str], ...]] = (
-    (2, 0.0, 0.0, "semi-honest", "auto"),
-    (3, 0.05, 0.05, "active", "auto"),
-    (5, 0.2, 0.2, "semi-honest", "complete"),
-    (19, 0.33, 0.33, "semi-honest", "auto"),
-    (100, 0.33, 0.33, "semi-honest", "auto"),
-    (1000, 0.05, 0.05, "semi-honest", "auto"),
-    (100, 0.29, 0.0, "semi-honest", "regular"),
-    (100, 0.05, 0.05, "semi-honest", "complete"),
-    (100, 0.8, 0.0, "semi-honest", "complete"),
-    (100, 0.33, 0.33, "active", "auto"),
-    (100, 0.05, 0.05, "active", "regular"),
-    (1000, 0.05, 0.05, "active", "regular"),
-    (10_000, 0.1, 0.1, "semi-honest", "regular"),
+PARAMETERS: Final[tuple[tuple[int, int, int, str, str], ...]] = (
+    (2, 0, 0, "semi-honest", "auto"),
+    (3, 0, 0, "active", "auto"),
+    (5, 1, 1, "semi-honest", "complete"),
+    (19, 6, 6, "semi-honest", "auto"),
+    (100, 33, 33, "semi-honest", "auto"),
+    (1000, 50, 50, "semi-honest", "auto"),
+    (100, 29, 0, "semi-honest", "regular"),
+    (100, 5, 5, "semi-honest", "complete"),
+    (100, 80, 0, "semi-honest", "complete"),
+    (100, 33, 33, "active", "auto"),
+    (100, 5, 5, "active", "regular"),
+    (1000, 50, 50, "active", "regular"),
+    (10_000, 1000, 1000, "semi-honest", "regular"),
+    (100, 50, 24, "active", "complete"),
+    (10, 3, 3, "active", "auto"),
 )
 
 
-def _choice(clients: int, corrupt: float, dropout: float, mode: str, graph: str) -> dict[str, Any]:
-    return {"clients": clients, "corrupt": corrupt, "dropout": dropout, "mode": mode, "graph": graph}
+def _choice(clients: int, colluders: int, dropouts: int, mode: str, graph: str) -> dict[str, Any]:
+    return {"clients": clients, "colluders": colluders, "dropouts": dropouts, "mode": mode, "graph": graph}
 
 
 def parameters() -> Script:
@@ -172,13 +174,14 @@ def parameters() -> Script:
 def parameters_bad_fractions() -> Script:
     script = primitive("Cohorts for which there are no parameters.")
     for choice in (
-        (1, 0.0, 0.0, "semi-honest", "complete"),
-        (5, 0.2, 0.2, "semi-honest", "regular"),
-        (100, 0.33, 0.33, "active", "regular"),
-        (100, 0.5, 0.0, "active", "complete"),
-        (100, 0.46, 0.45, "semi-honest", "regular"),
-        (100, 1.0, 0.0, "semi-honest", "complete"),
-        (100, -0.1, 0.0, "semi-honest", "complete"),
+        (1, 0, 0, "semi-honest", "complete"),
+        (5, 1, 1, "semi-honest", "regular"),
+        (100, 33, 33, "active", "regular"),
+        (100, 100, 0, "active", "complete"),
+        (100, 0, 100, "semi-honest", "regular"),
+        (100, 46, 45, "semi-honest", "regular"),
+        (100, 100, 0, "semi-honest", "complete"),
+        (100, -10, 0, "semi-honest", "complete"),
     ):
         script.refuse(INVALID, "parameters", **_choice(*choice))
     return script

@@ -119,7 +119,7 @@ def session_group_key_late() -> Script:
 def session_plain() -> Play:
     play = begun(
         "A round without secure aggregation: the server sees the vectors.",
-        mode="none", corrupt=0.0, draws=0, form="tensor",
+        mode="none", colluders=0, draws=0, form="tensor",
     )  # fmt: skip
     hold_round(play, 1, length=LENGTH + 1)
     play.act(SERVER, "finish")

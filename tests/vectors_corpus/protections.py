@@ -33,24 +33,24 @@ TENSORS: Final = (
 
 def coordinated_weights() -> Script:
     script = protection("Weights that members draw together: no coordinate has one contributor alone.")
-    for members, least, dropout, zero, layers in (
-        (MEMBERS, 2, 0.0, 0.5, {}), (MEMBERS, 2, 0.25, 0.8, {"pos_embed": 0.2, "head.bias": 0.0}),
-        (MEMBERS[:3], 1, 0.0, 0.5, {"cls_token": 0.99}), (MEMBERS[:2], 2, 0.0, 0.2, {}),
+    for members, least, survivors, zero, layers in (
+        (MEMBERS, 2, 4, 0.5, {}), (MEMBERS, 2, 3, 0.8, {"pos_embed": 0.2, "head.bias": 0.0}),
+        (MEMBERS[:3], 1, 3, 0.5, {"cls_token": 0.99}), (MEMBERS[:2], 2, 2, 0.2, {}),
     ):  # fmt: skip
         for member in members:
             script.do(
                 "coordinated weights", group=group(members), member=member, round=7, tensors=TENSORS,
-                zero_probability=zero, layers=layers, min_contributors=least, dropout=dropout,
+                zero_probability=zero, layers=layers, min_contributors=least, survivors=survivors,
             )  # fmt: skip
     return script
 
 
 def coordinated_weights_bad_number() -> Script:
     script = protection("Too few members for so many contributors.")
-    for least, dropout in ((5, 0.0), (4, 0.25)):
+    for least, survivors in ((5, 4), (4, 3)):
         script.refuse(
             INVALID, "coordinated weights", group=group(), member=MEMBERS[0], round=7, tensors=TENSORS,
-            zero_probability=0.5, layers={}, min_contributors=least, dropout=dropout,
+            zero_probability=0.5, layers={}, min_contributors=least, survivors=survivors,
         )  # fmt: skip
     return script
 

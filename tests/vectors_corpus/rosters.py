@@ -147,7 +147,7 @@ def grouped() -> Play:
 def session_waiting() -> Play:
     play = begun(
         "Eight clients, of whom two wait for a group: the server begins with the others.",
-        clients=8, groups=(1, 1, 2, 2, 3, 3, 0, 0), draws=128, mode="semi-honest", dropout=0.34,
+        clients=8, groups=(1, 1, 2, 2, 3, 3, 0, 0), draws=128, mode="semi-honest", colluders=0, dropout=0.34,
     )  # fmt: skip
     play.deliver()
     return ending(play, "journal group")

@@ -28,7 +28,7 @@ def sum_terms(
 ) -> dict[str, Any]:
     """What the members hold alike. regular: neighbours and threshold of a regular graph; others: terms as they are."""
     cohort = [f"client-{member}" for member in range(clients)]
-    complete = complete_parameters(clients, active=active, corrupt=0.0)
+    complete = complete_parameters(clients, active=active, colluders=0)
     neighbours, threshold = regular or (complete.neighbours, complete.threshold)
     script = Script("secure sum", "primitive", "")
     keys = [script.do("sign", private=drawn(f"{name} signing"), label=LABEL, parts=[])["public"] for name in cohort]

@@ -85,7 +85,9 @@ def begun(
     changes: of the configuration.
     """
     play = Play("federation", "session", about)
-    policy = {"modes": ["active", "semi-honest", "none"]} if changes else {"modes": ["active", "semi-honest"]}
+    policy: dict[str, Any] = {"modes": ["active", "semi-honest"]}
+    if changes:
+        policy = {"modes": ["active", "semi-honest", "none"], "least_corrupt": 0.0}
     played = [session_client(name, entropy=drawn(f"{name} entropy", draws), policy=policy) for name in names(clients)]
     server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
     if completed:

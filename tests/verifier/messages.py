@@ -78,7 +78,7 @@ WITH_RAW_FRAME = ("chunk", "masked-input", "vector-chunk")
 CONFIGURATION = Map(
     mode=choice("active", "none", "semi-honest"),
     graph=choice("auto", "complete", "regular"),
-    corrupt=Real(lambda value: 0.0 <= value < 1.0),
+    colluders=Integer(0, LARGEST_COHORT),
     dropout=Real(lambda value: 0.0 <= value < 1.0),
     threshold=Integer(0, LARGEST_COHORT),
     clients=Integer(1, LARGEST_COHORT),

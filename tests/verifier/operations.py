@@ -203,9 +203,9 @@ def do_write_configuration(configuration: dict[str, Any]) -> dict[str, Any]:
     return {"encoding": encoding, "hash": configuration_hash(encoding)}
 
 
-def do_read_configuration(encoding: str, policy: dict[str, Any]) -> bytes:
+def do_read_configuration(encoding: str, policy: dict[str, Any], clients: int) -> bytes:
     found = read_configuration(octets(encoding))
-    Policy(**policy).check_configuration(found)
+    Policy(**policy).check_configuration(found, clients, [])
     return configuration_hash(octets(encoding))
 
 
@@ -251,7 +251,7 @@ def do_coordinated_weights(group: dict[str, Any], **inputs: Any) -> list[int]:
         tensors,
         [layers.get(tensor["name"], inputs["zero_probability"]) for tensor in tensors],
         inputs["min_contributors"],
-        inputs["dropout"],
+        inputs["survivors"],
     )
 
 

@@ -14,17 +14,15 @@ def whole(fraction: float, members: int) -> int:
     return math.floor(Fraction(repr(fraction)) * members)
 
 
-def parameters(clients: int, corrupt: float, dropout: float, mode: str, graph: str) -> tuple[int, int]:
+def parameters(clients: int, colluders: int, dropouts: int, mode: str, graph: str) -> tuple[int, int]:
     """(neighbours, threshold); INVALID if there are none."""
-    n = clients
-    require(n >= 2 and 0 <= corrupt < 1 and 0 <= dropout < 1, "INVALID")
-    a, d = whole(corrupt, n), whole(dropout, n)
+    n, a, d = clients, colluders, dropouts
+    require(n >= 2 and 0 <= a < n and 0 <= d < n, "INVALID")
     if graph_of(n, mode, graph) == "complete":
-        t = 2 * n // 3 + 1 if mode == "active" else max(a, n // 2) + 1
-        require(t <= n and (mode != "active" or 2 * t > n + a), "INVALID")
+        t = 1 + (max(2 * n // 3, (n + a) // 2) if mode == "active" else max(a, n // 2))
+        require(t <= n, "INVALID")
         return n - 1, t
-    total = Fraction(repr(corrupt)) + (2 if mode == "active" else 1) * Fraction(repr(dropout))
-    require(total <= Fraction(9, 10), "INVALID")
+    require(10 * (a + (2 if mode == "active" else 1) * d) <= 9 * n, "INVALID")
     for k in range(2, n - 1, 2):
         if k <= a + d:
             apart = Fraction(n * (n - k - 1), 2) * Fraction(math.comb(a + d, k), math.comb(n, k))

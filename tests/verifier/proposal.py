@@ -19,40 +19,66 @@ class Policy:
     least_contributors: int = 1
     smallest_cohort: int = 3
     threshold_floor: int = 0
-    least_corrupt: float = 0.05
+    least_corrupt: float = 0.33
+    largest_dropout: float = 0.5
     largest_clip: float = 1.0
+    largest_model: int = 1_000_000_000
+    longest_train: float = 86_400.0
+    longest_phase: float = 3_600.0
     roster_changes: list[str] = field(default_factory=lambda: ["add", "remove", "rotate", "regroup"])
 
-    def check_configuration(self, found: dict[str, Any]) -> None:
+    def check_configuration(self, found: dict[str, Any], clients: int, groups: list[int]) -> None:
+        secure = found["mode"] != "none"
         counted = found["form"] == "coordinate" or found["min_contributors"] > 0
         accepted = (
             found["mode"] in self.modes
             and found["scheme"] in self.schemes
             and (not counted or found["min_contributors"] >= self.least_contributors)
             and found["clip"] <= self.largest_clip
-            and (found["mode"] == "none" or found["corrupt"] >= self.least_corrupt)
+            and (not secure or found["colluders"] >= whole(self.least_corrupt, clients))
+            and (not secure or found["dropout"] <= self.largest_dropout)
+            and found["clients"] >= self.fewest(found)
+            and sum(found["tensor_sizes"]) <= self.largest_model
+            and found["train_seconds"] <= self.longest_train
+            and found["phase_seconds"] <= self.longest_phase
+            and (not secure or all(size >= found["colluders"] + 2 for size in groups))
         )
         require(accepted, "POLICY")
         try:
             packing_of(found)
         except Refused:
             raise Refused("POLICY") from None
+        if secure:
+            self.check_dropouts(found, bool(groups))
 
-    def check_groups(self, found: dict[str, Any], sizes: list[int]) -> None:
-        least = whole(found["corrupt"], found["clients"]) + 2
-        require(found["mode"] == "none" or all(size >= least for size in sizes), "POLICY")
+    def check_dropouts(self, found: dict[str, Any], grouped: bool) -> None:
+        n, lost = found["clients"], whole(found["dropout"], found["clients"])
+        try:
+            _, t = parameters_of(found, n)
+        except Refused:
+            raise Refused("POLICY") from None
+        complete = graph_of(n, found["mode"], found["graph"]) == "complete"
+        require(not complete or t <= n - (min(lost, 1) if grouped else lost), "POLICY")
+
+    def fewest(self, found: dict[str, Any]) -> int:
+        return self.smallest_cohort if found["mode"] == "none" else max(self.smallest_cohort, found["colluders"] + 2)
 
     def check_cohort(self, found: dict[str, Any], size: int) -> None:
-        require(self.smallest_cohort <= size <= found["clients"], "POLICY")
+        require(self.fewest(found) <= size <= found["clients"], "POLICY")
         if found["mode"] == "none":
             return
         try:
-            neighbours, by_rule = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
+            neighbours, by_rule = parameters_of(found, size)
         except Refused:
             raise Refused("POLICY") from None
         floor = max(self.threshold_floor, by_rule)
         most = size if graph_of(size, found["mode"], found["graph"]) == "complete" else neighbours
         require(max(floor, 2) <= (found["threshold"] or by_rule) <= most, "POLICY")
+
+
+def parameters_of(found: dict[str, Any], size: int) -> tuple[int, int]:
+    dropouts = whole(found["dropout"], size)
+    return parameters(size, found["colluders"], dropouts, found["mode"], found["graph"])
 
 
 def packing_of(found: dict[str, Any]) -> Packing:
@@ -80,12 +106,12 @@ def terms_of(
     if found["mode"] == "none":
         neighbours, threshold, graph = size - 1, 1, "complete"
     else:
-        neighbours, threshold = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
+        neighbours, threshold = parameters_of(found, size)
         threshold = found["threshold"] or threshold
         graph = graph_of(size, found["mode"], found["graph"])
     packing = packing_of(found)
     groups = [roster.group_of(name) for name in cohort if name in roster.group_numbers and found["mode"] != "none"]
-    left = size - whole(found["dropout"], size) if found["mode"] != "none" else 0
+    left = max(size - whole(found["dropout"], size), found["colluders"] + 2) if found["mode"] != "none" else 0
     return Terms(
         session=session,
         round=round_number,

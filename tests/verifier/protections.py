@@ -5,7 +5,6 @@ import struct
 from typing import Any
 
 from constants import BINARY_WEIGHTS, COORDINATED_WEIGHTS, INITIAL_MODEL, MODEL_KEY, require
-from parameters import whole
 from primitives import derive, keystream, u8, u32
 
 KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
@@ -131,10 +130,10 @@ def coordinated_weights(
     tensors: list[dict[str, Any]],
     zeros: list[float],
     least: int,
-    dropout: float,
+    survivors: int,
 ) -> list[int]:
     n, me = len(members), members.index(member)
-    f = least + whole(dropout, n)
+    f = least + n - survivors
     require(1 <= f <= n, "INVALID")
     counts_of = sizes(tensors)
     total = sum(counts_of)

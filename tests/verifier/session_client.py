@@ -200,8 +200,7 @@ class SessionClient:
         require(body["roster"] == self.roster.hash, "ROSTER")
         self.encoded = body["configuration"]
         self.configuration = read_configuration(self.encoded)
-        self.policy.check_configuration(self.configuration)
-        self.policy.check_groups(self.configuration, self.roster.group_sizes)
+        self.policy.check_configuration(self.configuration, len(self.roster.clients), self.roster.group_sizes)
         self.check_group(self.roster, write=True)
         self.report({"event": "accepted", "configuration": configuration_hash(self.encoded)})
         if self.configuration["group_key"]:

@@ -92,7 +92,7 @@ def memory_sum(
 ) -> MemorySum:
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
-    parameters: of a regular graph; by default those of the complete graph with no corrupt member. secure:
+    parameters: of a regular graph; by default those of the complete graph with no colluder. secure:
     False for a sum without masks. groups: of members that are in the sum all or none.
     """
     streams, ring = Streams(seed), Ring(ring_bits)
@@ -105,7 +105,7 @@ def memory_sum(
         signing_keys=tuple(key.public for key in signing.values()),
         active=active,
         regular=parameters is not None,
-        parameters=(parameters or complete_parameters(clients, active=active, corrupt=0.0))
+        parameters=(parameters or complete_parameters(clients, active=active, colluders=0))
         if secure
         else GraphParameters(clients - 1, 1),
         fewest_survivors=fewest_survivors,

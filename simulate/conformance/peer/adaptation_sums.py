@@ -31,7 +31,7 @@ from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.sum.configuration import Proposal
+from tacit.protocol.sum.configuration import Proposal, share
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.against_client import Session
 from tacit.simulate.conformance.peer.cast import Keyring, Line, listening
@@ -88,9 +88,9 @@ class SharesSession(Session):
     def __init__(self, keyring: Keyring, live: str, terms: AdaptationTerms) -> None:
         task = RoundsTask(words=sum_words(terms.sizes, terms.learning), rounds=1)
         proposal = Proposal(
-            mode="active", graph="complete", corrupt=0.05, dropout=0.34, threshold=0,
-            clients=len(keyring.roster.clients), clip=1.0, value_bits=20, max_weight=1, train_seconds=SECONDS,
-            phase_seconds=SECONDS,
+            mode="active", graph="complete", colluders=share(0.33, len(keyring.roster.clients)), dropout=0.33,
+            threshold=0, clients=len(keyring.roster.clients), clip=1.0, value_bits=20, max_weight=1,
+            train_seconds=SECONDS, phase_seconds=SECONDS,
         )  # fmt: skip
         configuration = configure_rounds(proposal, task)
         self.keeper = RoundsKeeper(configuration)

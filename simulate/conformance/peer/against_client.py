@@ -24,8 +24,9 @@ from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.agreement import Agreement, complaint_signed
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.cast import Cast, Keyring, Line, listening
 from tacit.simulate.conformance.peer.script import (

@@ -26,8 +26,9 @@ from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import RoundOver, Train
 from tacit.protocol.session.tables import TrainingState
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import AdvertiseKeys
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.cast import Cast, Keyring, Line, connecting

@@ -120,7 +120,7 @@ def proposal(keyring: Keyring) -> Configuration:
         return small_configuration(clients, graph="complete")
     try:
         configuration.packing()
-        complete = not configuration.regular(clients)
+        complete = configuration.parameters(clients).neighbours == clients - 1
     except ValueError as error:
         raise PeerError(f"{path}: {error}; {remedy}") from None
     if not configuration.active or not complete or configuration.threshold or configuration.clients < clients:

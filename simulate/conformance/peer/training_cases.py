@@ -298,7 +298,7 @@ CLIENT_CASES: Final = (
     Case("downgrade", "proposes mode = semi-honest", refuses_session(Code.POLICY),
          _configured(mode="semi-honest"), True),
     Case("no-aggregation", "proposes mode = none", refuses_session(Code.POLICY), _configured(mode="none"), True),
-    Case("no-collusion", "proposes corrupt = 0", refuses_session(Code.POLICY), _configured(corrupt=0.0), True),
+    Case("no-collusion", "proposes that nobody colludes", refuses_session(Code.POLICY), _configured(colluders=0), True),
     Case("threshold-below-floor", "proposes threshold = 2", refuses_round(Code.POLICY), _configured(threshold=2), True),
     Case("other-roster", "holds another roster", refuses_session(Code.ROSTER),
          altered(Welcome, roster=bytes(32)), True),

@@ -38,7 +38,8 @@ from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.sum.configuration import Policy, Proposal
+from tacit.protocol.sum.configuration import Proposal
+from tacit.protocol.sum.policy import Policy
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -77,8 +78,10 @@ class AdaptingHouse:
     async def dealer(self, **changed: Any) -> None:
         learning = self.learning
         task = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=learning.schedule.rounds)
+        mode = changed.pop("mode", "active")
         terms = Proposal(
-            mode=changed.pop("mode", "active"), graph="auto", corrupt=0.05, dropout=0.34, threshold=0, clients=3,
+            # Against a server that lies, all three must answer.
+            mode=mode, graph="auto", colluders=0, dropout=0.0 if mode == "active" else 0.34, threshold=0, clients=3,
             clip=1.0, value_bits=20, max_weight=1, train_seconds=PATIENCE, phase_seconds=PATIENCE,
         )  # fmt: skip
         summing = ServerSettings(

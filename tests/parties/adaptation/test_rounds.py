@@ -31,7 +31,7 @@ SHARE = st.lists(WORD, min_size=TASK.words, max_size=TASK.words)
 
 
 TERMS = Proposal(
-    mode="active", graph="auto", corrupt=0.05, dropout=0.34, threshold=0, clients=MOST_OWNERS, clip=1.0, value_bits=20,
+    mode="active", graph="auto", colluders=0, dropout=0.33, threshold=0, clients=MOST_OWNERS, clip=1.0, value_bits=20,
     max_weight=1, train_seconds=10.0, phase_seconds=10.0,
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.server import HostedRun, choose_run, without_seed
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.fedrsm import FedRSM
 from tacit.parties.runs.directory import Progress, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, FederationSection
@@ -66,7 +67,7 @@ def test_the_next_experiment_comes_when_the_last_is_finished(folder: PartyFolder
 
 
 def test_what_clients_remember_goes_on(folder: PartyFolder) -> None:
-    remembering = replace(DIGITS, protection=FedRSM())
+    remembering = replace(DIGITS, protection=FedRSM(), policy=ClientPolicy(uncoordinated_weights=True))
     begun(folder, remembering, completed=1)
     assert choose_run(folder, remembering).completed == 1
 

@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 
 from tacit.models.configuration import Architecture, TrainingConfiguration
-from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.policy import ClientPolicy, ProposedTask
 from tacit.parties.learning.task import Task
 from tacit.parties.protections.gaussian_noise import GaussianNoise, affordable, cost_of
 from tacit.parties.protections.none import NoProtection
@@ -15,8 +15,9 @@ from tacit.parties.protections.protection import Noise
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.session.rounds import JournalEntry, RoundDone, RoundOver, Train
-from tacit.protocol.sum.configuration import Configuration, Policy, below_policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
+from tacit.protocol.sum.policy import Policy, below_policy
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 
@@ -49,9 +50,10 @@ def test_noise_that_bounds_nothing_is_not_affordable() -> None:
 )
 def test_a_client_with_a_budget_wants_noise_that_counts(protection: Any, accepted: bool) -> None:
     work = Task(model=Architecture(), training=TrainingConfiguration(), classes=3, channels=1, protection=protection)
-    complaints = [key for key, _, _ in ClientPolicy(largest_epsilon=8.0).complaints(work)]
+    proposed = ProposedTask(small_configuration(5), 5, wanted=work)
+    complaints = [field for field, _, _ in ClientPolicy(largest_epsilon=8.0).task_complaints(proposed)]
     assert complaints == ([] if accepted else ["protection.scheme"])
-    assert list(ClientPolicy().complaints(work)) == []
+    assert list(ClientPolicy().task_complaints(proposed)) == []
 
 
 class Three(Policy, frozen=True):

@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,20 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from msgspec.structs import replace
 from scipy import stats
 
-from tacit.models import model_encryption
+from tacit.models import checkpoint, model_encryption
 from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
-from tacit.parties.learning.task import Task
+from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.encryption import Encryption, GroupModel
 from tacit.protocol.core.primitives import Label, framed
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
+from tacit.simulate.world.federation import small_configuration
 from tests.world.group_keys import memory_group_key
 
 EMBEDDINGS = (PATCH_EMBEDDING, POSITION_EMBEDDING)
@@ -163,3 +167,26 @@ def test_a_former_key_is_forgotten_when_the_next_one_is_drawn() -> None:
     gc.collect()
     assert drawn() is None
     np.testing.assert_allclose(model.plain(anew, latest), member().plain(first, former), atol=1e-5)
+
+
+def test_a_client_may_begin_with_weights_of_its_own(tmp_path: Path) -> None:
+    """Its embeddings come from the key all the same; a file of another model is refused."""
+    task = replace(TASK, encryption=Encryption())
+    own = LAYOUT.flatten(TASK.build(77))
+    checkpoint.save(tmp_path / "own.safetensors", layout=LAYOUT, flat=own, metadata={})
+    configuration = configure(small_configuration(5), task, task.build())
+    x, y = torch.zeros(6, 1, 16, 16), torch.zeros(6, dtype=torch.int64)
+
+    def learner(start: str, of: Any = configuration) -> Learner:
+        return Learner(of, x, y, seed=1, device=torch.device("cpu"), start=start)
+
+    key = agreed()[0]
+    order = Reencrypt("clients", key, None, b"")
+    made = np.frombuffer(learner(str(tmp_path / "own.safetensors")).reencrypt(order), "<f4")
+    random = np.frombuffer(learner("").reencrypt(order), "<f4")
+    assert other_tensors(made) == other_tensors(own) != other_tensors(random)
+    for name in EMBEDDINGS:
+        assert (LAYOUT.split(made)[name] == LAYOUT.split(random)[name]).all()
+    wider = replace(task, model=replace(TASK.model, width=32))
+    with pytest.raises(ValueError, match=r"own.safetensors' holds another architecture"):
+        learner(str(tmp_path / "own.safetensors"), configure(small_configuration(5), wider, wider.build()))

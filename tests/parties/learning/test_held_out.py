@@ -14,6 +14,7 @@ from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, METRICS, Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption, GroupModel
@@ -48,6 +49,7 @@ def proposal(
         protection=read_protection(protection),
         encryption=encryption,
         aggregation=Aggregation(max_weight=30, clip=0.5),
+        policy=ClientPolicy(uncoordinated_weights=True),
     )
     task = Task(
         model=MODEL.architecture,

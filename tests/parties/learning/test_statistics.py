@@ -89,6 +89,7 @@ def experiments() -> Iterator[Experiment]:
     for scheme, sections in product(sorted(registered()), ("", "[encryption]\n")):
         mode = "none" if scheme == "fedcg" else "active"
         text = f'[protection]\nscheme = "{scheme}"\n[aggregation]\nmode = "{mode}"\n[policy]\nmodes = ["{mode}"]\n'
+        text += "uncoordinated_weights = true\n"
         if not sections or registered()[scheme].works_encrypted:
             yield parse(text + sections, "test")
 
@@ -97,12 +98,12 @@ def experiments() -> Iterator[Experiment]:
     "experiment", list(experiments()), ids=lambda one: f"{one.protection.scheme} {bool(one.encryption)}"
 )
 def test_the_first_sum_is_plain_whatever_protects_the_training(experiment: Experiment) -> None:
-    found = first_configuration(experiment, ServerImages(("a", "b"), (0.5,), (0.5,)))
+    found = first_configuration(experiment, ServerImages(("a", "b"), (0.5,), (0.5,)), 5)
     mode = experiment.aggregation.mode
     assert (found.scheme, found.form, found.max_weight, found.mode) == (SCHEME, "scalar", 1, mode)
     assert (found.group_key, found.encrypted, found.single_vectors, found.min_contributors) == (False, False, False, 0)
     assert read_statistics_task(found).channels == 1
-    experiment.policy.check(found)
+    experiment.policy.check(found, clients=5)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +125,11 @@ def test_a_configuration_that_does_not_follow_from_its_task_is_refused(changes: 
 
 
 def test_a_policy_may_refuse() -> None:
-    ClientPolicy().check(proposal())
+    ClientPolicy().check(proposal(), clients=5)
     with pytest.raises(RemoteProtocolError, match="scheme = statistics; this client's policy accepts one of fedavg"):
-        ClientPolicy(schemes=("fedavg", "fedsgd")).check(proposal())
+        ClientPolicy(schemes=("fedavg", "fedsgd")).check(proposal(), clients=5)
     with pytest.raises(RemoteProtocolError, match="accepts noise on all that leaves it"):
-        ClientPolicy(largest_epsilon=1.0).check(proposal())
+        ClientPolicy(largest_epsilon=1.0).check(proposal(), clients=5)
     assert ClientPolicy().cost(proposal()) == 0.0
 
 
@@ -143,7 +144,11 @@ def test_a_policy_may_refuse() -> None:
         (
             '[data]\nstatistics = "sum"\n[protection]\nscheme = "fixed-position"\n[policy]\n'
             'protections = ["fixed-position"]',
-            r'data\.statistics = "sum": it has no protection, and policy\.protections is without "none"',
+            r'data\.statistics = "sum": it has no protection, which policy\.protections \(without "none"\)',
+        ),
+        (
+            '[data]\nstatistics = "sum"\n[protection]\nscheme = "dp-gaussian"\n[policy]\nleast = {dp_noise = 0.1}',
+            r'data\.statistics = "sum": it has no protection, which .* or policy\.least asks for',
         ),
         (
             '[data]\nstatistics = "sum"\n[protection]\nscheme = "dp-gaussian"\n[policy]\nlargest_epsilon = 100.0',

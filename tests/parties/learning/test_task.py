@@ -54,7 +54,7 @@ def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2, **more: A
         scheme=scheme,
         mode="active",
         graph="complete",
-        corrupt=0.33,
+        colluders=0,
         dropout=0.33,
         threshold=0,
         clients=3,

@@ -13,6 +13,7 @@ from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.binary_weights import CoordinatedBinaryWeights
 from tacit.parties.protections.catalogue import read_protection
@@ -28,6 +29,7 @@ from tests.world.group_keys import memory_group_key
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
+POLICY = ClientPolicy(uncoordinated_weights=True)
 
 
 WORK = Task(model=MODEL.architecture, training=TrainingConfiguration(), classes=3, channels=1)
@@ -45,6 +47,7 @@ def proposal(
         protection=read_protection(protection),
         encryption=encryption,
         aggregation=Aggregation(max_weight=20, clip=0.5),
+        policy=POLICY,
     )
     task = Task(
         model=MODEL.architecture,
@@ -242,7 +245,7 @@ def test_a_protection_that_does_not_fit_the_model_is_refused(protection: dict[st
         channels=1,
     )
     built = task.build()
-    experiment = Experiment(model=model, protection=task.protection, encryption=encryption)
+    experiment = Experiment(model=model, protection=task.protection, encryption=encryption, policy=POLICY)
     with pytest.raises(ValueError, match=complaint):
         configure(experiment.terms(), task, built)
     # A client does not rely on the server for it.

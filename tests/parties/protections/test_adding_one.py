@@ -21,6 +21,7 @@ from tacit.protocol.sum.configuration import Configuration
 SOURCE = Path(__file__).parent / "random_top_k.py"
 PAGE = Path(__file__).parents[3] / "docs" / "adding-a-protection.md"
 TOML = '[protection]\nscheme = "random-top-k"\n'
+ALONE = "[policy]\nuncoordinated_weights = true\n"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_the_page_shows_the_file() -> None:
 
 
 def test_an_experiment_file_has_it_with_its_keys(scheme: Any) -> None:
-    experiment = parse(f"{TOML}kept_back = 0.75\nmin_contributors = 2", "outside.toml")
+    experiment = parse(f"{TOML}kept_back = 0.75\nmin_contributors = 2\n{ALONE}", "outside.toml")
     assert experiment.protection == scheme(kept_back=0.75, min_contributors=2)
     assert parse(experiment_toml(experiment), "again.toml") == experiment
     assert '### scheme = "random-top-k"' in reference_markdown()
@@ -48,8 +49,9 @@ def test_an_experiment_file_has_it_with_its_keys(scheme: Any) -> None:
         ("kept_back = 0.25", "protection.kept_back = 0.25: expected a number at least 0.5 and below 1"),
         ("split = 'fc'", 'protection.split = "fc": it is a key of "fedsplit" and "fedcg" only; protection.scheme is'),
         ("min_contributors = 9", "protection.min_contributors = 9: there are only 5 clients"),
-        ("[policy]\nleast = {kept_back = 0.95}", "protection.kept_back = 0.9: [policy] accepts at least 0.95"),
-        ("[policy]\nleast_contributors = 2", "protection.min_contributors = 1: policy.least_contributors accepts at"),
+        (f"{ALONE}least = {{kept_back = 0.95}}", "protection.kept_back = 0.9: [policy] accepts at least 0.95"),
+        (f"{ALONE}least_contributors = 2", "protection.min_contributors = 1: [policy] accepts at least 2"),
+        ("", 'protection.scheme = "random-top-k": [policy] accepts one whose clients agree on which coordinates'),
         ('[policy]\nprotections = ["none"]', 'protection.scheme = "random-top-k": [policy] accepts one of none'),
         ("[encryption]", 'protection.scheme = "random-top-k" works on updates in the clear, and [encryption]'),
     ],
@@ -113,7 +115,7 @@ async def test_parties_hold_a_round_with_it(protected: Callable[..., Any]) -> No
 async def test_a_client_refuses_too_little_of_it(protected: Callable[..., Any]) -> None:
     federation = protected(scheme="random-top-k", kept_back=0.5)
     server = await federation.serve(rounds=1)
-    policy = ClientPolicy(least={"kept_back": 0.75})
+    policy = ClientPolicy(least={"kept_back": 0.75}, uncoordinated_weights=True)
     (ended,) = await federation.all_of(federation.join("client-1", policy=policy))
     assert ended.code is Code.POLICY
     refusal = "the server proposes protection.kept_back = 0.5; this client's policy accepts at least 0.75"
@@ -161,6 +163,7 @@ def test_a_client_refuses_a_protection_below_its_policy(
     refusal: str,
 ) -> None:
     configuration = protected(encryption, **settings).configuration
+    asking = ClientPolicy(uncoordinated_weights=True, **policy)
     with pytest.raises(RemoteProtocolError, match=re.escape(f"the server proposes {refusal}")) as refused:
-        ClientPolicy(**policy).check(configuration)
+        asking.check(configuration, clients=configuration.clients)
     assert refused.value.code is Code.POLICY

@@ -99,7 +99,7 @@ COORDINATE, TENSOR = WeightForm.COORDINATE, WeightForm.TENSOR
         (LockedBinaryWeights(), Facts(form=COORDINATE, min_contributors=1)),
         (
             CoordinatedBinaryWeights(rekey_every=4),
-            Facts(form=COORDINATE, min_contributors=1, group_key=True, rekey_every=4),
+            Facts(form=COORDINATE, min_contributors=3, group_key=True, rekey_every=4),
         ),
         (FedRSM(min_contributors=2), Facts(form=TENSOR, min_contributors=2)),
         (FedSplit(), Facts(form=TENSOR)),

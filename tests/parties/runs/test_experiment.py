@@ -113,12 +113,13 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[federation]\nclients = 2", "federation.clients = 2: policy.smallest_cohort asks for at least 3 clients"),
+        ("[federation]\nclients = 2", "federation.clients = 2: [policy] accepts at least 3"),
+        ('[aggregation]\nmode = "semi-honest"', 'aggregation.mode = "semi-honest": [policy] accepts one of active'),
+        ("[aggregation]\nclip = 1.5", "aggregation.clip = 1.5: [policy] accepts at most 1.0"),
         (
-            '[aggregation]\nmode = "semi-honest"',
-            'aggregation.mode = "semi-honest": policy.modes accepts only ["active"]; add "semi-honest" there',
+            "[aggregation]\ncorrupt = 0.19",
+            "aggregation.corrupt = 0.19: [policy] accepts at least 1 of the 5 clients of its roster",
         ),
-        ("[aggregation]\nclip = 1.5", "aggregation.clip = 1.5: policy.largest_clip accepts at most 1.0"),
         (
             "[aggregation]\nthreshold = 6",
             "aggregation.threshold = 6: expected 4 to 5, or 0 to compute it: 5 clients in active mode, up to 1 of them",
@@ -141,11 +142,11 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
         ),
         (
             "[federation]\nclients = 10\n[aggregation]\ncorrupt = 0.5",
-            "aggregation.corrupt = 0.5: no threshold protects 10 clients against 5 corrupt ones and an active server",
+            "aggregation.corrupt = 0.5: of 10 clients 3 may be lost (dropout = 0.33), and 8 must answer so that 5 may",
         ),
         (
             '[aggregation]\ngraph = "regular"',
-            'aggregation.graph = "regular": no regular graph of 5 clients tolerates corrupt=0.33 and dropout=0.33',
+            'aggregation.graph = "regular": no regular graph of 5 clients tolerates 1 colluders and 1 dropouts',
         ),
         (
             "[federation]\nclients = 30\n" + SEMI_HONEST + "corrupt = 0.6\ndropout = 0.6",
@@ -163,6 +164,8 @@ def test_keys_that_contradict_each_other_are_refused(text: str, complaint: str) 
 
 
 BINARY = '[protection]\nscheme = "binary-weights"\n'
+RSM = '[protection]\nscheme = "fedrsm"\n'
+ALONE = "[policy]\nuncoordinated_weights = true\n"
 ENCRYPTED = "[encryption]\n"
 COORDINATED = '[protection]\nscheme = "coordinated-binary-weights"\n'
 NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
@@ -178,8 +181,16 @@ KNOWN_PLAINTEXT = (
     ("text", "complaint"),
     [
         (
-            f"{BINARY}[policy]\nleast_contributors = 2",
-            "protection.min_contributors = 1: policy.least_contributors accepts at least 2",
+            f"{BINARY}{ALONE}least_contributors = 2",
+            "protection.min_contributors = 1: [policy] accepts at least 2",
+        ),
+        *(
+            (text, f'protection.scheme = "{scheme}": [policy] accepts one whose clients agree on which coordinates')
+            for scheme, text in (("binary-weights", BINARY), ("fedrsm", RSM))
+        ),
+        (
+            f"{COORDINATED}min_contributors = 2",
+            "protection.min_contributors = 2: [policy] accepts at least 3, so that the server learns no sum of fewer",
         ),
         (
             f"{COORDINATED}min_contributors = 5",
@@ -259,7 +270,8 @@ def test_a_protection_that_cannot_be_is_refused(text: str, complaint: str) -> No
         f"{ENCRYPTED}{KNOWN}[policy]\naccept_known_plaintext = true\n{NO_SECURE_SUM.removeprefix('[policy]')}",
         f"{COORDINATED}min_contributors = 4\n{NO_SECURE_SUM}",
         f"{COORDINATED}{ENCRYPTED}",
-        f"{BINARY}[aggregation]\nring_bits = 26",
+        f"{BINARY}{ALONE}[aggregation]\nring_bits = 26",
+        f"{COORDINATED}min_contributors = 3",
     ],
 )
 def test_a_protection_at_the_edge_of_these_rules_is_accepted(text: str) -> None:
@@ -267,7 +279,7 @@ def test_a_protection_at_the_edge_of_these_rules_is_accepted(text: str) -> None:
 
 
 def test_an_experiment_made_in_python_is_checked_too() -> None:
-    with pytest.raises(ValueError, match=r"^aggregation\.clip = 2\.0: policy\.largest_clip"):
+    with pytest.raises(ValueError, match=r"^aggregation\.clip = 2\.0: \[policy\] accepts at most"):
         Experiment(aggregation=Aggregation(clip=2.0))
 
 
@@ -307,7 +319,7 @@ def test_overrides_change_what_is_given_and_are_checked() -> None:
     assert changed.training == experiment.training
     with pytest.raises(ExperimentError, match=r"^overrides: federation\.clients = 0: expected"):
         with_overrides(experiment, clients=0)
-    with pytest.raises(ExperimentError, match=r"^--clients: federation\.clients = 2: policy\.smallest_cohort"):
+    with pytest.raises(ExperimentError, match=r"^--clients: federation\.clients = 2: \[policy\] accepts at"):
         with_overrides(experiment, clients=2, where="--clients")
 
 
@@ -342,13 +354,14 @@ def test_graph_parameters(experiment: Experiment, parameters: GraphParameters) -
 def test_packing_takes_its_numbers_from_the_experiment() -> None:
     packing = Experiment().packing(tensor_sizes=(10, 3), metrics=("samples",))
     assert (packing.clients, packing.clip, packing.max_weight, packing.ring.bits) == (5, 0.25, 2000, 24)
-    binary = Experiment(protection=BinaryWeights())
+    accepting = ClientPolicy(uncoordinated_weights=True)
+    binary = Experiment(protection=BinaryWeights(), policy=accepting)
     packing = binary.packing(tensor_sizes=(10, 3), metrics=())
     assert (packing.form, packing.max_weight, packing.ring.bits) == (WeightForm.COORDINATE, 1, 32)
     fixed = Experiment(protection=FixedPosition())
     assert fixed.packing(tensor_sizes=(10, 3), metrics=()).form is WeightForm.TENSOR
     with pytest.raises(ValueError, match="ring_bits = 24 is too small"):
-        Experiment(protection=BinaryWeights(), aggregation=Aggregation(ring_bits=24))
+        Experiment(protection=BinaryWeights(), policy=accepting, aggregation=Aggregation(ring_bits=24))
 
 
 TOML = st.recursive(
@@ -391,7 +404,11 @@ def test_a_file_with_any_protection_parses_back(scheme: str, encryption: Encrypt
         protection=protection,
         encryption=encryption if protection.works_encrypted else None,
         aggregation=Aggregation(mode=mode),  # type: ignore[arg-type]
-        policy=ClientPolicy(modes=(mode,), least={"masked_layers": 1.0}),  # type: ignore[arg-type]
+        policy=ClientPolicy(
+            modes=(mode,),  # type: ignore[arg-type]
+            least=protection.strengths(),
+            uncoordinated_weights=protection.contributors_vary,
+        ),
     )
     text = experiment_toml(experiment)
     assert parse(text, "again.toml") == experiment
@@ -401,16 +418,15 @@ def test_a_file_with_any_protection_parses_back(scheme: str, encryption: Encrypt
 
 # What a policy asks of a protection, its strength included.
 GAUSSIAN = '[protection]\nscheme = "dp-gaussian"\n'
-RSM = '[protection]\nscheme = "fedrsm"\n'
-LEAST = "[policy]\nleast = {masked_layers = 2, zero_probability = 0.5, dp_noise = 1.0}\n"
+LEAST = f"{ALONE}least = {{masked_layers = 2, zero_probability = 0.5, dp_noise = 1.0}}\n"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         f"{RSM}masked_layers = 2\n{LEAST}",
-        f"{RSM}masked_layers = 0\n",
-        f'{RSM}masked_layers = 0\n[policy]\nprotections = ["fedrsm"]\nleast = {{masked_layers = 0}}',
+        f"{RSM}masked_layers = 0\n{ALONE}",
+        f'{RSM}masked_layers = 0\n{ALONE}protections = ["fedrsm"]\nleast = {{masked_layers = 0}}',
         f"{BINARY}layers = {{pos_embed = 0.75}}\n{LEAST}",
         f"{GAUSSIAN}dp_noise = 1.0\n{LEAST}largest_clip = 13.0",
         f"{ENCRYPTED}[policy]\nencryptions = ['orthogonal']",

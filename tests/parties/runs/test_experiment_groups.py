@@ -5,6 +5,7 @@ import pytest
 from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
 
 FITTING = (
+    '[policy]\nleast_corrupt = 0.0\nmodes = ["active", "none"]\n'
     "[federation]\nclients = {clients}\ngroup_size = {size}\n[aggregation]\ncorrupt = {corrupt}\ndropout = {dropout}\n"
 )
 
@@ -53,20 +54,20 @@ def test_the_values_of_the_page_fit(clients: int, size: int, corrupt: float, dro
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((12, 3, 0.33, 0.33), "a group of 3 clients, of 12 of whom 3 may collude (corrupt = 0.33): a group needs"),
+        ((12, 3, 0.33, 0.33), "a group of 3 clients, of whom 3 may collude: a group needs at least 5"),
         (
             (12, 5, 0.33, 0.33),
             "one client that is lost takes its group of 6 out of the sum of 12 clients, and 6 are left, where 9 are "
             "needed (dropout = 0.33 of 12 tolerates 3, smallest_cohort = 3): take more clients, smaller groups "
-            "(corrupt = 0.33 needs at least 5), or a larger dropout",
+            "(with 3 colluders they need at least 5), or a larger dropout",
         ),
         ((12, 4, 0.1, 0.33), "one client that is lost takes its group of 4 out of the sum of 12 clients"),
-        ((5, 1, 0.05, 0.33), "a group of 1 clients, of 5 of whom 0 may collude (corrupt = 0.05): a group needs"),
+        ((5, 1, 0.05, 0.33), "a group of 1 clients, of whom 0 may collude: a group needs at least 2"),
         ((5, 5, 0.05, 0.9), "one client that is lost takes its group of 5 out of the sum of 5 clients"),
         ((4, 2, 0.05, 0.5), "one client that is lost takes its group of 2 out of the sum of 4 clients"),
         ((6, 2, 0.05, 0.5, "threshold = 6\n"), "when one of 6 clients is lost, 5 answer, and 6 must"),
         (
-            (6, 2, 0.05, 0.5, 'mode = "none"\n[policy]\nmodes = ["none"]\n'),
+            (6, 2, 0.05, 0.5, 'mode = "none"\n'),
             "without secure aggregation the server sees every update; set it to 0",
         ),
     ],

@@ -38,7 +38,9 @@ def delta(epsilon: float, multipliers: list[float]) -> float:
 @pytest.mark.parametrize(("noise", "wanted", "held"), [(4.0, 1e-5, 3), (10.0, 1e-3, 10), (20.0, 1e-6, 1)])
 def test_epsilon_is_that_of_the_gaussian_mechanism(noise: float, wanted: float, held: int) -> None:
     """Two updates of norm C differ by 2 C: the multiplier is half the noise. One of five colludes, four add noise."""
-    found = guarantee(experiment(dp_noise=noise, dp_delta=wanted, dp_clip=0.3), rounds(*[CLIENTS] * held), held)
+    found = guarantee(
+        experiment(dp_noise=noise, dp_delta=wanted, dp_clip=0.3), rounds(*[CLIENTS] * held), held, colluders=1
+    )
     assert found is not None
     assert found["delta"] == wanted
     assert delta(found["epsilon_update"], [noise / 2] * held) == pytest.approx(wanted, rel=1e-4)
@@ -47,7 +49,7 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(noise: float, wanted: float, 
 
 
 def test_the_noise_of_those_who_dropped_out_does_not_count() -> None:
-    found = guarantee(experiment(dp_noise=6.0), rounds(5, 3, 0), 3)
+    found = guarantee(experiment(dp_noise=6.0), rounds(5, 3, 0), 3, colluders=1)
     assert found is not None
     # Without the colluding one: 4, 2, and no fewer than the client itself.
     assert delta(found["epsilon_sum"], [3 * 2.0, 3 * math.sqrt(2), 3.0]) == pytest.approx(1e-5, rel=1e-4)
@@ -55,14 +57,15 @@ def test_the_noise_of_those_who_dropped_out_does_not_count() -> None:
 
 def test_colluding_clients_are_counted_exactly() -> None:
     """0.29 of 100 are 29, although the product of floating-point numbers is below."""
-    found = guarantee(experiment(corrupt=0.29, dp_noise=6.0), rounds(100, cohort=100), 1)
+    one = experiment(corrupt=0.29, dp_noise=6.0)
+    found = guarantee(one, rounds(100, cohort=100), 1, colluders=one.terms(100).colluders)
     assert found is not None
     assert delta(found["epsilon_sum"], [3 * math.sqrt(71)]) == pytest.approx(1e-5, rel=1e-4)
 
 
 def test_an_update_for_a_round_that_was_never_closed_counts() -> None:
     """The server was killed with it, and asked for another one when it was back."""
-    found = guarantee(experiment(dp_noise=6.0), rounds(5, 5), 3)
+    found = guarantee(experiment(dp_noise=6.0), rounds(5, 5), 3, colluders=1)
     assert found is not None
     assert delta(found["epsilon_update"], [3.0] * 3) == pytest.approx(1e-5, rel=1e-4)
     assert delta(found["epsilon_sum"], [6.0, 6.0, 3.0]) == pytest.approx(1e-5, rel=1e-4)
@@ -80,7 +83,7 @@ def test_an_update_for_a_round_that_was_never_closed_counts() -> None:
     ],
 )
 def test_noise_that_is_cut_or_rounded_away_protects_nobody_else(settings: Any, whole: bool) -> None:
-    found = guarantee(experiment(dp_clip=1.0, dp_noise=0.5, **settings), rounds(CLIENTS), 1)
+    found = guarantee(experiment(dp_clip=1.0, dp_noise=0.5, **settings), rounds(CLIENTS), 1, colluders=1)
     assert found is not None
     assert (found["epsilon_sum"] < found["epsilon_update"]) == whole
     if not whole:
@@ -96,11 +99,11 @@ def test_noise_that_is_cut_or_rounded_away_protects_nobody_else(settings: Any, w
     ],
 )
 def test_without_a_bound_epsilon_is_infinite(settings: Any, held: int, update: str | None, total: str | None) -> None:
-    found = guarantee(experiment(**settings), rounds(*[CLIENTS] * held), held)
+    found = guarantee(experiment(**settings), rounds(*[CLIENTS] * held), held, colluders=1)
     assert found is not None
     assert (found["epsilon_update"] is None) == (update is None)
     assert (found["epsilon_sum"] is None) == (total is None)
 
 
 def test_without_noise_nothing_is_said() -> None:
-    assert guarantee(Experiment(), rounds(5), 1) is None
+    assert guarantee(Experiment(), rounds(5), 1, colluders=1) is None

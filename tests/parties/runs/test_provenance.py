@@ -18,7 +18,7 @@ from tacit.simulate.federation.roles import Plan
 
 HIDING = {
     "noise": '[protection]\nscheme = "dp-gaussian"\n',
-    "binary weights": '[protection]\nscheme = "locked-binary-weights"\n',
+    "binary weights": '[protection]\nscheme = "locked-binary-weights"\n[policy]\nuncoordinated_weights = true\n',
     "encryption": "[encryption]\n",
 }
 

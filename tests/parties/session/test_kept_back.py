@@ -17,6 +17,7 @@ from tacit.models.stimuli import Stimuli
 from tacit.models.training import evaluate
 from tacit.parties.learning.keeper import Keeper, UnusableSumError
 from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import METRICS, Task, configure, read_task
 from tacit.parties.protections.catalogue import protection_hook, read_protection
 from tacit.parties.protections.fedrsm import (
@@ -49,6 +50,7 @@ def proposal(
         training=TrainingConfiguration(epochs=1, batch_size=4, learning_rate=1e-2),
         protection=read_protection(protection),
         aggregation=Aggregation(max_weight=20, clip=0.5),
+        policy=ClientPolicy(uncoordinated_weights=True),
     )
     task = Task(
         model=model.architecture,

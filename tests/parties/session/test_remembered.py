@@ -45,7 +45,7 @@ def proposal(scheme: str) -> tuple[Configuration, bytes]:
         training=TRAINING,
         protection=read_protection({"scheme": scheme}),
         aggregation=Aggregation(mode=mode, clip=0.5, max_weight=20),
-        policy=ClientPolicy(modes=(mode,), largest_clip=0.5),
+        policy=ClientPolicy(modes=(mode,), largest_clip=0.5, uncoordinated_weights=True),
     )
     stimuli = Stimuli.of(torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
     task = Task(

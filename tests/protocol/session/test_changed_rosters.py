@@ -13,7 +13,7 @@ from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.messages import Hello, NewRoster
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import JOIN_SECONDS, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Streams, new_members
 from tests.cases import cases
@@ -176,7 +176,7 @@ PAIRS = version(1, *clients(*range(9), groups=PAIRED))
 
 def grouped() -> MemoryFederation:
     one = MemoryFederation(
-        small_configuration(8, dropout=0.34, parameters=60), 0, rounds=4, members=(PAIRS, dict(SIGNING))
+        small_configuration(8, colluders=0, dropout=0.34, parameters=60), 0, rounds=4, members=(PAIRS, dict(SIGNING))
     )
     one.paused = True
     one.start()

@@ -27,7 +27,7 @@ BINARY = {"min_contributors": 2, "form": WeightForm.COORDINATE, "max_weight": 1,
 
 def federation(groups: Sequence[int] = PAIRS, *, rounds: int = 1, **changes: Any) -> MemoryFederation:
     """Six clients in pairs, of whom two may be missing from a sum."""
-    settings = {"dropout": 0.34, "parameters": 60} | changes
+    settings = {"colluders": 0, "dropout": 0.34, "parameters": 60} | changes
     clients = settings.pop("clients", len(groups))
     return MemoryFederation(small_configuration(clients, **settings), len(groups), rounds=rounds, groups=groups)
 
@@ -159,8 +159,8 @@ def test_a_cohort_that_cuts_a_group_is_refused(kind: Any, cohort: tuple[int, ...
 @cases(
     ("groups", "changes", "why"),
     [
-        (PAIRS, {"corrupt": 0.33, "dropout": 0.33}, "a group of 2 clients, of 6 of whom 1 may collude .* at least 3"),
-        ((1, 1, 1, 2, 2, 2), {"corrupt": 0.33, "dropout": 0.33}, r"takes its group of 3 .* and 3 are left, where 5"),
+        (PAIRS, {"colluders": 1, "dropout": 0.33}, "a group of 2 clients, of whom 1 may collude: .* at least 3"),
+        ((1, 1, 1, 2, 2, 2), {"colluders": 1, "dropout": 0.33}, r"takes its group of 3 .* and 3 are left, where 5"),
         (PAIRS, {"dropout": 0.33}, r"its group of 2 .* of 6 clients, and 4 are left, where 5 .* tolerates 1"),
         ((1, 1, 2, 2), {"dropout": 0.5}, "2 are left, where 3 are needed"),
         ((1, 1, 1), {"dropout": 0.9}, "0 are left, where 3 are needed"),
@@ -176,19 +176,19 @@ def test_groups_with_which_no_client_could_be_lost_are_refused_before_anything(
 
 @cases("clients", [8, 20, 100, 1000])
 def test_with_the_default_fractions_no_groups_fit(clients: int) -> None:
-    configuration = small_configuration(clients, corrupt=0.33, dropout=0.33)
+    configuration = small_configuration(clients)
     for size in range(1, clients + 1):
         with pytest.raises(ValueError, match=r"a group needs at least|are left, where"):
             configuration.check_groups([size] * (clients // size), clients // size * size, 3)
 
 
 @cases(
-    ("clients", "size", "corrupt", "dropout"),
-    [(12, 3, 0.1, 0.33), (6, 2, 0.05, 0.34), (20, 4, 0.1, 0.2), (100, 12, 0.1, 0.2), (1000, 52, 0.05, 0.1)],
+    ("clients", "size", "colluders", "dropout"),
+    [(12, 3, 1, 0.33), (6, 2, 0, 0.34), (20, 4, 2, 0.2), (100, 12, 10, 0.2), (1000, 52, 50, 0.1)],
 )
-def test_values_that_fit(clients: int, size: int, corrupt: float, dropout: float) -> None:
+def test_values_that_fit(clients: int, size: int, colluders: int, dropout: float) -> None:
     """As the documentation names them."""
-    configuration = small_configuration(clients, corrupt=corrupt, dropout=dropout)
+    configuration = small_configuration(clients, colluders=colluders, dropout=dropout)
     sizes = [size + (group < clients % size) for group in range(clients // size)]
     configuration.check_groups([min(sizes), size + -(-(clients % size) // (clients // size))], clients, 3)
 
@@ -201,14 +201,14 @@ def test_a_group_too_small_for_what_may_collude_is_refused_by_every_client() -> 
             return [parcel]
         return [altered(parcel, message=replace(parcel.message, configuration=proposed))]
 
-    proposed = encode_structure(replace(one.configuration, corrupt=0.2))
+    proposed = encode_structure(replace(one.configuration, colluders=1))
     one.hook = hook
     one.start()
     for name in one.roster.clients:
         ended = one.ended(name)
         assert ended is not None
         assert ended.code is Code.POLICY
-        assert "a group of 2 clients; with corrupt = 0.2 of 6 clients a group needs at least 3" in ended.detail
+        assert "a group of 2 clients; of 6, 1 may collude, and a group needs at least 3" in ended.detail
 
 
 @cases(("clients", "dropout"), [(6, 0.34), (12, 0.5), (24, 0.4)])
@@ -277,7 +277,7 @@ def test_a_client_keeps_to_its_group_until_its_owner_accepts_another() -> None:
     ],
 )
 def test_to_have_no_group_is_a_group_too(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    one = federation(before).run()
+    one = federation(before, mode="semi-honest").run()
     restarted(one, after)
     for name in one.roster.clients:
         ended = one.ended(name)
@@ -290,7 +290,10 @@ def test_to_have_no_group_is_a_group_too(before: tuple[int, ...], after: tuple[i
 
 
 def test_a_group_is_who_is_in_it_by_their_keys() -> None:
-    one, other = federation(), MemoryFederation(small_configuration(6, dropout=0.34), 6, groups=PAIRS, seed=b"other")
+    one, other = (
+        federation(),
+        MemoryFederation(small_configuration(6, colluders=0, dropout=0.34), 6, groups=PAIRS, seed=b"other"),
+    )
     first = group_hash(one.roster, "client-0")
     assert first == group_hash(one.roster, "client-1")
     assert first == group_hash(regrouped(one.roster, (7, 7, 1, 1, 1, 1)), "client-0")

@@ -7,7 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import small_configuration
@@ -17,7 +18,7 @@ KNOWN_PLAINTEXT = {"encrypted": True, "group_key": True, "initial_model": "serve
 
 
 def test_the_default_policy_accepts_the_default_federation() -> None:
-    Policy().check(small_configuration(5))
+    Policy().check(small_configuration(5), clients=5)
     assert Policy().check_cohort(small_configuration(5), 5) == GraphParameters(neighbours=4, threshold=4)
 
 
@@ -34,7 +35,14 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ),
         ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
         ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
-        ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
+        ({}, {"colluders": 0}, "colluders = 0; this client's policy accepts at least 1 of the 5 clients of its roster"),
+        ({"least_corrupt": 0.6}, {"colluders": 2}, "colluders = 2; this client's policy accepts at least 3 of the 5"),
+        ({}, {"dropout": 0.51}, "dropout = 0.51; this client's policy accepts at most 0.5"),
+        ({}, {"dropout": 0.4}, "of 5 clients 2 may be lost (dropout = 0.4), and 4 must answer so that 1 may collude"),
+        ({}, {"clients": 2}, "clients = 2; this client's policy accepts at least 3"),
+        ({"largest_model": 9}, {}, "tensor_sizes = (10,); this client's policy accepts at most 9"),
+        ({}, {"phase_seconds": 3601.0}, "phase_seconds = 3601.0; this client's policy accepts at most 3600.0"),
+        ({"longest_train": 60.0}, {}, "train_seconds = 100.0; this client's policy accepts at most 60.0"),
         ({}, {"mode": "none"}, "mode = none; this client's policy accepts one of active"),
         ({"least_contributors": 3}, {"form": WeightForm.COORDINATE, "max_weight": 1,
           "value_bits": 12, "min_contributors": 2}, "min_contributors = 2; this client's policy accepts at least 3"),
@@ -53,7 +61,7 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
 )  # fmt: skip
 def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, Any], refusal: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        Policy(**policy).check(small_configuration(5, **proposal))
+        Policy(**policy).check(small_configuration(5, **proposal), clients=5)
     assert caught.value.code is Code.POLICY
     assert refusal in caught.value.detail
 
@@ -63,8 +71,8 @@ def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, 
     [
         ({"modes": ("active", "semi-honest")}, {"mode": "semi-honest"}),
         ({"largest_clip": 1.5}, {"clip": 1.5}),
-        ({"least_corrupt": 0.0}, {"corrupt": 0.0}),
-        ({"modes": ("none",)}, {"mode": "none", "corrupt": 0.0}),
+        ({"least_corrupt": 0.19}, {"colluders": 0}),
+        ({"modes": ("none",)}, {"mode": "none", "colluders": 0, "dropout": 0.9}),
         ({}, KNOWN_PLAINTEXT),
         ({"modes": ("none",), "accept_known_plaintext": True}, {**KNOWN_PLAINTEXT, "mode": "none"}),
         ({}, {"scheme": "fedsgd"}),
@@ -73,7 +81,7 @@ def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, 
     ],
 )
 def test_proposals_within_the_policy(policy: dict[str, Any], proposal: dict[str, Any]) -> None:
-    Policy(**policy).check(small_configuration(5, **proposal))
+    Policy(**policy).check(small_configuration(5, **proposal), clients=5)
 
 
 @cases(
@@ -86,8 +94,8 @@ def test_proposals_within_the_policy(policy: dict[str, Any], proposal: dict[str,
         ({}, {"threshold": 6}, 5, "threshold = 6; this client's policy accepts 4 to 5 of 5 clients"),
         ({"threshold_floor": 5}, {}, 5, "threshold = 4; this client's policy accepts 5 to 5 of 5 clients"),
         ({"modes": ("semi-honest",)}, {"mode": "semi-honest", "threshold": 2}, 5, "accepts 3 to 5 of 5 clients"),
-        ({}, {"corrupt": 0.9}, 5, "no threshold protects 5 clients against 4 corrupt ones"),
-        ({}, {"graph": "regular", "corrupt": 0.5, "dropout": 0.6}, 5, "no regular graph of 5 clients"),
+        ({}, {"colluders": 2}, 3, "cohort = 3; this client's policy accepts 4 to 5 clients"),
+        ({}, {"graph": "regular", "dropout": 0.6}, 5, "no regular graph of 5 clients"),
     ],
 )
 def test_cohorts_below_the_policy(policy: dict[str, Any], proposal: dict[str, Any], cohort: int, refusal: str) -> None:
@@ -116,7 +124,7 @@ CONFIGURATIONS = st.builds(
     st.integers(1, 10_000),
     mode=st.sampled_from(("active", "semi-honest")),
     graph=st.sampled_from(("auto", "complete")),
-    corrupt=st.floats(0, 1, exclude_max=True),
+    colluders=st.integers(0, 10_000),
     dropout=st.floats(0, 1, exclude_max=True),
     threshold=st.integers(0, 10_000),
     clip=st.floats(0, exclude_min=True, allow_infinity=False),
@@ -134,7 +142,7 @@ CONFIGURATIONS = st.builds(
 def test_whatever_is_proposed_is_accepted_or_refused_with_a_code(configuration: Configuration, cohort: int) -> None:
     policy = Policy(modes=("active", "semi-honest"), smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
     try:
-        policy.check(configuration)
+        policy.check(configuration, clients=10_000)
         parameters = policy.check_cohort(configuration, cohort)
     except RemoteProtocolError as error:
         if error.code is not Code.POLICY:
@@ -143,15 +151,17 @@ def test_whatever_is_proposed_is_accepted_or_refused_with_a_code(configuration: 
     assert 2 <= cohort <= configuration.clients
     assert configuration.packing().needed_bits <= configuration.ring_bits
     if parameters.neighbours == cohort - 1:
-        rule = 2 * cohort // 3 + 1 if configuration.active else cohort // 2 + 1
-        assert rule <= parameters.threshold <= cohort
+        colluders = configuration.colluders
+        most = max(2 * cohort // 3, (cohort + colluders) // 2) if configuration.active else max(colluders, cohort // 2)
+        assert cohort >= colluders + 2
+        assert most < parameters.threshold <= cohort
 
 
 def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
-    regular = small_configuration(100, graph="regular", dropout=0.05)
+    regular = small_configuration(100, graph="regular", colluders=5, dropout=0.05)
     assert regular.parameters(100) == GraphParameters(16, 11)
     for threshold, accepted in ((16, True), (17, False)):
-        configuration = small_configuration(100, graph="regular", dropout=0.05, threshold=threshold)
+        configuration = small_configuration(100, graph="regular", colluders=5, dropout=0.05, threshold=threshold)
         if accepted:
             assert Policy().check_cohort(configuration, 100).threshold == threshold
         else:
@@ -162,9 +172,9 @@ def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
 @cases(("threshold", "accepted"), [(2, True), (3, False), (4, False)])
 def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: bool) -> None:
     """Four clients on a ring: nobody holds a share of its own, or of who stands opposite."""
-    settings: dict[str, Any] = {"graph": "regular", "mode": "semi-honest", "corrupt": 0.0, "dropout": 0.0}
+    settings: dict[str, Any] = {"graph": "regular", "mode": "semi-honest", "colluders": 0, "dropout": 0.0}
     configuration = small_configuration(4, **settings, threshold=threshold)
-    assert (configuration.parameters(4).neighbours, configuration.regular(4)) == (2, True)
+    assert configuration.parameters(4).neighbours == 2
     policy = Policy(modes=("semi-honest",), least_corrupt=0.0)
     if accepted:
         assert policy.check_cohort(configuration, 4) == GraphParameters(2, 2)
@@ -174,25 +184,26 @@ def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: b
 
 
 def test_who_must_survive_follows_the_fraction() -> None:
-    configuration = small_configuration(100, corrupt=0.29, dropout=0.29)
-    assert (configuration.fewest_survivors(100), configuration.fewest_survivors(3)) == (71, 3)
+    """0.29 of 100 are 29, though the product of floating-point numbers is less; two more than collude survive."""
+    configuration = small_configuration(100, colluders=2, dropout=0.29)
+    assert (configuration.fewest_survivors(100), configuration.fewest_survivors(4)) == (71, 4)
 
 
 @given(st.integers(3, 60))
 def test_parameters_follow_the_rule_unless_a_threshold_is_set(cohort: int) -> None:
-    configuration = small_configuration(60)
-    rule = choose_parameters(cohort, corrupt=0.05, dropout=0.05, active=True, graph="auto")
+    settings: dict[str, Any] = {"colluders": 2, "dropout": 0.05}
+    configuration = small_configuration(60, **settings)
+    rule = choose_parameters(cohort, colluders=2, dropouts=cohort // 20, active=True, graph="auto")
     assert configuration.parameters(cohort) == rule
-    assert configuration.regular(cohort) == (rule.neighbours < cohort - 1)
     assume(rule.threshold < cohort)
-    higher = small_configuration(60, threshold=rule.threshold + 1)
+    higher = small_configuration(60, **settings, threshold=rule.threshold + 1)
     assert higher.parameters(cohort) == GraphParameters(rule.neighbours, rule.threshold + 1)
 
 
 def test_the_hash_depends_on_every_field() -> None:
     other: dict[str, Any] = {
         "scheme": "fedsgd", "min_contributors": 2, "mode": "semi-honest",
-        "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
+        "graph": "complete", "colluders": 2, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
         "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
         9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients",

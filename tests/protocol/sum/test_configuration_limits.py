@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.federation import small_configuration
 from tests.cases import cases
@@ -44,7 +45,7 @@ def test_whole_numbers(kind: type[Any], field: str, smallest: int, largest: int)
 
 def test_both_sides_of_every_limit() -> None:
     for kind, field, inside, outside in [
-        (Configuration, "corrupt", (0.0, 0.999), (-0.001, 1.0)),
+        (Configuration, "colluders", (0, 10_000), (-1, 10_001)),
         (Configuration, "dropout", (0.0, 0.999), (-0.001, 1.0)),
         (Configuration, "clip", (0.001, 1e9), (0.0,)),
         (Configuration, "train_seconds", (0.001, 86_400.0), (0.0, 86_400.5)),
@@ -78,9 +79,13 @@ def test_defaults() -> None:
         least_contributors=1,
         smallest_cohort=3,
         threshold_floor=0,
-        least_corrupt=0.05,
+        least_corrupt=0.33,
+        largest_dropout=0.5,
         accept_known_plaintext=False,
         largest_clip=1.0,
+        largest_model=10**9,
+        longest_train=86_400.0,
+        longest_phase=3_600.0,
     )
     assert small_configuration(5) == small_configuration(
         5,

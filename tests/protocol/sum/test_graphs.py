@@ -28,8 +28,8 @@ from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
-RING = regular_parameters(25, corrupt=0.2, dropout=0.1, active=False)
-CHOSEN = regular_parameters(40, corrupt=0.05, dropout=0.05, active=True)
+RING = regular_parameters(25, colluders=5, dropouts=2, active=False)
+CHOSEN = regular_parameters(40, colluders=2, dropouts=2, active=True)
 VICTIM = "c3"
 
 

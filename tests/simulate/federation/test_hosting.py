@@ -44,7 +44,9 @@ def test_workers_that_are_asked_for_host_the_clients_evenly() -> None:
 
 
 def test_nobody_is_given_longer_than_a_deadline_may_be() -> None:
-    given = experiment("[simulate]\nworkers = 1\n[deadlines]\ntrain = 86400\nphase = 86399")
+    given = experiment(
+        "[simulate]\nworkers = 1\n[deadlines]\ntrain = 86400\nphase = 86399\n[policy]\nlongest_phase = 86400"
+    )
     deadlines = choose(given, CLIENTS, ()).patient(given).deadlines
     assert (deadlines.train, deadlines.phase) == (86400.0, 86400.0)
 

@@ -32,6 +32,7 @@ epochs = 1
 [protection]
 scheme = "SCHEME"
 """
+ALONE = "min_contributors = 4\n[policy]\nuncoordinated_weights = true\n"
 NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 LAYERS = ("conv1", "conv2", "conv3", "fc")
@@ -53,7 +54,7 @@ def run(experiment: Experiment, directory: Path) -> Held:
 @pytest.fixture(scope="module")
 def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Held:
     """FedRSM under secure aggregation."""
-    return run(experiment("fedrsm", "min_contributors = 4"), tmp_path_factory.mktemp("masked") / "run")
+    return run(experiment("fedrsm", ALONE), tmp_path_factory.mktemp("masked") / "run")
 
 
 def test_a_run_with_masked_layers(masked_run: Held) -> None:

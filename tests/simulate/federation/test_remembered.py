@@ -34,7 +34,7 @@ grace = 3.0
 scheme = "SCHEME"
 """
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
-SCHEMES = {"fedrsm": "", "fedsplit": "", "fedcg": FEDCG}
+SCHEMES = {"fedrsm": "[policy]\nuncoordinated_weights = true\n", "fedsplit": "", "fedcg": FEDCG}
 FEDSPLIT = pytest.param("fedsplit", marks=pytest.mark.exhaustive)
 
 

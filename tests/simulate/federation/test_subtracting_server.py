@@ -31,7 +31,7 @@ class Stubborn(MemoryFederation):
 
 def played(monkeypatch: pytest.MonkeyPatch, groups: Sequence[int]) -> Stubborn:
     monkeypatch.setattr(world, "TrainingServer", SubtractingServer)
-    configuration = small_configuration(CLIENTS, dropout=0.34)
+    configuration = small_configuration(CLIENTS, colluders=0, dropout=0.34 if any(groups) else 0.33)
     one = Stubborn(configuration, CLIENTS, rounds=1 + (1 + len(set(groups)) if any(groups) else CLIENTS), groups=groups)
     one.run()
     return one

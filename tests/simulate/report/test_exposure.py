@@ -43,6 +43,7 @@ def test_what_two_sums_tell_that_are_compared_depends_on_groups(script: Any) -> 
         parties(script, "active")["server"]
     )
     text = "[federation]\nclients = 6\ngroup_size = 2\n[aggregation]\ncorrupt = 0.05\ndropout = 0.34\n"
+    text += "[policy]\nleast_corrupt = 0.05\n"
     run = script()
     run.session()
     server, *_ = exposure(read_history(run.run.path / "events"), parse(text, "groups.toml"))

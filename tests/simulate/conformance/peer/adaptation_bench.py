@@ -28,7 +28,7 @@ from tacit.protocol.adaptation.messages import AdaptationTerms
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Role
 from tacit.protocol.inference.schedule import LOGITS
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.conformance.peer.play import Addresses, Side
 
 with pytest.MonkeyPatch.context() as patch:

@@ -23,7 +23,8 @@ from tacit.parties.session.journal import JournalFile, MemoryFile
 from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import Total
 from tacit.simulate.audit.attempts import drawing
 from tacit.simulate.conformance.peer.play import Addresses, Side, play

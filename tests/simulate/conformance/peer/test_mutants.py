@@ -17,8 +17,9 @@ from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.policy import Policy
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
 from tests.cases import cases
