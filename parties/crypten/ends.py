@@ -28,7 +28,7 @@ from tacit.parties.links.endpoint import (
     Received,
 )
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.server_endpoint import ServerEndpoint, user_of
 from tacit.protocol.core.roster import Roster
 
 Frames = Sequence[memoryview]
@@ -245,7 +245,7 @@ class ListeningEnd(BlockingEnd, ServerEndpoint):
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
         await super()._accept(frames)
-        route, name = frames[0].bytes, str(frames[1].get("User-Id"))
+        route, (name, _) = frames[0].bytes, user_of(frames[1])
         current = route in self._links and route == self._links.current(name)
         # What an earlier link of the same member has left behind would be taken for the beginning of this one.
         if not current and self._pending and isinstance(self._pending[-1], Received):

@@ -15,6 +15,8 @@ import zmq.asyncio
 
 from tacit.parties.links.endpoint import (
     GREETING,
+    MOST_LINKS,
+    TOO_MANY_LINKS,
     AddressError,
     Endpoint,
     EndpointError,
@@ -183,9 +185,9 @@ class ClientEndpoint(Endpoint):
                 case zmq.EVENT_DISCONNECTED if self._linked:
                     self._linked = False
                     self._report(LinkLost(self._server))
-                case zmq.EVENT_CLOSED:
+                case zmq.EVENT_CLOSED if self.refusal is None:
                     self._obstacle = self._nothing_listens()
-                case zmq.EVENT_CONNECTED if not isinstance(self._obstacle, WrongServerError):
+                case zmq.EVENT_CONNECTED if self.refusal is None and not isinstance(self._obstacle, WrongServerError):
                     self._obstacle = UnreachableError(
                         f"something at {self.address} accepts connections but does not answer: "
                         "the server is overloaded, or this is not a tacit server"
@@ -194,6 +196,12 @@ class ClientEndpoint(Endpoint):
                     self._obstacle = self._wrong_server()
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._fail(self._wrong_server())
+                case zmq.EVENT_HANDSHAKE_FAILED_AUTH if value == TOO_MANY_LINKS:
+                    self._obstacle = UnreachableError(
+                        f"the server at {self.address} has {MOST_LINKS} links of {self._name!r} open, and refuses "
+                        "more: end the other programs that use this key; dead links end within a minute"
+                    )
+                    self._refused(self._obstacle)
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     self._fail(
                         NotAdmittedError(
@@ -205,10 +213,14 @@ class ClientEndpoint(Endpoint):
 
     def _fail(self, failure: EndpointError) -> None:
         """A handshake failed, after which ZeroMQ does not try again."""
-        self.refusal = failure
-        if not self._known:
-            self._failure = failure
-            return
+        if self._known:
+            self._refused(failure)
+        else:
+            self.refusal = self._failure = failure
+
+    def _refused(self, refusal: EndpointError) -> None:
+        """Try again later what ZeroMQ does not try again."""
+        self.refusal = refusal
         with suppress(zmq.ZMQError):
             self._socket.disconnect(self.address)
         self._again = asyncio.get_running_loop().call_later(_RECONNECT_MAX_MS / 1000, self._connect_again)

@@ -84,6 +84,11 @@ def _version(host: str) -> int:
 
 GREETING = b""
 
+MOST_LINKS: Final = 8
+"""Open links of one key: the one in use, and older ones that died without a word, until heartbeats end them."""
+TOO_MANY_LINKS: Final = 500
+"""The status of a handshake that is refused because its key has that many."""
+
 # Both ends notice within this time of each other that the way between them is gone: it must be well below any grace.
 _HEARTBEAT_MS = 3_000
 # A heartbeat's answer queues behind the frame that is being sent and behind the kernel's buffers, so this also sets the

@@ -7,10 +7,15 @@ it is reported.
 
 Links are told apart by the routing id that ZeroMQ gives each one. A link is gone when the socket monitor reports the
 end of its file descriptor, which every message of the link carries too.
+
+A key has at most MOST_LINKS open links (Connections). The handler knows the key of a link and not its descriptor, a
+message both, so the count of links that have said something is exact.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Self
 
 import zmq
@@ -18,6 +23,8 @@ import zmq.asyncio
 
 from tacit.parties.links.endpoint import (
     GREETING,
+    MOST_LINKS,
+    TOO_MANY_LINKS,
     AddressError,
     Endpoint,
     EndpointError,
@@ -38,8 +45,10 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"tacit"
 _VERSION = b"1.0"
 
-OnRefused = Callable[[bytes, str], None]
-"""Called with the 32-byte public key that was refused and the address that it came from."""
+OnRefused = Callable[[bytes, str, str], None]
+"""Called with the 32-byte public key that was refused, the address that it came from, and why."""
+Admit = Callable[[str], Awaitable[str | None]]
+"""The user id of a new link of this member; None if it has too many."""
 
 
 class ZapHandler:
@@ -48,8 +57,11 @@ class ZapHandler:
     `names` maps the 32-byte CURVE public key of each admitted member to its name.
     """
 
-    def __init__(self, context: zmq.asyncio.Context, names: Mapping[bytes, str], on_refused: OnRefused) -> None:
+    def __init__(
+        self, context: zmq.asyncio.Context, names: Mapping[bytes, str], admit: Admit, on_refused: OnRefused
+    ) -> None:
         self._names = names
+        self._admit = admit
         self._on_refused = on_refused
         self._socket = context.socket(zmq.REP)
         self._socket.bind(ZAP_ADDRESS)
@@ -63,19 +75,24 @@ class ZapHandler:
 
     async def _serve(self) -> None:
         while True:
-            await self._socket.send_multipart(self._answer(await self._socket.recv_multipart()))
+            await self._socket.send_multipart(await self._answer(await self._socket.recv_multipart()))
 
-    def _answer(self, request: Sequence[bytes]) -> list[bytes]:
+    async def _answer(self, request: Sequence[bytes]) -> list[bytes]:
         # Version, request id, domain, address, routing id, mechanism, then the credentials of the mechanism.
         request_id = request[1] if len(request) > 1 else b""
         if len(request) != 7 or request[0] != _VERSION or request[2] != ZAP_DOMAIN or request[5] != b"CURVE":
             return [_VERSION, request_id, b"400", b"only CURVE handshakes of this application", b"", b""]
-        key = request[6]
+        key, address = request[6], request[3].decode("utf-8", "replace")
         name = self._names.get(key)
         if name is None:
-            self._on_refused(key, request[3].decode("utf-8", "replace"))
+            self._on_refused(key, address, "this key is not in the roster")
             return [_VERSION, request_id, b"400", b"key not in the roster", b"", b""]
-        return [_VERSION, request_id, b"200", b"OK", name.encode("ascii"), b""]
+        user = await self._admit(name)
+        if user is None:
+            self._on_refused(key, address, f"{name!r} has {MOST_LINKS} links open")
+            # Not 300: libzmq would leave the connection open until the handshake times out, and the client in the dark.
+            return [_VERSION, request_id, b"%d" % TOO_MANY_LINKS, b"too many links of this key", b"", b""]
+        return [_VERSION, request_id, b"200", b"OK", user.encode("ascii"), b""]
 
 
 # Whoever serves all members in one loop waits for none of them. An honest member has only a few answers under way, so a
@@ -86,6 +103,69 @@ _LIMITS = Limits(max_frame_bytes=BODY_LIMIT + 1024, max_frames=3, send_seconds=0
 _RETRY_SECONDS = 0.01
 # Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
 _MAX_REFUSALS = 1_000
+
+
+class Connections:
+    """Open connections by file descriptor, and how many links each member has open.
+
+    A link that was admitted has a place until it ends. With its first message the descriptor is known whose end that
+    is. A link that ended before gives its place back as soon as no silent connection is left that could be it: one
+    accepted at most `handshake_seconds` before the admission. So the count of a member is never too low. It is too high
+    by links that ended without a word, while others that are silent and were opened at that time stay open; and each of
+    those has a place as well.
+    """
+
+    def __init__(self, handshake_seconds: float) -> None:
+        # The clock of libzmq's time-out is another one, and its thread may be late.
+        self._window = 2 * handshake_seconds
+        self._silent: dict[int, float] = {}
+        """When connections of which no message has been seen were accepted, in that order."""
+        self._links: dict[int, tuple[str, bytes]] = {}
+        """Member and routing id of the others."""
+        self._counts = Counter[str]()
+        """Of these, by member."""
+        self._admitted: dict[str, dict[int, float]] = {}
+        """By member and serial number, when links were admitted of which no message has been seen."""
+        self._serial = 0
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor in self._silent or descriptor in self._links
+
+    def accept(self, descriptor: int, now: float) -> None:
+        """A connection was accepted."""
+        self._silent[descriptor] = now
+
+    def admit(self, name: str, now: float) -> int | None:
+        """The serial number of a new link of this member, which the messages of the link bear; None if it has too
+        many."""
+        admitted = self._admitted.setdefault(name, {})
+        if len(admitted) + self._counts[name] >= MOST_LINKS:
+            accepted = [*self._silent.values()]
+            for serial, at in list(admitted.items()):
+                oldest = bisect_left(accepted, at - self._window)
+                if oldest == len(accepted) or accepted[oldest] > at:
+                    del admitted[serial]
+        if len(admitted) + self._counts[name] >= MOST_LINKS:
+            return None
+        self._serial += 1
+        admitted[self._serial] = now
+        return self._serial
+
+    def speak(self, name: str, serial: int, descriptor: int | None, routing_id: bytes) -> None:
+        """The first message of a link was seen; descriptor: None if the link is over."""
+        self._admitted.get(name, {}).pop(serial, None)
+        if descriptor in self._silent:
+            del self._silent[descriptor]
+            self._links[descriptor] = (name, routing_id)
+            self._counts[name] += 1
+
+    def end(self, descriptor: int) -> bytes | None:
+        """A connection is gone; the routing id of its link, if a message has shown it."""
+        self._silent.pop(descriptor, None)
+        name, routing_id = self._links.pop(descriptor, ("", None))
+        if routing_id is not None:
+            self._counts[name] -= 1
+        return routing_id
 
 
 class LinkBook:
@@ -130,6 +210,16 @@ class LinkBook:
             self._report(LinkLost(name))
 
 
+def _user_id(name: str, serial: int) -> str:
+    return f"{name} {serial}"
+
+
+def user_of(frame: zmq.Frame) -> tuple[str, int]:
+    """Whose link a frame came over, and the serial number of that link."""
+    name, serial = str(frame.get("User-Id")).split()
+    return name, int(serial)
+
+
 class ServerEndpoint(Endpoint):
     """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
 
@@ -143,13 +233,12 @@ class ServerEndpoint(Endpoint):
         )
         super().__init__(zmq.ROUTER, address, limits, monitored)
         self._roster = roster
-        self._open: dict[int, bytes | None] = {}
-        """File descriptors of open connections, with the routing id once a message has shown it."""
+        self._open = Connections(limits.handshake_seconds)
         self._links = LinkBook(self._report)
         self._order: dict[str, asyncio.Lock] = {}
         self._refusals: set[HandshakeRefused] = set()
         # Admits these public keys and no others.
-        self._zap = ZapHandler(self._context, names, self._refuse_key)
+        self._zap = ZapHandler(self._context, names, self._admit, self._refuse_key)
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
         self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -242,14 +331,18 @@ class ServerEndpoint(Endpoint):
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
         routing_id, payload = frames[0].bytes, frames[1:]
-        name = str(payload[0].get("User-Id"))
-        if routing_id not in self._links and await self._is_open(routing_id, int(payload[0].get(zmq.SRCFD))):
-            self._links.open(routing_id, name)
+        name, serial = user_of(payload[0])
+        if routing_id not in self._links:
+            descriptor = int(payload[0].get(zmq.SRCFD))
+            is_open = await self._is_open(routing_id, descriptor)
+            self._open.speak(name, serial, descriptor if is_open else None, routing_id)
+            if is_open:
+                self._links.open(routing_id, name)
         if self._links.hears(routing_id, name):
             self._deliver(name, [frame.buffer for frame in payload])
 
     async def _is_open(self, routing_id: bytes, descriptor: int) -> bool:
-        """Whether the link that a message came from still exists; if so, note its descriptor.
+        """Whether the link that a message came from still exists.
 
         The message may be the remains of a link that ended before it was read, and whose descriptor another link has by
         now. So the greeting is answered: ZeroMQ knows whether that link is there.
@@ -258,17 +351,16 @@ class ServerEndpoint(Endpoint):
             return False
         try:
             await self._socket.send_multipart([routing_id, GREETING], zmq.DONTWAIT)
-        except zmq.ZMQError:
-            return False
-        self._open[descriptor] = routing_id
+        except zmq.ZMQError as error:
+            return bool(error.errno == zmq.EAGAIN)
         return True
 
     async def _follow_links(self) -> None:
         async for event, value in self._link_changes():
             if event == zmq.EVENT_ACCEPTED:
-                self._open[value] = None
+                self._open.accept(value, asyncio.get_running_loop().time())
             elif event == zmq.EVENT_DISCONNECTED:
-                routing_id = self._open.pop(value, None)
+                routing_id = self._open.end(value)
                 if routing_id is not None:
                     self._links.end(routing_id)
             else:
@@ -276,8 +368,15 @@ class ServerEndpoint(Endpoint):
                     HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
                 )
 
-    def _refuse_key(self, key: bytes, address: str) -> None:
-        self._refuse(HandshakeRefused("this key is not in the roster", public_key=encode_key(key), address=address))
+    async def _admit(self, name: str) -> str | None:
+        """The name and the serial number of a new link of this member, as its user id."""
+        # Its connection was accepted before, and so were those that have ended by now.
+        await self._follow_links()
+        serial = self._open.admit(name, asyncio.get_running_loop().time())
+        return None if serial is None else _user_id(name, serial)
+
+    def _refuse_key(self, key: bytes, address: str, reason: str) -> None:
+        self._refuse(HandshakeRefused(reason, public_key=encode_key(key), address=address))
 
     def _refuse(self, refusal: HandshakeRefused) -> None:
         if refusal not in self._refusals and len(self._refusals) < _MAX_REFUSALS:

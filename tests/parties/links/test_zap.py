@@ -15,8 +15,11 @@ GOOD = [b"1.0", b"request", b"tacit", b"192.0.2.7", b"", b"CURVE", KEY]
 
 @asynccontextmanager
 async def asking(refused: list[tuple[bytes, str]]) -> AsyncIterator[zmq.asyncio.Socket]:
+    async def admit(name: str) -> str:
+        return f"{name} 7"
+
     context = zmq.asyncio.Context()
-    handler = ZapHandler(context, {KEY: "alice"}, lambda key, address: refused.append((key, address)))
+    handler = ZapHandler(context, {KEY: "alice"}, admit, lambda key, address, reason: refused.append((key, address)))
     with context.socket(zmq.REQ) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(ZAP_ADDRESS)
@@ -26,11 +29,11 @@ async def asking(refused: list[tuple[bytes, str]]) -> AsyncIterator[zmq.asyncio.
 
 
 @pytest.mark.asyncio
-async def test_known_key_gets_the_members_name() -> None:
+async def test_known_key_gets_the_user_id_of_its_member() -> None:
     refused: list[tuple[bytes, str]] = []
     async with asking(refused) as socket:
         await socket.send_multipart(GOOD)
-        assert await socket.recv_multipart() == [b"1.0", b"request", b"200", b"OK", b"alice", b""]
+        assert await socket.recv_multipart() == [b"1.0", b"request", b"200", b"OK", b"alice 7", b""]
     assert not refused
 
 
