@@ -462,13 +462,19 @@ class ServingParty(Generic[MachineT]):
         """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
         async with await self._bound() as endpoint:
             self.diary.write("listening", address=endpoint.address)
-            works = (self._listen(endpoint), tick(self._expire), *(work() for work in beside))
+            works = (
+                self._listen(endpoint),
+                tick(self._expire),
+                tick(self.diary.catch_up),
+                *(work() for work in beside),
+            )
             tasks = [asyncio.ensure_future(work) for work in works]
             try:
                 await asyncio.gather(*tasks)
             finally:
                 await ended(*tasks)
                 await self._leave()
+                self.diary.catch_up(at_once=True)
                 for courier in self._couriers.values():
                     await courier.close()
 

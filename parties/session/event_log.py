@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -204,6 +204,25 @@ def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
 Tell = Callable[[str, dict[str, Any]], None]
 """Receives every event with its fields, for a live view; must return at once."""
 
+REPEATING: Final = frozenset({"link-up", "link-lost", "not-sent", "stranger"})
+"""Events that a peer can bring about as often as it likes."""
+REPEAT_SECONDS: Final = 10.0
+"""How often each of them is written for one peer."""
+
+
+@dataclass
+class _Repeats:
+    """Repeating events of one peer."""
+
+    written: dict[str, float] = field(default_factory=dict)
+    """When each was written last."""
+    waiting: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    """How many were not, and the fields of the last one, in the order in which these happened."""
+
+    def due(self, *events: str) -> float:
+        """When all of these may be written."""
+        return max((self.written[event] + REPEAT_SECONDS for event in events if event in self.written), default=0.0)
+
 
 _OF_RUNS: Final = ("round", "round-over", "ended")
 
@@ -215,7 +234,12 @@ def told_of(former: Roster, roster: Roster, difference: Difference) -> dict[str,
 
 
 class Diary:
-    """The events of one party."""
+    """The events of one party.
+
+    One that repeats itself for the same peer is written at most once in ten seconds, and passed on no more often. The
+    last of those that were not follows when the time is over, with the number of the others (`omitted`): what is
+    written last is how things are.
+    """
 
     def __init__(self, log: EventLog, tell: Tell) -> None:
         self.outside = False
@@ -227,6 +251,8 @@ class Diary:
         self._since = self.now()
         self._messages = MessageTimes()
         self._reported: dict[tuple[int, Phase], tuple[int, int]] = {}
+        self._repeats: dict[str, _Repeats] = {}
+        self._caught_up = self._since
 
     @staticmethod
     def now() -> float:
@@ -237,11 +263,47 @@ class Diary:
         """Log an event and pass it on."""
         if self.outside and event in _OF_RUNS and fields.get("code") is None:
             return
+        self.catch_up()
+        if event not in REPEATING or self._is_first(event, fields):
+            self._write(event, fields)
+
+    def _write(self, event: str, fields: dict[str, Any]) -> None:
         self._log.write(event, **fields)
-        self.mention(event, **fields)
+        self._pass_on(event, fields)
+
+    def _is_first(self, event: str, fields: dict[str, Any]) -> bool:
+        """Whether a repeating event is to be written now; else it is kept."""
+        peer = next(str(fields[name]) for name in ("peer", "to", "public_key") if name in fields)
+        repeats, now = self._repeats.setdefault(peer, _Repeats()), self.now()
+        if not repeats.waiting and now >= repeats.due(event):
+            repeats.written[event] = now
+            return True
+        omitted, _ = repeats.waiting.pop(event, (-1, {}))
+        repeats.waiting[event] = (omitted + 1, fields)
+        return False
+
+    def catch_up(self, *, at_once: bool = False) -> None:
+        """Write the repeating events whose time has come. All of a peer are written together, in their order."""
+        now = self.now()
+        if now < self._caught_up + 1.0 and not at_once:
+            return
+        self._caught_up = now
+        for peer, repeats in list(self._repeats.items()):
+            if not at_once and now < repeats.due(*repeats.waiting or repeats.written):
+                continue
+            waiting, repeats.waiting = repeats.waiting, {}
+            for event, (omitted, fields) in waiting.items():
+                repeats.written[event] = now
+                self._write(event, fields | ({"omitted": omitted} if omitted else {}))
+            if not waiting:
+                del self._repeats[peer]
 
     def mention(self, event: str, **fields: Any) -> None:
         """Tell without logging: what matters only now."""
+        self.catch_up()
+        self._pass_on(event, fields)
+
+    def _pass_on(self, event: str, fields: dict[str, Any]) -> None:
         self._tell(event, {name: shown(value) for name, value in fields.items()})
 
     def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
@@ -262,6 +324,7 @@ class Diary:
 
     def close(self, traffic: Traffic) -> None:
         """Report what is left to report; the last thing a party says."""
+        self.catch_up(at_once=True)
         self.follow(0, Phase.SESSION, traffic)
         self._report(traffic)
 

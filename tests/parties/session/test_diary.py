@@ -91,3 +91,64 @@ def test_closing_reports_traffic_even_without_a_change_of_phase(diary: Diary, to
     diary.close(traffic)
     diary.close(traffic)
     assert told == [("traffic", {"round": 0, "phase": "SESSION", "sent": 3, "received": 0})]
+
+
+# What a peer repeats
+
+
+def links(told: Told) -> list[tuple[str, int]]:
+    """The events of links, and how many before each were left out."""
+    return [(event, fields.get("omitted", 0)) for event, fields in told if event.startswith("link-")]
+
+
+def test_what_repeats_is_written_once_in_ten_seconds_and_the_last_at_last(
+    diary: Diary, told: Told, clock: Callable[[float], None]
+) -> None:
+    for number in range(1000):
+        clock(100.0 + number / 100)
+        diary.write("link-up", peer="bob")
+        diary.write("link-lost", peer="bob")
+    assert links(told) == [("link-up", 0), ("link-lost", 0)]
+    # Others, and other events, wait for nobody.
+    diary.write("link-up", peer="carol")
+    diary.write("joined", member="bob")
+    assert len(told) == 4
+    clock(111.5)
+    diary.mention("alive")
+    assert links(told)[3:] == [("link-up", 998), ("link-lost", 998)]
+
+
+def test_the_last_that_is_written_is_the_last_that_happened(
+    diary: Diary, told: Told, clock: Callable[[float], None]
+) -> None:
+    diary.write("link-lost", peer="bob")
+    clock(105.0)
+    diary.write("link-up", peer="bob")
+    clock(106.0)
+    for event in ("link-lost", "link-up", "link-lost"):
+        diary.write(event, peer="bob")
+    for seconds in (111.0, 112.0):
+        clock(seconds)
+        diary.mention("alive")
+    # It is time for the one, and not for the other that came before it.
+    assert links(told) == [("link-lost", 0), ("link-up", 0)]
+    clock(116.0)
+    diary.mention("alive")
+    assert links(told)[2:] == [("link-up", 0), ("link-lost", 1)]
+
+
+def test_nothing_is_left_out_at_the_end(diary: Diary, told: Told) -> None:
+    for _ in range(3):
+        diary.write("not-sent", to="bob", reason="its queue is full")
+    diary.close(Traffic())
+    assert [fields.get("omitted") for event, fields in told if event == "not-sent"] == [None, 1]
+    diary.write("not-sent", to="bob", reason="its queue is full")
+
+
+def test_nothing_is_kept_of_those_that_have_gone(diary: Diary, clock: Callable[[float], None]) -> None:
+    for number in range(1000):
+        diary.write("stranger", reason="no key", public_key=str(number), address="192.0.2.7")
+    assert len(diary._repeats) == 1000
+    clock(200.0)
+    diary.mention("alive")
+    assert not diary._repeats
