@@ -20,7 +20,7 @@ from msgspec import inspect as types
 from docs.generate import one_sum
 from docs.generate.diagrams import MACHINES, name_of
 from tacit.protocol.adaptation import messages as adaptation_messages
-from tacit.protocol.core import blob, codec, errors, messages
+from tacit.protocol.core import blob, codec, errors, messages, rate_limit
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
 from tacit.protocol.core.primitives import Label
@@ -30,7 +30,6 @@ from tacit.protocol.inference import messages as inference_messages
 from tacit.protocol.inference import schedule as inference_schedule
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
 from tacit.protocol.session import messages as session_messages
-from tacit.protocol.session import server_session
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum import agreement
 from tacit.protocol.sum.configuration import Configuration
@@ -57,8 +56,8 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
     ("WINDOW", blob.WINDOW, "chunks of a transfer asked for and not yet received"),
     ("UPLOADS", agreement.UPLOADS, "clients that the server fetches long vectors from at the same time"),
-    ("HELLOS", server_session.HELLOS, "hellos of a member that the server answers at once"),
-    ("HELLO_SECONDS", server_session.HELLO_SECONDS, "seconds after which a member has one of them back"),
+    ("HELLOS", rate_limit.HELLOS, "hellos of a member that the server answers at once"),
+    ("HELLO_SECONDS", rate_limit.HELLO_SECONDS, "seconds after which a member has one of them back"),
     ("WORDS_ALIGNED", agreement.WORDS_ALIGNED, "words of which a chunk of a vector, but the last, is a multiple"),
     ("TRANSFER_LIMIT", agreement.TRANSFER_LIMIT, "times phase_seconds that the fetching of a long vector may take"),
     ("PRIME", shamir.PRIME, "order of the field of the shares"),

@@ -24,17 +24,13 @@ from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Report, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Blob, Message, Resume
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.rate_limit import RateLimit
 from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
-
-HELLOS: Final = 5
-"""Hellos and resumptions of a member that are answered at once."""
-HELLO_SECONDS: Final = 10
-"""After so many seconds a member has one of them back."""
 
 
 class Presence:
@@ -54,16 +50,13 @@ class Presence:
         """Whether the session has ended: who asks to go on is told the end, and nobody else is heard."""
         self._lost: dict[str, float] = {}
         """Until when lost links may come back."""
-        self._greeted: dict[str, float] = {}
-        """By member, when it has all its hellos back."""
-        self._waiting: dict[str, float] = {}
-        """When hellos and resumptions that wait are answered."""
+        self.answers = RateLimit[str, Envelope | None]()
+        """To hellos and resumptions. With one that waits, which conversation it asks to go on with that its sender does
+        not have."""
         self._numbers: dict[str, int] = {}
         """Of the links that members said hello on."""
         self._asked: dict[str, Envelope] = {}
         """Which conversations members asked to go on with, the last time."""
-        self._strays: dict[str, Envelope] = {}
-        """By members that wait, which conversation they ask to go on with that they do not have."""
 
     def __contains__(self, member: str) -> bool:
         return member in self._links
@@ -95,7 +88,7 @@ class Presence:
 
     def deadlines(self) -> Iterable[float]:
         """When links that are lost count as gone, and when members that wait are answered."""
-        return *self._lost.values(), *self._waiting.values()
+        return *self._lost.values(), *self.answers.deadlines()
 
     def overdue(self, now: float) -> list[str]:
         """Whose grace is over."""
@@ -105,36 +98,10 @@ class Presence:
         """Whether what this party says matters at all."""
         return sender in self._clients and sender not in self.barred
 
-    def turn(self, member: str, now: float) -> float:
-        """When a hello or a resumption of this member may be answered."""
-        return max(now, self._greeted.get(member, now) - (HELLOS - 1) * HELLO_SECONDS)
-
-    def wait(self, member: str, until: float, stray: Envelope | None = None) -> None:
-        """The hello of a member, whose conversation is over, or its resumption, waits for its turn.
-
-        stray: of a conversation that it does not have."""
-        self._waiting[member] = until
-        self._strays.pop(member, None)
-        if stray is not None:
-            self._strays[member] = stray
-
-    def stray(self, member: str) -> Envelope | None:
-        """What a member whose turn has come asks to go on with, if it is nothing that it has."""
-        return self._strays.pop(member, None)
-
-    def waited(self, now: float) -> list[str]:
-        """Whose turn has come."""
-        return [member for member, until in self._waiting.items() if now >= until]
-
-    def spend(self, member: str, now: float) -> None:
-        """One of its answers."""
-        self._waiting.pop(member, None)
-        self._greeted[member] = max(now, self._greeted.get(member, now)) + HELLO_SECONDS
-
     def join(self, member: str, now: float) -> None:
         """A member begins its conversation, or begins it anew."""
         self._lost.pop(member, None)
-        self.spend(member, now)
+        self.answers.spend(member, now)
         self._links[member] = self._link(member)
 
     def asks(self, member: str, asked: Envelope) -> bool:
@@ -144,7 +111,7 @@ class Presence:
     def go_on(self, member: str, now: float) -> list[Transmit] | None:
         """Go on with a member that asked: what it missed, or None if that is not kept any more."""
         self._lost.pop(member, None)
-        self.spend(member, now)
+        self.answers.spend(member, now)
         return self._links[member].answer()
 
     def refuse(self, member: str, detail: str, asked: Envelope | None = None) -> Transmit:
@@ -156,8 +123,7 @@ class Presence:
     def leave(self, member: str) -> bool:
         """A member is gone; whether it was there."""
         self._lost.pop(member, None)
-        self._waiting.pop(member, None)
-        self._strays.pop(member, None)
+        self.answers.withdraw(member)
         return self._links.pop(member, None) is not None
 
     def link_lost(self, member: str, now: float) -> None:
@@ -173,7 +139,8 @@ class Presence:
 
     def end(self) -> None:
         """Nobody is waited for any more, but members who miss the end because their links are lost for the moment."""
-        self.over, self._waiting = True, {}
+        self.over = True
+        self.answers.clear()
 
     def read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The next message of a member; None from who has not said hello, and of what comes too late to matter."""
@@ -338,8 +305,7 @@ class SessionServer(Machine[SessionState]):
         outputs: list[Output] = []
         for member in self.presence.overdue(now):
             outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
-        for member in self.presence.waited(now):
-            stray = self.presence.stray(member)
+        for member, stray in self.presence.answers.waited(now):
             if stray is not None:
                 refused = partial(self._refuse_stray, member, stray, now)
                 outputs += self._take(Step(self.state, commit=refused), now)
@@ -350,13 +316,13 @@ class SessionServer(Machine[SessionState]):
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
         sender, detail = heard.sender, "it started again"
-        again, turn = sender in self.presence, self.presence.turn(sender, now)
+        again, turn = sender in self.presence, self.presence.answers.turn(sender, now)
 
         def commit() -> list[Output]:
             self._holds[sender] = heard.message.roster
             if turn > now:
                 outputs = self._leave(sender, detail, now)
-                self.presence.wait(sender, turn)
+                self.presence.answers.wait(sender, turn, None)
                 return outputs
             if heard.message.roster != self._roster.hash:
                 return [*self._leave(sender, detail, now), *self._greet(sender, now)]
@@ -376,7 +342,7 @@ class SessionServer(Machine[SessionState]):
 
     def _correct(self, member: str, now: float) -> list[Output]:
         """A member that holds another roster is told this one, if it can check it. It may come again."""
-        self.presence.spend(member, now)
+        self.presence.answers.spend(member, now)
         roster, code = self._roster, Code.ROSTER
         detail = "it holds another roster: give all parties the same file"
         answer: Message = Abort(code=code, detail=detail, culprit=member)
@@ -387,17 +353,17 @@ class SessionServer(Machine[SessionState]):
         return [self._transmit(member, answer, round=0), refused]
 
     def on_resume(self, heard: Heard[Resume], now: float) -> Step[SessionState]:
-        sender, turn = heard.sender, self.presence.turn(heard.sender, now)
+        sender, turn = heard.sender, self.presence.answers.turn(heard.sender, now)
         if not self.presence.asks(sender, heard.envelope):
             if turn > now:
-                return Step(self.state, commit=lambda: self.presence.wait(sender, turn, heard.envelope))
+                return Step(self.state, commit=lambda: self.presence.answers.wait(sender, turn, heard.envelope))
             return Step(self.state, commit=lambda: self._refuse_stray(sender, heard.envelope, now))
         if turn > now:
-            return Step(self.state, commit=lambda: self.presence.wait(sender, turn))
+            return Step(self.state, commit=lambda: self.presence.answers.wait(sender, turn, None))
         return Step(self.state, commit=lambda: self._go_on(sender, now))
 
     def _refuse_stray(self, member: str, asked: Envelope, now: float) -> list[Output]:
-        self.presence.spend(member, now)
+        self.presence.answers.spend(member, now)
         return [self.presence.refuse(member, "there is no such conversation", asked)]
 
     def _go_on(self, member: str, now: float) -> list[Output]:

@@ -5,9 +5,9 @@ import pytest
 
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort, Message, Resume
+from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.server_session import HELLO_SECONDS, HELLOS
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases

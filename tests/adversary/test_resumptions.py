@@ -11,9 +11,9 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import MOST_KEPT
 from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.core.messages import Abort, Resume
+from tacit.protocol.core.rate_limit import HELLOS
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.server_session import HELLOS
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases

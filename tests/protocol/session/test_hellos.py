@@ -5,8 +5,8 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.server_session import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tests.cases import cases
@@ -109,7 +109,7 @@ def test_who_is_out_for_good_waits_for_nothing(state: str) -> None:
     else:
         one.settle(until=HELLO_SECONDS / 2)
         assert (one.server.state, one.server.next_deadline) == (SessionState.ENDED, None)
-    assert one.server.presence.waited(1e9) == []
+    assert one.server.presence.answers.waited(1e9) == []
     before = welcomes(one)
     one.settle(until=one.now + 2 * HELLO_SECONDS)
     assert welcomes(one) == before

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.rate_limit import HELLOS
 from tacit.protocol.session.messages import Finish, Hello, Welcome
 from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver
-from tacit.protocol.session.server_session import HELLOS
 from tacit.protocol.session.tables import TrainingState
 from tacit.simulate.world.federation import GRACE, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered

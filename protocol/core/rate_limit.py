@@ -1,0 +1,61 @@
+"""How often a peer is answered that asks for something costly: a hello, a resumption, what cannot be read.
+
+A few requests are answered at once, and one more from time to time. One too many is no offence: it waits for its turn,
+and only the last one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Final, Generic, TypeVar
+
+HELLOS: Final = 5
+"""Hellos and resumptions of a member that are answered at once."""
+HELLO_SECONDS: Final = 10
+"""After so many seconds a member has one of them back."""
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+RequestT = TypeVar("RequestT")
+
+
+class RateLimit(Generic[KeyT, RequestT]):
+    """By peer: a name that the transport has authenticated, or a pair of names of the roster; and what waits."""
+
+    def __init__(self) -> None:
+        self._full: dict[KeyT, float] = {}
+        """When the peer has all its answers back."""
+        self._waiting: dict[KeyT, tuple[float, RequestT]] = {}
+
+    def turn(self, peer: KeyT, now: float) -> float:
+        """When a request of this peer may be answered."""
+        return max(now, self._full.get(peer, now) - (HELLOS - 1) * HELLO_SECONDS)
+
+    def spend(self, peer: KeyT, now: float) -> None:
+        """The peer is answered; nothing of it waits any more."""
+        self._waiting.pop(peer, None)
+        self._full[peer] = max(now, self._full.get(peer, now)) + HELLO_SECONDS
+
+    def give_back(self, peer: KeyT) -> None:
+        """One of its answers is not counted."""
+        if peer in self._full:
+            self._full[peer] -= HELLO_SECONDS
+
+    def wait(self, peer: KeyT, until: float, request: RequestT) -> None:
+        """A request waits for its turn, in the place of another one."""
+        self._waiting[peer] = until, request
+
+    def withdraw(self, peer: KeyT) -> None:
+        """Nothing of this peer waits any more."""
+        self._waiting.pop(peer, None)
+
+    def clear(self) -> None:
+        """Nothing of any peer waits any more."""
+        self._waiting.clear()
+
+    def waited(self, now: float) -> list[tuple[KeyT, RequestT]]:
+        """Whose turn has come, and what waits."""
+        return [(peer, request) for peer, (until, request) in self._waiting.items() if now >= until]
+
+    def deadlines(self) -> Iterable[float]:
+        """When these turns come."""
+        return (until for until, _ in self._waiting.values())
