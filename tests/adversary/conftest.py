@@ -60,6 +60,7 @@ federation, protected = _parties.federation, _parties.protected
 _protocol = conftest_of("protocol")
 audit, summed, opened, spoil = _protocol.audit, _protocol.summed, _protocol.opened, _protocol.spoil
 listed, opened_shares = _protocol.listed, _protocol.opened_shares
+plain_message = _protocol.plain_message
 
 VICTIM = "client-0"
 
