@@ -208,6 +208,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))
 
     def _expire(self) -> None:
+        self._spread(self._service.take_turns(Conversation.now()))
         for conversation in list(self._conversations.values()):
             conversation.expire()
 

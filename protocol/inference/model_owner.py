@@ -67,6 +67,8 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         self._sizes = weight_bytes(terms.sizes)
         self._quota = quota
         self._spent = spent
+        self.charged = False
+        """Whether a pass was charged."""
 
     def mask(self, layer: int, data: Frame, now: float) -> list[Output]:
         """The weights of a layer minus their mask, 8 bytes a word; layers in their order."""
@@ -145,7 +147,7 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
             return self._failed(error)
 
         def commit() -> None:
-            self._spent = spent
+            self._spent, self.charged = spent, True
 
         started = self._send(PassStarted(weights=weights))
         return replace(self._begun(Charged(self.peer, spent), started), commit=commit)

@@ -5,6 +5,11 @@ recovered. A dealer has at most one for each data owner as well, told apart by t
 model owner's link serves all of them. What names no session that is open is ignored: it belongs to one that is over.
 A message that cannot be read ends every session that its sender takes part in. From an owner without one it is answered
 all the same: what cannot be read may be of another version, which would be silence to whoever speaks it.
+
+A session costs both owners and the dealer much before anything is charged for it. So hellos and what cannot be read are
+answered as often as hellos of a federation (rate_limit.py): a hello too many ends the session before it, as any other,
+and waits; what cannot be read is ignored then. A session counts for nothing here once a pass of it was charged to the
+data owner's quota; at the dealer, once both owners have come to it.
 """
 
 from __future__ import annotations
@@ -17,10 +22,12 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.messages import Kinds
+from tacit.protocol.core.rate_limit import RateLimit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.tables import DealerState
 
 MachineT = TypeVar("MachineT", bound=Machine[Any])
 Answers = Iterator[tuple[MachineT, list[Output]]]
@@ -33,6 +40,8 @@ class Service(Generic[MachineT]):
     def __init__(self) -> None:
         self.sessions: dict[str, MachineT] = {}
         """By data owner."""
+        self._answers = RateLimit[tuple[str, str], Packet]()
+        """To hellos, and to what cannot be read; by sender and data owner."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[MachineT]:
         """One message of an owner."""
@@ -44,8 +53,18 @@ class Service(Generic[MachineT]):
 
     def expire(self, now: float) -> Answers[MachineT]:
         """Look at all deadlines."""
+        yield from self.take_turns(now)
         for session in list(self.sessions.values()):
             yield session, session.expire(now)
+
+    def take_turns(self, now: float) -> Answers[MachineT]:
+        """Answer hellos that have waited."""
+        raise NotImplementedError
+
+    @property
+    def next_turn(self) -> float | None:
+        """When the next of them is to be answered."""
+        return min(self._answers.deadlines(), default=None)
 
 
 class ModelOwnerService(Service[InferenceModelOwner]):
@@ -58,19 +77,38 @@ class ModelOwnerService(Service[InferenceModelOwner]):
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceModelOwner]:
         packet = _packet(frames, self._kinds)
-        current = self.sessions.get(sender)
-        unreadable = packet is None and (current is None or current.over)
-        if unreadable or (packet is not None and packet.kind is InferenceHello):
+        if packet is not None and packet.kind is InferenceHello:
             yield from self.drop(sender, "it has said hello again", now)
-            self.sessions[sender] = self._begin(sender)
+            turn = self._answers.turn((sender, sender), now)
+            if turn > now:
+                self._answers.wait((sender, sender), turn, packet)
+                return
+            self._open(sender, now)
+        elif packet is None and (sender not in self.sessions or self.sessions[sender].over):
+            if self._answers.turn((sender, sender), now) > now:
+                return
+            self._open(sender, now)
         if sender in self.sessions:
             session = self.sessions[sender]
             yield session, session.feed(frames, now) if packet is None else session.hear(packet, now)
 
+    def take_turns(self, now: float) -> Answers[InferenceModelOwner]:
+        for (sender, _), packet in self._answers.waited(now):
+            session = self._open(sender, now)
+            yield session, session.hear(packet, now)
+
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceModelOwner]:
+        self._answers.withdraw((sender, sender))
         if sender in self.sessions:
             session = self.sessions.pop(sender)
+            if session.charged:
+                self._answers.give_back((sender, sender))
             yield session, session.drop(detail, now)
+
+    def _open(self, data_owner: str, now: float) -> InferenceModelOwner:
+        self._answers.spend((data_owner, data_owner), now)
+        session = self.sessions[data_owner] = self._begin(data_owner)
+        return session
 
 
 class DealerService(Service[InferenceDealer]):
@@ -80,6 +118,8 @@ class DealerService(Service[InferenceDealer]):
         super().__init__()
         self._roster = roster
         self._begin = begin
+        self._openers: dict[str, str] = {}
+        """By data owner, who has named its session first."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceDealer]:
         packet = _packet(frames, INFERENCE_MESSAGES)
@@ -87,7 +127,11 @@ class DealerService(Service[InferenceDealer]):
             concerned = [each for each in self.sessions.values() if sender in each.owners and not each.over]
             if not concerned and sender in (self._roster.server.name, *self._roster.clients):
                 # With nobody else, where the model owner has said it.
-                concerned = [self._begin(sender if sender in self._roster.clients else "", NO_SESSION, now)]
+                alone = sender if sender in self._roster.clients else ""
+                if self._answers.turn((sender, alone), now) > now:
+                    return
+                self._answers.spend((sender, alone), now)
+                concerned = [self._begin(alone, NO_SESSION, now)]
             for each in concerned:
                 yield each, each.feed(sender, frames, now)
             return
@@ -96,21 +140,50 @@ class DealerService(Service[InferenceDealer]):
             return
         session = packet.envelope.session
         current = self.sessions.get(data_owner)
-        if packet.kind is MaterialHello and (current is None or current.session != session):
-            if current is not None and not current.over:
-                if sender != data_owner and current.awaits(sender):
-                    return  # Of a former session, and late: the data owner has begun another meanwhile.
-                error = RemoteProtocolError(Code.SESSION, "another session has begun", culprit=data_owner)
-                yield current, current.give_up(error, now)
-            current = self.sessions[data_owner] = self._begin(data_owner, session, now)
-        if current is not None and current.session == session:
-            yield current, current.hear(sender, packet, now)
+        if packet.kind is MaterialHello:
+            yield from self._greet(sender, data_owner, packet, now)
+        elif current is not None and current.session == session:
+            yield self._hear(current, sender, packet, now)
+
+    def take_turns(self, now: float) -> Answers[InferenceDealer]:
+        for (sender, data_owner), packet in self._answers.waited(now):
+            self._answers.withdraw((sender, data_owner))
+            yield from self._greet(sender, data_owner, packet, now)
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceDealer]:
+        for data_owner in self._roster.clients:
+            self._answers.withdraw((sender, data_owner))
         # Not those that it has not come to: the model owner may have named them before the end of its old link shows.
         for session in list(self.sessions.values()):
             if sender in session.owners and not session.awaits(sender):
                 yield session, session.drop(sender, detail, now)
+
+    def _greet(self, sender: str, data_owner: str, packet: Packet, now: float) -> Answers[InferenceDealer]:
+        """An owner says hello; if in another session than there is, that one is over."""
+        current, named = self.sessions.get(data_owner), packet.envelope.session
+        if current is not None and current.session != named and not current.over:
+            if sender != data_owner and current.awaits(sender):
+                return  # Of a former session, and late: the data owner has begun another meanwhile.
+            error = RemoteProtocolError(Code.SESSION, "another session has begun", culprit=data_owner)
+            yield current, current.give_up(error, now)
+        if current is None or current.session != named:
+            turn = self._answers.turn((sender, data_owner), now)
+            if turn > now:
+                self._answers.wait((sender, data_owner), turn, packet)
+                return
+            self._answers.spend((sender, data_owner), now)
+            current = self.sessions[data_owner] = self._begin(data_owner, named, now)
+            self._openers[data_owner] = sender
+        yield self._hear(current, sender, packet, now)
+
+    def _hear(
+        self, session: InferenceDealer, sender: str, packet: Packet, now: float
+    ) -> tuple[InferenceDealer, list[Output]]:
+        waited, data_owner = session.state is DealerState.AWAIT_OWNERS, session.owners[1]
+        outputs = session.hear(sender, packet, now)
+        if waited and session.state is DealerState.SERVING:
+            self._answers.give_back((self._openers[data_owner], data_owner))
+        return session, outputs
 
     def _data_owner(self, sender: str, packet: Packet) -> str | None:
         """Whose session the message is of."""

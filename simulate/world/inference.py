@@ -333,6 +333,14 @@ class MemoryInference(World[Parcel]):
     def timers(self) -> Iterator[Timer]:
         for tell, machine in self.living():
             yield machine.deadline, partial(self._tell_time, tell, machine)
+        yield self.service.next_turn, self._take_turns
+        yield self.dealers.next_turn, self._take_turns
+
+    def _take_turns(self) -> None:
+        for machine, outputs in self.service.take_turns(self.now):
+            self.served[machine.peer].tell("owners", outputs)
+        for dealer, outputs in self.dealers.take_turns(self.now):
+            self.tell_dealer(dealer, outputs)
 
     def _tell_time(self, tell: Callable[[list[Output]], None], machine: Machine[Any]) -> None:
         tell(machine.expire(self.now))

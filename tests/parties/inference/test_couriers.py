@@ -20,6 +20,7 @@ from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Limits, LinkUp, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core import rate_limit
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import CHUNK_BYTES, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
@@ -84,6 +85,7 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
     one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, party: str
 ) -> None:
     monkeypatch.setattr(conversation, "MOST_WAITING", 50)
+    monkeypatch.setattr(rate_limit, "HELLOS", 1 << 20)  # Here they are only what is cheapest to ask.
     few = Limits(max_frame_bytes=CHUNK_BYTES + 1024, max_frames=3, queue_messages=2)
     monkeypatch.setattr(conversation, "limits", lambda patience: few)
     async with house(tmp_path) as home:
