@@ -13,6 +13,7 @@ from tacit.protocol.core.codec import VERSION, Envelope, encode
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import (
     INFERENCE_VERSION,
@@ -57,6 +58,7 @@ class Part(Play):
     def __init__(self, about: str, party: str, **played: Any) -> None:
         super().__init__("private inference", "session", about)
         self.party = party
+        self._greetings = 0
         names = [owner["name"] for owner in played.get("data_owners", ())] or [DATA_OWNER]
         self.roster = bytes.fromhex(self.do("begin inference", roster=roster(*names), **played))
 
@@ -86,7 +88,12 @@ class Part(Play):
         }
         head, body, *rest = encode(message, Envelope(**(fields | {"version": INFERENCE_VERSION} | changes)), payload)
         party = party or self.party
-        done = self.act(party, "receive", party=party, sender=sender, frames=[head, bytes(body) + behind, *rest])
+        # Whoever limits hellos answers these as well.
+        self._greetings += isinstance(message, InferenceHello | MaterialHello) or code in ("VERSION", "MALFORMED")
+        self.now = float(max(0, self._greetings - HELLOS) * HELLO_SECONDS)
+        done = self.act(
+            party, "receive", party=party, sender=sender, frames=[head, bytes(body) + behind, *rest], **self.at()
+        )
         codes = [event["code"] for event in done["events"] if event["event"] == "ended"]
         if codes != ([code] if code else []):
             raise ValueError(f"{self.about}: {done}")
