@@ -1,6 +1,6 @@
 """The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, and the
 number of its group where clients are in groups. Before them, where it has an operator: its version, the operator's
-public key, and the operator's signature of all of it.
+public key, the lineage, which is drawn when the roster is made, and the operator's signature of all of it.
 
 A roster is made from the members' cards. Once it is in use, groups never change, because sums before and after could
 else differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a member is
@@ -8,6 +8,7 @@ retired, which means that its others wait as well. The file is public but must a
 of the first one over a second channel. Those after it are signed.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tacit.models.file_system import replace_file
 from tacit.parties.links.keys import PartyKeys, decode_key, decode_signature, encode_key, encode_signature
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import Member, Role, Roster, check_rules, group_numbers
+from tacit.protocol.core.roster import LINEAGE_BYTES, Member, Role, Roster, check_rules, group_numbers
 
 
 class RosterFileError(Exception):
@@ -33,7 +34,8 @@ def make_roster(cards: Sequence[Member], *, group_size: int = 0, operator: Party
     members = _grouped(cards, group_size, first=1)
     if operator is None:
         return Roster(members)
-    return Roster.signed(members, version=1, operator=SigningKey(operator.signing_secret))
+    lineage = os.urandom(LINEAGE_BYTES)
+    return Roster.signed(members, version=1, operator=SigningKey(operator.signing_secret), lineage=lineage)
 
 
 def with_members(
@@ -127,6 +129,7 @@ def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
         tables.insert(
             0,
             f'version = {roster.version}\noperator = "{encode_key(roster.operator)}"\n'
+            f'lineage = "{encode_key(roster.lineage)}"\n'
             f'signature = "{encode_signature(roster.signature)}"\n',
         )
     try:
@@ -152,6 +155,7 @@ def read_roster(path: Path) -> Roster:
             file.version,
             decode_key(file.operator) if file.operator else b"",
             decode_signature(file.signature) if file.signature else b"",
+            decode_key(file.lineage) if file.lineage else b"",
         )
     except ValueError as error:
         raise RosterFileError(f"{path}: {error}") from error
@@ -169,6 +173,7 @@ class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
     member: list[_Entry]
     version: int = 0
     operator: str = ""
+    lineage: str = ""
     signature: str = ""
 
 
@@ -183,7 +188,7 @@ def _changed(roster: Roster, members: tuple[Member, ...], operator: PartyKeys | 
         raise ValueError(f"{whose}: give its operator's key file as --operator")
     else:
         signing = SigningKey(operator.signing_secret)
-        made = Roster.signed(members, version=roster.version + 1, operator=signing)
+        made = Roster.signed(members, version=roster.version + 1, operator=signing, lineage=roster.lineage)
     try:
         check_rules(roster, made)
     except RemoteProtocolError as error:

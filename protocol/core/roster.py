@@ -10,13 +10,16 @@ waits: it is in no sum.
 
 Versions. An operator signs every version of a roster, so that nobody else adds members, removes them or gives them
 other keys; anybody may then deliver a later version, also the server. A roster without an operator never changes. A
-party accepts a later version of the same operator that keeps these rules. They compare two versions, however many lie
-between, so that a party that was away can accept the last one:
+party accepts a later version of the same operator and lineage that keeps these rules. They compare two versions,
+however many lie between, so that a party that was away can accept the last one:
 
 - The server stays, with its keys; every other member that stays keeps its role.
 - Clients are in groups, or are in none, as before.
 - A group stays as it is, or it is retired: at least one of its members is gone, or waits. The others of a retired group
   wait as well, until the operator admits them in a new group. So nobody moves from one group to another.
+
+A lineage is drawn with the first version, and all later ones have it. Where an operator makes a roster anew, or has
+several federations with one key, versions of the one are no versions of the other.
 
 A group consists of names. A member with another key changes the group too; about that its clients ask their owners
 (protocol/session/client_session.py).
@@ -118,6 +121,7 @@ NAME_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 PUBLIC_KEY_BYTES = 32
 LARGEST_GROUP_NUMBER = 10_000
 LARGEST_VERSION = 2**31
+LINEAGE_BYTES: Final = 32
 _HASH_LABEL = "tacit/1 roster"
 _FINGERPRINT_DIGITS = 40
 
@@ -159,7 +163,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     """All members of a federation, in the order that numbers its clients.
 
     Raises ValueError, naming the member, when two share a name or a key, or when there is not exactly one server, and
-    for an operator without a version, or without a signature of its own.
+    for an operator without a version, a lineage, or a signature of its own.
     """
 
     members: tuple[Member, ...]
@@ -169,6 +173,8 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     """Ed25519 public key of whoever may change it, 32 bytes; empty if nobody may."""
     signature: bytes = b""
     """The operator's, of the hash."""
+    lineage: bytes = b""
+    """32 random bytes of the first version, which all later ones have; empty without an operator."""
 
     def __post_init__(self) -> None:
         holder_of_key: dict[bytes, str] = {}
@@ -190,15 +196,20 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
                 f"a roster has exactly one member with the role 'server', not {servers}: correct the roles"
             )
         if not self.operator:
-            if self.version or self.signature:
+            if self.version or self.signature or self.lineage:
                 raise ValueError(
-                    "a version or a signature, and no operator: only an operator makes versions of a roster"
+                    "a version, a lineage or a signature, and no operator: only an operator makes versions of a roster"
                 )
             return
         if self.operator in holder_of_key:
             raise ValueError(f"{holder_of_key[self.operator]!r} has the operator's key: an operator has one of its own")
         if not 1 <= self.version <= LARGEST_VERSION:
             raise ValueError(f"version {self.version}: 1 to {LARGEST_VERSION}")
+        if len(self.lineage) != LINEAGE_BYTES:
+            raise ValueError(
+                f"its lineage has {len(self.lineage)} bytes, not {LINEAGE_BYTES}: rosters up to release 0.2.0 "
+                "have none; its operator has to make it anew"
+            )
         try:
             verify(self.operator, self.signature, Label.SIGN_ROSTER, self.hash)
         except RemoteProtocolError:
@@ -207,19 +218,20 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             ) from None
 
     @classmethod
-    def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey) -> Roster:
+    def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey, lineage: bytes) -> Roster:
         """The roster of these members as its operator makes it. ValueError as of the class."""
-        hashed = sha256(_encode(members, version, operator.public)).digest()
-        return cls(members, version, operator.public, operator.sign(Label.SIGN_ROSTER, hashed))
+        hashed = sha256(_encode(members, version, operator.public, lineage)).digest()
+        return cls(members, version, operator.public, operator.sign(Label.SIGN_ROSTER, hashed), lineage)
 
     @classmethod
     def decode(cls, encoded: bytes, signature: bytes, *, operator: bytes) -> Roster:
         """The roster with this encoding, which came over the network. Refuses what this operator did not sign."""
         verify(operator, signature, Label.SIGN_ROSTER, sha256(encoded).digest())
         try:
-            _, rows, version, named = msgspec.msgpack.decode(encoded, type=_Encoded)
+            _, rows, version, named, lineage = msgspec.msgpack.decode(encoded, type=_Encoded)
             names = Member.__struct_fields__
-            found = cls(tuple(Member(**dict(zip(names, row, strict=True))) for row in rows), version, named, signature)
+            members = tuple(Member(**dict(zip(names, row, strict=True))) for row in rows)
+            found = cls(members, version, named, signature, lineage)
         except (ValueError, msgspec.DecodeError) as error:
             raise RemoteProtocolError(Code.MALFORMED, f"a roster that is none: {error}") from None
         if found.encoded != encoded:
@@ -228,11 +240,11 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def encoded(self) -> bytes:
-        """What the hash is of: the msgpack encoding, every item in its shortest form, of the array
-        ["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...], version, operator] in roster order:
-        str, rows of str, str, bin 32, bin 32, int, then int, bin 32. Without an operator the array ends with the rows.
+        """What the hash is of: the msgpack encoding, every item in its shortest form, of the array ["tacit/1 roster",
+        [[name, role, curve_public, signing_public, group], ...], version, operator, lineage] in roster order: str, rows
+        of str, str, bin 32, bin 32, int, then int, bin 32, bin 32. Without an operator the array ends with the rows.
         """
-        return _encode(self.members, self.version, self.operator)
+        return _encode(self.members, self.version, self.operator, self.lineage)
 
     @cached_property
     def hash(self) -> bytes:
@@ -327,12 +339,12 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return self.clients.index(name)
 
 
-_Encoded = tuple[Literal["tacit/1 roster"], list[tuple[str, Role, bytes, bytes, int]], int, bytes]
+_Encoded = tuple[Literal["tacit/1 roster"], list[tuple[str, Role, bytes, bytes, int]], int, bytes, bytes]
 
 
-def _encode(members: tuple[Member, ...], version: int, operator: bytes) -> bytes:
+def _encode(members: tuple[Member, ...], version: int, operator: bytes, lineage: bytes) -> bytes:
     rows = [msgspec.structs.astuple(member) for member in members]
-    return msgspec.msgpack.encode((_HASH_LABEL, rows, version, operator) if operator else (_HASH_LABEL, rows))
+    return msgspec.msgpack.encode((_HASH_LABEL, rows, version, operator, lineage) if operator else (_HASH_LABEL, rows))
 
 
 def group_numbers(clients: int, size: int, first: int = 1) -> tuple[int, ...]:
@@ -379,6 +391,11 @@ def check_later(held: Roster, offered: Roster, own: str) -> Difference:
         raise _refused(f"this party holds a roster without an operator, which has no versions: give {own} the new one")
     if offered.operator != held.operator:
         raise _refused("another operator has signed it")
+    if offered.lineage != held.lineage:
+        raise _refused(
+            f"version {offered.version} is of another lineage: of another federation, or older than the roster that "
+            "its operator has made anew"
+        )
     if offered.version <= held.version:
         same = offered.version == held.version
         raise _refused(

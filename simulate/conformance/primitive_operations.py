@@ -243,22 +243,28 @@ def read_members(*, bitmap: Octets, size: int) -> list[int]:
     return list(decode_members(bitmap, size))
 
 
-def roster_of(rows: tuple[MemberInput, ...], version: int = 0, operator: bytes | None = None) -> Roster:
+def roster_of(
+    rows: tuple[MemberInput, ...], version: int = 0, operator: bytes | None = None, lineage: bytes | None = None
+) -> Roster:
     """The roster with these rows. operator: the private key of who signs this version."""
     members = tuple(Member(**msgspec.structs.asdict(row)) for row in rows)
     if operator is None:
-        return Roster(members, version)
-    return Roster.signed(members, version=version, operator=SigningKey(operator))
+        return Roster(members, version, lineage=lineage or b"")
+    return Roster.signed(members, version=version, operator=SigningKey(operator), lineage=lineage or b"")
 
 
-def roster_hash(*, members: tuple[MemberInput, ...], version: int = 0, operator: Octets | None = None) -> bytes:
+def roster_hash(
+    *, members: tuple[MemberInput, ...], version: int = 0, operator: Octets | None = None, lineage: Octets | None = None
+) -> bytes:
     """The hash of a roster; operator: the private key of who signs this version, if it has any."""
-    return roster_of(members, version, operator).hash
+    return roster_of(members, version, operator, lineage).hash
 
 
-def roster_signature(*, members: tuple[MemberInput, ...], version: int, operator: Octets) -> dict[str, bytes]:
+def roster_signature(
+    *, members: tuple[MemberInput, ...], version: int, operator: Octets, lineage: Octets
+) -> dict[str, bytes]:
     """A version of a roster as it travels: its encoding and its operator's signature, made with this private key."""
-    signed = roster_of(members, version, operator)
+    signed = roster_of(members, version, operator, lineage)
     return {"encoded": signed.encoded, "signature": signed.signature}
 
 

@@ -96,10 +96,11 @@ class SessionStage(Stage):
         server: SessionServerInput | None,
         version: int = 0,
         operator: Octets | None = None,
+        lineage: Octets | None = None,
     ) -> bytes:
         """Begin a session, of which these parties are played, at time 0. Returns the hash of the roster; where it has
         versions, operator is the private key of who signs them."""
-        self._roster = roster_of(roster, version, operator)
+        self._roster = roster_of(roster, version, operator, lineage)
         if server is not None:
             configuration = decode_structure(server.configuration, Configuration, limit=BODY_LIMIT)
             self._ring = configuration.packing().ring
@@ -170,12 +171,13 @@ class SessionStage(Stage):
         roster: tuple[MemberInput, ...],
         version: int,
         operator: Octets,
+        lineage: Octets,
         model: Octets | None = None,
         now: float = 0.0,
     ) -> Done:
         """The server ends the session for this version of the roster; the last model matters where the clients encrypt
         it."""
-        later = roster_of(roster, version, operator)
+        later = roster_of(roster, version, operator, lineage)
         return self.did(self._roster.server.name, lambda server: server.change_roster(later, model or b"", now))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:

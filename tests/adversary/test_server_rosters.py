@@ -31,8 +31,10 @@ ROSTER, SIGNING = new_members(
 UNGROUPED = tuple(replace(member, group=0) for member in ROSTER.members)
 
 
-def signed(members: tuple[Member, ...], version: int, operator: SigningKey = OPERATOR) -> Roster:
-    return Roster.signed(members, version=version, operator=operator)
+def signed(
+    members: tuple[Member, ...], version: int, operator: SigningKey = OPERATOR, *, lineage: bytes = bytes(32)
+) -> Roster:
+    return Roster.signed(members, version=version, operator=operator, lineage=lineage)
 
 
 def grouped(policy: Policy | None = None) -> MemoryFederation:
@@ -68,6 +70,12 @@ def told(members: tuple[Member, ...], version: int = 6, operator: SigningKey = O
     return NewRoster(roster=roster.encoded, signature=roster.signature)
 
 
+def formerly(version: int) -> NewRoster:
+    """Of before the operator made the roster anew, with a member that it has removed since."""
+    roster = signed(with_keys("client-1"), version, lineage=b"\x07" * 32)
+    return NewRoster(roster=roster.encoded, signature=roster.signature)
+
+
 LIES: dict[str, tuple[Callable[[], NewRoster], Code]] = {
     "another key of a member, unsigned": (lambda: spoilt(signed(with_keys("client-1"), 6)), Code.SIGNATURE),
     "another key of a member": (lambda: told(with_keys("client-1"), operator=SERVERS_OWN), Code.SIGNATURE),
@@ -77,6 +85,7 @@ LIES: dict[str, tuple[Callable[[], NewRoster], Code]] = {
         Code.SIGNATURE,
     ),
     "without the others": (lambda: told(ROSTER.members[:2], operator=SERVERS_OWN), Code.SIGNATURE),
+    "a former lineage": (lambda: formerly(6), Code.ROSTER),
     "no operator": (lambda: NewRoster(roster=ROSTER.encoded, signature=b""), Code.SIGNATURE),
     "an older version": (lambda: told(ROSTER.members, 4), Code.ROSTER),
     "its own version again": (lambda: told(ROSTER.members, 5), Code.ROSTER),

@@ -26,8 +26,9 @@ from tests.vectors_corpus.sessions import (
 )
 
 OPERATOR: Final = drawn("operator")
-FIRST: Final[dict[str, Any]] = {"version": 1, "operator": OPERATOR}
-SECOND: Final[dict[str, Any]] = {"version": 2, "operator": OPERATOR}
+LINEAGE: Final = drawn("lineage")
+FIRST: Final[dict[str, Any]] = {"version": 1, "operator": OPERATOR, "lineage": LINEAGE}
+SECOND: Final[dict[str, Any]] = FIRST | {"version": 2}
 Rows = list[dict[str, Any]]
 
 
@@ -46,27 +47,32 @@ def rotated(rows: Rows, name: str) -> Rows:
     return with_row(rows, name, curve_public=drawn(f"{name} other curve"), signing_public=drawn(f"{name} other key"))
 
 
-def signed(rows: Rows, version: int = 2, operator: bytes = OPERATOR) -> dict[str, bytes]:
-    """The fields of new-roster."""
-    made = Script("secure sum", "primitive", "").do("sign roster", members=rows, version=version, operator=operator)
+def signed(rows: Rows, version: int = 2, **named: bytes) -> dict[str, bytes]:
+    """The fields of new-roster; named: another operator or lineage."""
+    fields = SECOND | {"version": version} | named
+    made = Script("secure sum", "primitive", "").do("sign roster", members=rows, **fields)
     return {name: bytes.fromhex(made[part]) for name, part in (("roster", "encoded"), ("signature", "signature"))}
 
 
 def rosters() -> Script:
     script = primitive("Versions of rosters, with an operator's signature.")
     for version in (1, 2, 127, 128, 2**31):
-        script.do("roster", members=roster(3), version=version, operator=OPERATOR)
-    script.do("sign roster", members=roster(3), version=2, operator=OPERATOR)
-    script.do("sign roster", members=roster(3, (1, 1, 0)), version=3, operator=drawn("another operator"))
+        script.do("roster", members=roster(3), **FIRST | {"version": version})
+    script.do("sign roster", members=roster(3), **SECOND)
+    other = {"operator": drawn("another operator"), "lineage": drawn("another lineage")}
+    script.do("sign roster", members=roster(3, (1, 1, 0)), version=3, **other)
     return script
 
 
 def rosters_bad_version() -> Script:
-    script = primitive("Versions that no roster has, and an operator with the key of a member.")
+    script = primitive("Versions and lineages that no roster has, and an operator with the key of a member.")
     for version in (0, 2**31 + 1):
-        script.refuse("INVALID", "roster", members=roster(3), version=version, operator=OPERATOR)
+        script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"version": version})
     script.refuse("INVALID", "roster", members=roster(3), version=1)
-    script.refuse("INVALID", "roster", members=roster(3), version=1, operator=drawn(f"{CHEAT} signing"))
+    script.refuse("INVALID", "roster", members=roster(3), lineage=LINEAGE)
+    for lineage in (b"", LINEAGE[:31], LINEAGE + b"\0"):
+        script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"lineage": lineage})
+    script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"operator": drawn(f"{CHEAT} signing")})
     return script
 
 
@@ -217,6 +223,9 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "new_roster_bad_version": _fault(
         "Another roster of the client's own version.", "ROSTER", _telling(changed, 1)
+    ),
+    "new_roster_bad_lineage": _fault(
+        "A later version of another lineage.", "ROSTER", _telling(changed, lineage=drawn("another lineage"))
     ),
     "new_roster_bad_member": _fault(
         "A roster without the client.", "ROSTER",

@@ -12,11 +12,16 @@ class Roster:
     """`operator` is the private key of who signs this version, or the public one of a roster that was read."""
 
     def __init__(
-        self, members: list[dict[str, Any]], version: int = 0, operator: bytes = b"", signature: bytes = b""
+        self,
+        members: list[dict[str, Any]],
+        version: int = 0,
+        operator: bytes = b"",
+        signature: bytes = b"",
+        lineage: bytes = b"",
     ) -> None:
         private, self.operator = (b"", operator) if signature or not operator else (operator, ed25519_public(operator))
-        self.members, self.version = members, version
-        self.encoded = write_roster(members, version, self.operator)
+        self.members, self.version, self.lineage = members, version, lineage
+        self.encoded = write_roster(members, version, self.operator, lineage)
         self.hash = hashlib.sha256(self.encoded).digest()
         self.signature = sign(private, SIGN_ROSTER, self.hash) if private else signature
         (self.server,) = (member["name"] for member in members if member["role"] == "server")
@@ -31,8 +36,10 @@ class Roster:
         """The version that a client of this name is told: docs/spec/session.md, *Changes of the roster*, 1 to 5."""
         require(self.operator != b"", "ROSTER")
         verify(self.operator, signature, SIGN_ROSTER, hashlib.sha256(encoded).digest())
-        found = Roster(*read_roster(encoded, self.operator), self.operator, signature)
+        members, version, lineage = read_roster(encoded, self.operator)
+        found = Roster(members, version, self.operator, signature, lineage)
         before, after = ({member["name"]: member for member in roster.members} for roster in (self, found))
+        require(found.lineage == self.lineage, "ROSTER")
         require(found.version > self.version and name in after, "ROSTER")
         require(not rotated(before[name], after[name]), "ROSTER")
         require(found.server == self.server and not rotated(before[self.server], after[self.server]), "MEMBERS")

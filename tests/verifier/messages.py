@@ -202,22 +202,24 @@ def check_roster(members: list[dict[str, Any]], operator: bytes) -> None:
     require([member["role"] for member in members].count("server") == 1, "INVALID")
 
 
-def write_roster(members: list[dict[str, Any]], version: int, operator: bytes) -> bytes:
-    """["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]], then version and operator."""
+def write_roster(members: list[dict[str, Any]], version: int, operator: bytes, lineage: bytes) -> bytes:
+    """["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]], then version, operator, lineage."""
     check_roster(members, operator)
     require(bool(operator) == (1 <= version <= 2**31) and (operator or not version), "INVALID")
-    more = ROSTER_VERSION.write(version) + HASH.write(operator) if operator else b""
-    return bytes([0x94 if operator else 0x92]) + ROSTER_HEAD + ROWS.write(members) + more
+    require(len(lineage) == (32 if operator else 0), "INVALID")
+    more = ROSTER_VERSION.write(version) + HASH.write(operator) + HASH.write(lineage) if operator else b""
+    return bytes([0x95 if operator else 0x92]) + ROSTER_HEAD + ROWS.write(members) + more
 
 
-def read_roster(encoded: bytes, operator: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The members and the version of a roster with this operator."""
+def read_roster(encoded: bytes, operator: bytes) -> tuple[list[dict[str, Any]], int, bytes]:
+    """The members, the version and the lineage of a roster with this operator."""
     reader = Reader(encoded)
-    require(reader.take(1 + len(ROSTER_HEAD)) == b"\x94" + ROSTER_HEAD, "MALFORMED")
+    require(reader.take(1 + len(ROSTER_HEAD)) == b"\x95" + ROSTER_HEAD, "MALFORMED")
     members, version, named = ROWS.read(reader), ROSTER_VERSION.read(reader), HASH.read(reader)
+    lineage = HASH.read(reader)
     require(reader.position == len(encoded) and named == operator, "MALFORMED")
     try:
         check_roster(members, operator)
     except Refused:
         raise Refused("MALFORMED") from None
-    return members, version
+    return members, version, lineage

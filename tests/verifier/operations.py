@@ -96,8 +96,10 @@ def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def roster_of(members: list[dict[str, Any]], version: int = 0, operator: str | None = None) -> Roster:
-    return Roster(members_of(members), version, octets(operator or ""))
+def roster_of(
+    members: list[dict[str, Any]], version: int = 0, operator: str | None = None, lineage: str | None = None
+) -> Roster:
+    return Roster(members_of(members), version, octets(operator or ""), lineage=octets(lineage or ""))
 
 
 def do_sign_roster(**given: Any) -> dict[str, bytes]:
@@ -365,7 +367,7 @@ class Performance:
         elif name == "finish":
             actor.finish(octets(inputs.get("model", "")), inputs.get("unusable", ""), now)
         elif name == "change roster":
-            later = roster_of(inputs["roster"], inputs["version"], inputs["operator"])
+            later = roster_of(inputs["roster"], inputs["version"], inputs["operator"], inputs["lineage"])
             actor.change_roster(later, octets(inputs.get("model", "")), now)
         elif name == "provide":
             actor.provide(inputs["epoch"], octets(inputs["model"]), now)

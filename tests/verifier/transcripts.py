@@ -33,7 +33,7 @@ FAMILIES = {
 
 def roster_of(given: dict[str, Any]) -> Roster:
     found = given["roster"]
-    return Roster(found["members"], found["version"], found["operator"], found["signature"])
+    return Roster(found["members"], found["version"], found["operator"], found["signature"], found["lineage"])
 
 
 class Players:

@@ -17,7 +17,8 @@ from tacit.parties.links.roster import (
     without_members,
     write_roster,
 )
-from tacit.protocol.core.roster import Member, Role
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.roster import Member, Role, check_later
 
 NAMES = ("server", *(f"client-{number}" for number in range(1, 10)))
 
@@ -118,6 +119,20 @@ def test_only_its_operator_makes_versions(tmp_path: Path) -> None:
         read_roster(path)
     with pytest.raises(ValueError, match="'office' has the operator's key"):
         make_roster([CARDS[0], office.member("client")], operator=office)
+
+
+def test_versions_of_a_roster_that_was_made_anew_are_none_of_the_new_one() -> None:
+    """The operator removed a member and made the roster anew, as groups and roles take: a version with that member."""
+    office = generate("office")
+    first = make_roster(CARDS[:4], operator=office)
+    second = with_members(first, CARDS[4:5], operator=office)
+    anew = make_roster(CARDS[:4], operator=office)
+    with pytest.raises(RemoteProtocolError) as refused:
+        check_later(anew, second, "client-1")
+    assert refused.value.code is Code.ROSTER
+    assert check_later(anew, with_members(anew, CARDS[4:5], operator=office), "client-1").added == (CARDS[4].name,)
+    # Without an operator there are no versions, and everybody makes the same roster of the same cards.
+    assert make_roster(CARDS[:4]) == make_roster(CARDS[:4])
 
 
 def test_a_key_serves_one_member() -> None:

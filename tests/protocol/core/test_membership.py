@@ -24,8 +24,11 @@ def member(name: str, role: Role = "client", *, group: int = 0, keys: int = 0) -
 SERVER = member("server", "server")
 
 
-def roster(*members: Member, version: int = 1, operator: SigningKey = OPERATOR) -> Roster:
-    return Roster.signed((SERVER, *members), version=version, operator=operator)
+LINEAGE = bytes(range(32))
+
+
+def roster(*members: Member, version: int = 1, operator: SigningKey = OPERATOR, lineage: bytes = LINEAGE) -> Roster:
+    return Roster.signed((SERVER, *members), version=version, operator=operator, lineage=lineage)
 
 
 HELD = roster(member("a"), member("b"), member("d", "dealer"), version=3)
@@ -56,6 +59,7 @@ NOT_LATER = {
     "another one of the version": (roster(member("a"), version=3), "it is another version 3;.*has made two"),
     "the same one": (HELD, "it is another version 3"),
     "another operator": (roster(member("a"), version=4, operator=OTHER), "another operator has signed it"),
+    "another lineage": (roster(member("a"), version=4, lineage=bytes(32)), "version 4 is of another lineage"),
     "no operator": (Roster(HELD.members), "another operator has signed it"),
     "without this party": (roster(member("b"), version=4), "version 4 is without 'a': its operator has removed it"),
     "other keys of this party": (
@@ -86,7 +90,7 @@ BROKEN = {
 def test_what_nobody_changes(change: str) -> None:
     name, fields = BROKEN[change]
     members = tuple(replace(one, **fields) if one.name == name else one for one in HELD.members)
-    assert refusal(HELD, Roster.signed(members, version=4, operator=OPERATOR))[0] is Code.MEMBERS
+    assert refusal(HELD, Roster.signed(members, version=4, operator=OPERATOR, lineage=LINEAGE))[0] is Code.MEMBERS
 
 
 GONE = -1

@@ -174,12 +174,13 @@ def test_members_that_are_refused() -> None:
 
 
 OPERATOR = SigningKey(b"\x11" * 32)
-SIGNED = Roster.signed(MEMBERS, version=300, operator=OPERATOR)
+LINEAGE = bytes(range(32))
+SIGNED = Roster.signed(MEMBERS, version=300, operator=OPERATOR, lineage=LINEAGE)
 
 
 def test_versions_are_hashed_and_signed() -> None:
-    head = b"\x94" + fixed_text(b"tacit/1 roster")
-    assert SIGNED.encoded == head + ROSTER.encoded[len(head) :] + b"\xcd\x01\x2c\xc4\x20" + OPERATOR.public
+    head, tail = b"\x95" + fixed_text(b"tacit/1 roster"), b"\xc4\x20" + OPERATOR.public + b"\xc4\x20" + LINEAGE
+    assert SIGNED.encoded == head + ROSTER.encoded[len(head) :] + b"\xcd\x01\x2c" + tail
     assert SIGNED.hash == sha256(SIGNED.encoded).digest()
     verify(OPERATOR.public, SIGNED.signature, Label.SIGN_ROSTER, SIGNED.hash)
     assert Roster.decode(SIGNED.encoded, SIGNED.signature, operator=OPERATOR.public) == SIGNED
@@ -192,10 +193,14 @@ def test_versions_are_hashed_and_signed() -> None:
         ({"members": MEMBERS[:2]}, "its signature is not that of its operator"),
         ({"operator": SigningKey(b"\x12" * 32).public}, "its signature is not that of its operator"),
         ({"signature": bytes(64)}, "its signature is not that of its operator"),
+        ({"lineage": bytes(32)}, "its signature is not that of its operator"),
+        ({"lineage": LINEAGE[:31]}, "its lineage has 31 bytes"),
+        ({"lineage": b""}, "its lineage has 0 bytes"),
+        ({"operator": b"", "version": 0, "signature": b""}, "a version, a lineage or a signature, and no operator"),
         ({"signature": b""}, "its signature is not that of its operator"),
         ({"version": 0}, "version 0: 1 to"),
         ({"version": 2**31 + 1}, "version 2147483649: 1 to"),
-        ({"operator": b""}, "a version or a signature, and no operator"),
+        ({"operator": b""}, "a version, a lineage or a signature, and no operator"),
         ({"operator": MEMBERS[1].signing_public}, "'b' has the operator's key"),
     ],
 )

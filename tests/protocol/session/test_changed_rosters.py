@@ -18,7 +18,7 @@ from tacit.simulate.world.federation import JOIN_SECONDS, MemoryFederation, smal
 from tacit.simulate.world.world import Streams, new_members
 from tests.cases import cases
 
-OPERATOR = SigningKey(b"\x11" * 32)
+OPERATOR, LINEAGE = SigningKey(b"\x11" * 32), bytes(range(32))
 NAMES = ("server", *(f"client-{number}" for number in range(9)))
 ROSTER, SIGNING = new_members(
     {name: "server" if name == "server" else "client" for name in NAMES}, Streams(b"changed rosters")
@@ -27,7 +27,7 @@ MEMBERS = {member.name: member for member in ROSTER.members}
 
 
 def version(number: int, *members: Member) -> Roster:
-    return Roster.signed((MEMBERS["server"], *members), version=number, operator=OPERATOR)
+    return Roster.signed((MEMBERS["server"], *members), version=number, operator=OPERATOR, lineage=LINEAGE)
 
 
 def clients(*numbers: int, groups: tuple[int, ...] = ()) -> list[Member]:
