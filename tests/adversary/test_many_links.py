@@ -9,6 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
 from tacit.parties.links.endpoint import MOST_LINKS, HandshakeRefused, Limits, LinkUp, Received
 from tacit.parties.links.keys import PartyKeys
@@ -51,9 +52,9 @@ def iter_now(events: asyncio.Queue) -> Iterator[object]:
 class Dealers:
     """Raw sockets of a member, and what their monitors say."""
 
-    def __init__(self, server: ServerEndpoint, keys: Keys, name: str) -> None:
+    def __init__(self, address: str, keys: Keys, name: str) -> None:
         self.context = zmq.asyncio.Context()
-        self._server, self._keys, self._name = server, keys, name
+        self._address, self._keys, self._name = address, keys, name
         self.sockets: list[zmq.asyncio.Socket] = []
 
     async def open(self, *, word: bytes | None = b"") -> bool:
@@ -67,7 +68,7 @@ class Dealers:
         monitor = socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         )
-        socket.connect(self._server.address)
+        socket.connect(self._address)
         event = int.from_bytes((await asyncio.wait_for(monitor.recv_multipart(), 30))[0][:2], "little")
         socket.disable_monitor()
         monitor.close(linger=0)
@@ -106,7 +107,7 @@ async def test_a_member_holds_a_few_links_and_gets_them_back(
         served(keys, roster) as (server, events),
         await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server) as bob,
     ):
-        alice = dealers(server, keys, "alice")
+        alice = dealers(server.address, keys, "alice")
         admitted = [await alice.open(word=word) for _ in range(MANY)]
         assert admitted == [True] * MOST_LINKS + [False] * (MANY - MOST_LINKS)
         assert any("links open" in e.reason for e in iter_now(events) if isinstance(e, HandshakeRefused))
@@ -131,7 +132,7 @@ async def test_a_member_holds_a_few_links_and_gets_them_back(
 async def test_descriptors_of_the_server_stay_bounded(keys: Keys, roster: Roster, dealers: Callable) -> None:
     """The member's sockets are in this process as well: each link costs it a descriptor, and the server another."""
     async with served(keys, roster) as (server, _):
-        alice = dealers(server, keys, "alice")
+        alice = dealers(server.address, keys, "alice")
         for _ in range(MOST_LINKS):
             assert await alice.open()
         before = descriptors()
@@ -141,3 +142,55 @@ async def test_descriptors_of_the_server_stay_bounded(keys: Keys, roster: Roster
             # A socket of ours that was refused keeps the descriptor of its mailbox, and the server keeps nothing.
             while descriptors() > before + MANY:
                 await asyncio.sleep(0.01)
+
+
+class Void:
+    """A way to a server that passes everything on until it swallows everything, and closes nothing."""
+
+    def __init__(self) -> None:
+        self._pumps: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def to(self, address: str) -> str:
+        host, port = address.removeprefix("tcp://").split(":")
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while octets := await reader.read(1 << 16):
+                writer.write(octets)
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            onwards, further = await asyncio.open_connection(host, int(port))
+            self._writers += [writer, further]
+            self._pumps += [asyncio.create_task(pump(*way)) for way in ((reader, further), (onwards, writer))]
+
+        self._server = await asyncio.start_server(accept, "127.0.0.1")
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def swallow(self) -> None:
+        for task in self._pumps:
+            task.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def close(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@pytest.mark.threat("client/half-open")
+@pytest.mark.asyncio
+async def test_an_owner_whose_links_died_without_a_word_is_back(
+    keys: Keys, roster: Roster, dealers: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a crash of its host, or where a firewall has forgotten its connections."""
+    monkeypatch.setattr(endpoint, "_HEARTBEAT_MS", 100)
+    monkeypatch.setattr(endpoint, "_HEARTBEAT_TIMEOUT_MS", 1000)
+    void = Void()
+    async with served(keys, roster) as (server, _):
+        alice = dealers(await void.to(server.address), keys, "alice")
+        for _ in range(MOST_LINKS):
+            assert await alice.open()
+        await void.swallow()
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server):
+            pass
+    void.close()
