@@ -173,8 +173,8 @@ class SessionClient(Machine[TrainingState]):
     """A client of one server.
 
     journal: the rounds that this client entered before, from its disk; patience: seconds to wait for the
-    server outside of a round; grace: seconds for a lost link to come back; accepted_groups: the fingerprint of a roster
-    in which it may be in another group than before.
+    server outside of a round before it is asked, and then for its answer; grace: seconds for a lost link to come back;
+    accepted_groups: the fingerprint of a roster in which it may be in another group than before.
     """
 
     holder: GroupKeyHolder | None
@@ -242,6 +242,11 @@ class SessionClient(Machine[TrainingState]):
         """Whether somebody may still come back to be told that this machine has ended: never a server."""
         return False
 
+    @property
+    def lost(self) -> bool:
+        """Whether its link is lost for the moment."""
+        return self._lost_until is not None
+
     def deadlines(self) -> Iterator[float]:
         yield from super().deadlines()
         if self._lost_until is not None:
@@ -279,11 +284,11 @@ class SessionClient(Machine[TrainingState]):
         self._lost_until = None
         return [self._link.ask()]
 
-    def give_up(self, detail: str, now: float) -> list[Output]:
-        """This party cannot go on (its own disk, data or device): tell the server, and end."""
+    def give_up(self, detail: str, now: float, *, code: Code = Code.LOCAL) -> list[Output]:
+        """This party cannot go on (its own disk, data or device), or is stopped (LEFT): tell the server, and end."""
         if self.state is TrainingState.ENDED:
             return []
-        return self._take(self._end(RemoteProtocolError(Code.LOCAL, detail, culprit=self.name)), now)
+        return self._take(self._end(RemoteProtocolError(code, detail, culprit=self.name)), now)
 
     def expire(self, now: float) -> list[Output]:
         if self._lost_until is not None and now >= self._lost_until:
@@ -323,7 +328,7 @@ class SessionClient(Machine[TrainingState]):
         if heard.envelope.round:
             return self._over(code, detail, now)
         in_conversation = self.state is not TrainingState.AWAIT_WELCOME or self._link.asking
-        if in_conversation and (code, heard.message.culprit) == (Code.LEFT, self.name):
+        if in_conversation and code in (Code.LEFT, Code.TIMEOUT) and heard.message.culprit == self.name:
             return self._again(detail, now)
         return self._ended(code, detail)
 
@@ -331,7 +336,8 @@ class SessionClient(Machine[TrainingState]):
         rest = self._link.rest()
         if rest is None:
             return self._again(f"what {self._server} lacks is not kept any more", now)
-        return Step(self.state, tuple(rest))
+        waits = self.state is TrainingState.AWAIT_ROUND
+        return Step(self.state, tuple(rest), deadline=now + self._patience if waits else None)
 
     def on_new_roster(self, heard: Heard[NewRoster], now: float) -> Step[TrainingState]:
         held, message = self._roster, heard.message
@@ -349,7 +355,15 @@ class SessionClient(Machine[TrainingState]):
 
     def on_expire(self, now: float) -> Step[TrainingState]:
         detail = f"no word from {self._server} while it was to {self.state.value}"
-        return self._again(detail, now) if self._link.broken else self._ended(Code.TIMEOUT, detail)
+        if self._link.broken:
+            return self._again(detail, now)
+        if self.lost:
+            # For so long as the grace lasts.
+            return Step(self.state, deadline=now + self._patience)
+        if self.state is TrainingState.AWAIT_ROUND and not self._link.asking:
+            # A server that waits for other clients has nothing to say, but it answers.
+            return Step(self.state, (self._link.ask(),), deadline=now + self._patience)
+        return self._ended(Code.TIMEOUT, detail)
 
     def on_drop(self, now: float) -> Step[TrainingState]:
         return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")

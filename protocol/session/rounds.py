@@ -114,6 +114,13 @@ class RoundDone(Output):
     culprit: str
     vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
     """The words of every survivor, where the scheme needs them and nothing hides them."""
+    lost: tuple[str, ...] = ()
+    """Members of the cohort whose link or process was lost during the round."""
+
+    @property
+    def missed(self) -> bool:
+        """Whether there is no sum because clients were lost: the round is held again, and does not count."""
+        return self.total is None and bool(self.lost) and not self.culprit
 
 
 def agree(

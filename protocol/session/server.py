@@ -7,8 +7,11 @@ the shell calls `next_round` with the new model, or `finish`. Who comes and goes
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from math import inf
+from statistics import median
 from typing import Any
 
 from tacit.protocol.core.blob import OutgoingBlob
@@ -23,6 +26,13 @@ from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost
 from tacit.protocol.session.messages import EndRound, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
 from tacit.protocol.session.server_session import NOT_AT_FAULT, CurrentRound, Model, SessionServer, outcome
+from tacit.protocol.session.stragglers import (
+    FEWEST_TIMED,
+    LEAST_PROCEED_SECONDS,
+    MOST_TIMED,
+    PROCEED_AFTER,
+    Stragglers,
+)
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
@@ -40,7 +50,8 @@ class TrainingServer(
     model: the first model, little-endian float32 bytes in the configuration's layout; join_seconds: how long to gather
     before starting with those who are there; enough_seconds: how long before starting with as few as a round takes;
     grace: seconds for a lost link to come back; completed: rounds of earlier sessions, after which this one goes on
-    counting.
+    counting; regather_seconds: how long to gather again once too few are left, or as long as it takes if 0. A session
+    that goes on after an earlier one gathers like that from its start.
     """
 
     sum: ServerPart | None
@@ -59,22 +70,26 @@ class TrainingServer(
         now: float,
         completed: int = 0,
         enough_seconds: float | None = None,
+        regather_seconds: float = 0.0,
     ) -> None:
         super().__init__(roster, configuration, session=entropy(KEY_BYTES), grace=grace, completed=completed)
         self._configuration = configuration
-        self._largest_cohort = len(self._gathered(roster.clients))
-        """Of those who are not barred."""
+        largest = len(self._gathered(roster.clients))
         try:
-            configuration.check_groups(roster.group_sizes, self._largest_cohort, smallest_cohort)
+            configuration.check_groups(roster.group_sizes, largest, smallest_cohort)
             configuration.check_dropouts(grouped=bool(roster.groups))
         except ValueError as error:
             raise LocalProtocolError(str(error)) from None
-        self._gather_until = now + join_seconds
-        self.deadline = self._gather_until if enough_seconds is None else min(now + enough_seconds, self._gather_until)
+        self._regather_seconds = regather_seconds or inf
+        self._gather_until = now + max(join_seconds, self._regather_seconds if completed else 0.0)
+        self.deadline = now + min(join_seconds, join_seconds if enough_seconds is None else enough_seconds)
+        self._short = False
+        """Whether it gathers without a deadline until there are enough for a round."""
         self.keeper = GroupKeyKeeper(roster, configuration, self.session, completed=completed)
-        self._smallest_cohort = smallest_cohort
-        self._content_with = self._largest_cohort
-        """Clients with whom the first round begins, whoever else may come."""
+        self._smallest_cohort = max(smallest_cohort, configuration.smallest_group)
+        self._stragglers = Stragglers()
+        self._seconds: deque[float] = deque(maxlen=MOST_TIMED)
+        """How long the vectors took in the last rounds that had a sum."""
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
@@ -119,31 +134,43 @@ class TrainingServer(
 
         def commit() -> None:
             self.presence.missing = frozenset(missing)
-            self._largest_cohort = len(self._gathered(self.presence.possible))
 
         return self._take(Step(self.state, commit=commit), now)
 
     def complete(self) -> bool:
-        there, enough = self.presence.linked, min(self._largest_cohort, self._content_with)
-        return len(there) >= enough and len(self._gathered(there)) >= enough
+        there, largest = self.presence.linked, len(self._gathered(self.presence.possible))
+        return len(there) >= largest and len(self._gathered(there)) >= largest
 
     def on_waited(self, now: float) -> Step[SessionState]:
-        if now >= self._gather_until:
+        if now >= self._gather_until or self._suffices(self.presence.there):
             return self.on_ready(now)
 
         def commit() -> None:
-            self._content_with = self._smallest_cohort
+            self.deadline, self._short = None if self._gather_until == inf else self._gather_until, True
 
-        return Step(SessionState.GATHERING, (), commit, deadline=self._gather_until)
+        return Step(SessionState.GATHERING, (), commit)
 
     def on_ready(self, now: float) -> Step[SessionState]:
         return self._draw(self.presence.there, self._model, now)
 
     def _draw(self, there: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
-        """Go on from this model with as many of these as a round takes."""
+        """Go on from this model with as many of these as a round takes, without stragglers if there are enough."""
         readers = () if self.keeper is None else self.keeper.readers
+        skipped = self._stragglers.skipped(self.round + 1)
         # Where only some can read the model, none of them gives way to others.
-        return self._prepare(self._gathered(sorted(there, key=lambda name: name not in readers)), model, now)
+        ranked = sorted(there, key=lambda name: (name not in readers, name in skipped))
+        prompt = [name for name in ranked if name not in skipped]
+        readable = not readers or not {*readers}.isdisjoint(prompt)
+        return self._prepare(self._gathered(prompt if readable and self._suffices(prompt) else ranked), model, now)
+
+    def _suffices(self, there: Sequence[str]) -> bool:
+        """Whether a round can be held with these clients."""
+        cohort = len(self._gathered(there))
+        try:
+            self._configuration.parameters(cohort)
+        except ValueError:
+            return False
+        return cohort >= self._smallest_cohort
 
     def _gathered(self, there: Sequence[str]) -> tuple[str, ...]:
         """The largest cohort of these clients, in whole groups, the first ones before the others."""
@@ -231,7 +258,11 @@ class TrainingServer(
         stale = round < self.round and (kind in SUM_TO_SERVER or (kind is Fetch and round > 0))
         gave_up = kind is Abort and round > 0
         over = round < self.round or self.sum is None
-        return None if stale or (gave_up and over) else packet
+        if stale or (gave_up and over):
+            return None
+        if gave_up and isinstance(said := packet.parse(), Abort) and said.code is Code.POLICY:
+            self._stragglers.refuses(sender, said.detail)
+        return packet
 
     def _prepare(
         self, cohort: tuple[str, ...], model: Model, now: float, completed: int | None = None
@@ -242,16 +273,30 @@ class TrainingServer(
         """
         present = set(self.presence.there)
         there, keeper = self._gathered([name for name in cohort if name in present]), self.keeper
-        fewest = max(self._smallest_cohort, self._configuration.smallest_group)
-        if len(there) < fewest:
-            whole = " with their whole groups" if self._roster.groups else ""
-            detail = f"only {len(there)} clients are there{whole}; a round takes at least {fewest}"
-            return self._ended(Code.THRESHOLD, detail)
+        over = self.state is SessionState.GATHERING and now >= self._gather_until
+        if not over and not self._suffices(there) and self._suffices(self.presence.possible):
+            return self._gather_again(len(there), now)
+        if len(there) < self._smallest_cohort:
+            return self._ended(Code.THRESHOLD, self._too_few(len(there)))
         if self._configuration.group_key and keeper is not None and not keeper.fits(there):
             return Step(
                 SessionState.KEYING, commit=lambda: self.relay(keeper, keeper.agree(there, model.data, now), now)
             )
         return self._start_round(there, model, now, self.round if completed is None else completed)
+
+    def _gather_again(self, there: int, now: float) -> Step[SessionState]:
+        """Too few are left: wait for others, a grace for all of them, then for as many as a round takes."""
+        until = now + self._regather_seconds
+
+        def commit() -> None:
+            self._gather_until, self._short = until, False
+
+        report = Report("gathering", {"detail": self._too_few(there)})
+        return Step(SessionState.GATHERING, (report,), commit, deadline=min(now + self.presence.grace, until))
+
+    def _too_few(self, there: int) -> str:
+        whole = " with their whole groups" if self._roster.groups else ""
+        return f"only {there} clients are there{whole}; a round takes at least {self._smallest_cohort}"
 
     def _start_round(self, cohort: tuple[str, ...], model: Model, now: float, completed: int) -> Step[SessionState]:
         try:
@@ -263,10 +308,14 @@ class TrainingServer(
         def commit() -> list[Output]:
             self.round = self.traffic.begun = agreement.round
             self._in_round = set(cohort)
+            self._lost_links = set(self.presence.lost)
             if self.keeper is not None:
                 self.keeper.round_begun()
             self.sum = begun = sum_server(agreement, now)
-            report = Report("round", {"round": self.round, "cohort": list(cohort)})
+            if len(self._seconds) >= FEWEST_TIMED:
+                begun.proceed_at = now + max(LEAST_PROCEED_SECONDS, PROCEED_AFTER * median(self._seconds))
+            skipped = {name: why for name, why in self._stragglers.skipped(self.round).items() if name not in cohort}
+            report = Report("round", {"round": self.round, "cohort": list(cohort), "skipped": skipped})
             started = [self._transmit(name, start) for name in cohort]
             return [report, *started, *self.relay(begun, begun.start(now), now)]
 
@@ -288,9 +337,14 @@ class TrainingServer(
         if self.sum is None:
             raise LocalProtocolError("a secure sum ended that was not going on")
         drops = tuple(self.sum.drops)
-        done = outcome(self.round, self.at(CurrentRound), drops, result)
+        lost, current = frozenset(self._lost_links), self.at(CurrentRound)
+        done = outcome(self.round, current, drops, result, lost)
+        took = self.sum.last_ready - current.began
 
         def commit() -> list[Output]:
+            self._stragglers.note(done)
+            if isinstance(result, Summed):
+                self._seconds.append(took)
             outputs = self._bar_culprits(drops, now)
             if isinstance(result, ServerAborted) and result.culprit:
                 outputs += self._part_with(result.culprit, result.code, result.detail, now)
@@ -313,9 +367,12 @@ class TrainingServer(
                 outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now)
         return outputs
 
-    def _bar(self, member: str) -> None:
-        super()._bar(member)
-        self._largest_cohort = len(self._gathered(self.presence.possible))
+    def _greet(self, member: str, now: float) -> list[Output]:
+        greeted = super()._greet(member, now)
+        if self._short and self.state is SessionState.GATHERING and self._suffices(self.presence.there):
+            # Others may be on their way.
+            self.deadline, self._short = min(now + self.presence.grace, self._gather_until), False
+        return greeted
 
     def _gone(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         self._in_round.discard(member)

@@ -41,6 +41,8 @@ class Presence:
         self.barred: set[str] = set()
         self.missing: frozenset[str] = frozenset()
         """Who will not come, as somebody knows who starts them all."""
+        self.declined: set[str] = set()
+        """Clients that cannot go on, or refused the configuration, and have not come again."""
         self.grace = grace
         self._own = own
         self._clients = clients
@@ -77,6 +79,11 @@ class Presence:
         return tuple(name for name in self.there if name not in self._lost)
 
     @property
+    def lost(self) -> tuple[str, ...]:
+        """Members whose link is lost for the moment."""
+        return tuple(self._lost)
+
+    @property
     def untold(self) -> bool:
         """Whether the session has ended, and somebody may still come back to be told so."""
         return self.over and bool(self._lost)
@@ -84,7 +91,7 @@ class Presence:
     @property
     def possible(self) -> tuple[str, ...]:
         """Everybody who can be there at all, in the order of the roster."""
-        return tuple(name for name in self._clients if name not in self.barred | self.missing)
+        return tuple(name for name in self._clients if name not in self.barred | self.missing | self.declined)
 
     def deadlines(self) -> Iterable[float]:
         """When links that are lost count as gone, and when members that wait are answered."""
@@ -101,6 +108,7 @@ class Presence:
     def join(self, member: str, now: float) -> None:
         """A member begins its conversation, or begins it anew."""
         self._lost.pop(member, None)
+        self.declined.discard(member)
         self.answers.spend(member, now)
         self._links[member] = self._link(member)
 
@@ -208,8 +216,14 @@ class CurrentRound:
     """The model, for its members to fetch."""
 
 
-def outcome(number: int, part: CurrentRound, drops: tuple[Dropped, ...], result: Summed | ServerAborted) -> RoundDone:
-    """What the round of this number came to; drops: who is out of its sum."""
+def outcome(
+    number: int,
+    part: CurrentRound,
+    drops: tuple[Dropped, ...],
+    result: Summed | ServerAborted,
+    lost: frozenset[str] = frozenset(),
+) -> RoundDone:
+    """What the round of this number came to; drops: who is out of its sum; lost: whose link or process was lost."""
     summed = result if isinstance(result, Summed) else None
     aborted = result if isinstance(result, ServerAborted) else None
     return RoundDone(
@@ -223,6 +237,7 @@ def outcome(number: int, part: CurrentRound, drops: tuple[Dropped, ...], result:
         detail=aborted.detail if aborted else "",
         culprit=aborted.culprit if aborted else "",
         vectors=summed.vectors if summed else {},
+        lost=tuple(name for name in part.cohort if name in lost),
     )
 
 
@@ -250,6 +265,8 @@ class SessionServer(Machine[SessionState]):
         """By member, the hash of the roster that its last hello named."""
         self._successor: Roster | None = None
         """The later version of the roster with which the next session goes on."""
+        self._lost_links: set[str] = set()
+        """Members whose link or process was lost since the round began."""
         self._welcome = Welcome(roster=roster.hash, configuration=encode_structure(configuration))
 
     @property
@@ -273,6 +290,7 @@ class SessionServer(Machine[SessionState]):
 
     def link_lost(self, member: str, now: float) -> None:
         """The link to a member is down; the grace begins."""
+        self._lost_links.add(member)
         self.presence.link_lost(member, now)
 
     def link_back(self, member: str) -> None:
@@ -320,6 +338,7 @@ class SessionServer(Machine[SessionState]):
 
         def commit() -> list[Output]:
             self._holds[sender] = heard.message.roster
+            self._lost_links.add(sender)
             if turn > now:
                 outputs = self._leave(sender, detail, now)
                 self.presence.answers.wait(sender, turn, None)
@@ -374,7 +393,18 @@ class SessionServer(Machine[SessionState]):
         return [Report("resumed", {"member": member, "messages": len(missed) - 1}), *missed]
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[SessionState]:
-        return Step(self.state, commit=lambda: self._leave(heard.sender, f"it gave up: {heard.message.detail}", now))
+        sender, code = heard.sender, heard.message.code
+
+        def commit() -> list[Output]:
+            if code is Code.LEFT:
+                # It was stopped, as before its host starts again.
+                self._lost_links.add(sender)
+            elif sender in self.presence:
+                self.presence.declined.add(sender)
+            did = "refuses" if code is Code.POLICY else "gave up"
+            return self._leave(sender, f"it {did}: {heard.message.detail}", now)
+
+        return Step(self.state, (), commit)
 
     def on_change_roster(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
         return self._all_done()

@@ -129,7 +129,8 @@ def _client_table() -> Table[TrainingState]:
         table[state, Resume] = Row("on_resume", tuple(dict.fromkeys((state, s.AWAIT_WELCOME))))
         told = {s.AWAIT_WELCOME: (s.AWAIT_WELCOME, s.ENDED), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
         table[state, Abort] = Row("on_abort", told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
-        table[state, Trigger.EXPIRE] = Row("on_expire", (s.AWAIT_WELCOME, s.ENDED))
+        asks = (s.AWAIT_ROUND,) if state is s.AWAIT_ROUND else ()
+        table[state, Trigger.EXPIRE] = Row("on_expire", (*asks, s.AWAIT_WELCOME, s.ENDED))
         table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
     for state in IN_SUM:
         table[state, Abort] = Inside("sum", table[state, Abort])
@@ -138,10 +139,10 @@ def _client_table() -> Table[TrainingState]:
 
 def _server_table() -> Table[SessionState]:
     s = SessionState
-    prepared = (s.IN_ROUND, s.KEYING, s.ENDED)
+    prepared = (s.IN_ROUND, s.KEYING, s.GATHERING, s.ENDED)
     table: dict[Any, Any] = {
-        (s.GATHERING, Trigger.COMPLETE): Row("on_ready", prepared),
-        (s.GATHERING, Trigger.EXPIRE): Row("on_waited", (s.GATHERING, *prepared)),
+        (s.GATHERING, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.KEYING, s.ENDED)),
+        (s.GATHERING, Trigger.EXPIRE): Row("on_waited", prepared),
         (s.KEYING, KeyReady): Row("on_key_ready", prepared),
         (s.KEYING, KeyFailed): Row("on_key_failed", prepared),
         (s.KEYING, KeyLost): Row("on_key_lost", (s.ENDED,)),
@@ -161,7 +162,7 @@ def _server_table() -> Table[SessionState]:
         table[state, Abort] = Row("on_abort", (state,))
         table[state, Refused] = Row("on_refused", (state,))
         table.update({(state, kind): Inside("keeper") for kind in TO_KEEPER})
-        if state not in (s.GATHERING, s.IN_ROUND):
+        if state is not s.IN_ROUND:
             # What was under way when the round ended.
             table.update({(state, kind): IGNORE for kind in SUM_TO_SERVER})
             table[state, Fetch] = Inside("keeper", IGNORE)

@@ -229,6 +229,10 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         """Members that this phase still waits for."""
         self.dropped: dict[int, tuple[str, Code, str]] = {}
         """Phase, code and reason, by member."""
+        self.proceed_at: float | None = None
+        """When to go on without those who have not trained, if the others are enough; None: at the deadline only."""
+        self.last_ready = now
+        """When the last vector was ready."""
         self._vectors = VectorSum(agreement)
         self._begin_phase(tuple(range(agreement.size)), now)
 
@@ -273,13 +277,25 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         yield from super().deadlines()
         if self.waiting:
             yield from self._vectors.deadlines()
+        if self.proceed_at is not None and self._may_proceed():
+            yield self.proceed_at
 
     def expire(self, now: float) -> list[Output]:
         outputs: list[Output] = []
         for member in self._vectors.stalled(now) if self.waiting else ():
             late = RemoteProtocolError(Code.TIMEOUT, "its vector did not come in time")
             outputs += self.reject(self.agreement.cohort[member], late, now)
+        if self.proceed_at is not None and now >= self.proceed_at and self._may_proceed():
+            outputs += self.trigger(Trigger.EXPIRE, now)
         return outputs + super().expire(now)
+
+    def _may_proceed(self) -> bool:
+        """Whether it waits for vectors, and those that are ready are enough for a sum."""
+        if self.state is not ServerState.MASKED_INPUT or self.deadline is None or not self.training:
+            return False
+        agreement, ready = self.agreement, self._vectors.ready - self.dropped.keys()
+        whole = sum(ready.issuperset(group) for group in agreement.group_of.values())
+        return len(ready) >= agreement.parameters.threshold and whole >= agreement.fewest_summed
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[ServerState]:
         # The code is what the client holds against others; it is no fault of its own.
@@ -359,6 +375,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             store()
+            self.last_ready = now
             requests = self._vectors.take(member, words, now)
             self.waiting -= self._vectors.settled & {member}
             return self._requests(requests)

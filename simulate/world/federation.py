@@ -27,6 +27,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import Journal, JournalLine, NewModel, RosterChanged, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import WeightForm
@@ -91,6 +92,8 @@ class MemoryFederation(World[Parcel]):
         self.training_seconds: Callable[[], float] = lambda: 0.0
         self.paused = False
         """Whether the server's shell leaves it at the end of a round."""
+        self.client_grace = GRACE
+        """Seconds in which a client's link may come back."""
         self.rounds_left = rounds
         self._done: RoundDone | None = None
         self.rosters: dict[str, Roster] = {}
@@ -108,7 +111,9 @@ class MemoryFederation(World[Parcel]):
         """The journal of a client as a process that starts now finds it."""
         return journal.JournalFile(JOURNAL, self.disks[name])
 
-    def start_server(self, *, completed: int = 0, enough_seconds: float | None = None) -> None:
+    def start_server(
+        self, *, completed: int = 0, enough_seconds: float | None = None, regather_seconds: float = 0.0
+    ) -> None:
         """Start, or after a crash restart, the server with the present model; what was under way is lost."""
         self.kill(self.host)
         self.dead.discard(self.host)
@@ -126,6 +131,7 @@ class MemoryFederation(World[Parcel]):
             now=self.now,
             completed=completed,
             enough_seconds=enough_seconds,
+            **({"regather_seconds": regather_seconds} if regather_seconds else {}),
         )
 
     def start_client(self, name: str) -> TrainingClient:
@@ -144,7 +150,7 @@ class MemoryFederation(World[Parcel]):
             journal=self._journals[name].open(name),
             entropy=self.streams.of(name),
             patience=PATIENCE,
-            grace=GRACE,
+            grace=self.client_grace,
             accepted_groups=self.accepted_groups,
         )
         self.clients[name] = client
@@ -200,8 +206,11 @@ class MemoryFederation(World[Parcel]):
     def timers(self) -> Iterator[Timer]:
         if self.host not in self.dead:
             yield self.server.next_deadline, partial(self.tell_time, self.host, self.server)
+        rests = self.paused and self._done is not None
         for name, client in self.clients.items():
-            yield client.next_deadline, partial(self.tell_time, name, client)
+            # A client that asks a server again and again whether it is there would keep the world going for ever.
+            if not (rests and client.state is TrainingState.AWAIT_ROUND and not client.lost):
+                yield client.next_deadline, partial(self.tell_time, name, client)
 
     def work(self) -> bool:
         """The server applies the sum of the round and goes on."""
@@ -209,7 +218,7 @@ class MemoryFederation(World[Parcel]):
         if done is None or self.paused:
             return False
         self._done = None
-        self.rounds_left -= 1
+        self.rounds_left -= not done.missed
         with self.process(self.host):
             unusable = "" if done.total is None else self.apply(done)
             following = self.server.next_round if self.rounds_left > 0 else self.server.finish

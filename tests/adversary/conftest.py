@@ -123,7 +123,9 @@ class DeceivedFederation(MemoryFederation):
         self.start()
 
     def check_honest_round(self) -> None:
-        """The server returns to the protocol: the next round is run with everybody, and its sum is exact.
+        """The server returns to the protocol: a round is run with everybody, and its sum is exact.
+
+        It is the next but one: whoever refused the last is left out of the next.
 
         Clients that left, or were told of another configuration, are started again by their operators; so are all, and
         the server, where it lied so much that it did not understand an honest answer and barred its sender.
@@ -136,7 +138,7 @@ class DeceivedFederation(MemoryFederation):
             if client.state is TrainingState.ENDED or client.configuration != self.configuration:
                 self.start_client(name)
         self.advance()
-        self.paused, self.rounds_left = False, 2
+        self.paused, self.rounds_left = False, 3
         self.settle()
         done = self.outcome(RoundDone)[-1]
         assert done.survivors == self.roster.clients

@@ -21,7 +21,7 @@ CHEATS = tuple(f"client-{number}" for number in range(UPLOADS))
 @pytest.mark.threat("client/stalled-uploads")
 def test_four_of_thirteen_that_stall_stop_nobody_in_any_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
-    one = MemoryFederation(small_configuration(CLIENTS, parameters=200), CLIENTS, rounds=3)
+    one = MemoryFederation(small_configuration(CLIENTS, parameters=200), CLIENTS, rounds=4)
     said: Counter[str] = Counter()
 
     def hook(parcel: Parcel) -> list[Parcel]:
@@ -35,11 +35,12 @@ def test_four_of_thirteen_that_stall_stop_nobody_in_any_round(monkeypatch: pytes
 
     one.hook = hook
     one.run()
-    stalled, again, honest = one.outcome(RoundDone)
+    stalled, again, without, honest = one.outcome(RoundDone)
     for done in (stalled, again):
         assert done.survivors == one.roster.clients[UPLOADS:]
         assert [(drop.member, drop.code) for drop in done.dropped] == [(name, Code.TIMEOUT) for name in CHEATS]
+    assert (without.cohort, without.dropped) == (one.roster.clients[UPLOADS:], ())
     assert again.began - stalled.began == one.configuration.phase_seconds
     assert (honest.survivors, honest.dropped) == (one.roster.clients, ())
-    for done in (stalled, again, honest):
+    for done in (stalled, again, without, honest):
         np.testing.assert_array_equal(done.total, one.plain_sum(done))

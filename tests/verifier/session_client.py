@@ -179,10 +179,12 @@ class SessionClient:
         elif kind == "resume":
             if not self.conversation.goes_on():
                 self.begin_again(now)
+            elif self.state == "AWAIT_ROUND":
+                self.own_deadline = now + self.patience
             for frames in self.conversation.again():
                 self.transmit(self.roster.server, frames)
         elif kind == "abort" and envelope["round"] == 0:
-            told_that_it_is_gone = (NAMES[body["code"]], body["culprit"]) == ("LEFT", self.name)
+            told_that_it_is_gone = NAMES[body["code"]] in ("LEFT", "TIMEOUT") and body["culprit"] == self.name
             if told_that_it_is_gone and (self.state != "AWAIT_WELCOME" or self.conversation.asking):
                 self.begin_again(now)
             else:
@@ -357,5 +359,10 @@ class SessionClient:
             self.leave_round("TIMEOUT", now)
         elif self.conversation.broken:
             self.begin_again(now)
+        elif self.gone_at is not None:
+            self.own_deadline = now + self.patience
+        elif self.state == "AWAIT_ROUND" and not self.conversation.asking:
+            self.own_deadline = now + self.patience
+            self.transmit(self.roster.server, self.conversation.ask())
         else:
             self.end("TIMEOUT")

@@ -5,7 +5,7 @@ from typing import Any
 
 from aggregation import Terms
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, MODEL, Refused, require
+from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, MODEL, NAMES, Refused, require
 from conversation import Conversation, Roster
 from encoding import write_members
 from key_keeper import FROM_MEMBERS, KeyKeeper
@@ -36,6 +36,8 @@ class SessionServer:
         self.transmit, self.report = transmit, report
         self.state = "GATHERING"
         self.own_deadline: float | None = join_seconds
+        self.waits_for_enough, self.ends_with_too_few = False, not completed
+        self.declined: set[str] = set()
         self.conversations: dict[str, Conversation] = {}
         self.barred: set[str] = set()
         self.lost: dict[str, float] = {}
@@ -184,6 +186,9 @@ class SessionServer:
             self.correct(name)
             return
         self.conversations[name] = self.conversation(name)
+        self.declined.discard(name)
+        if self.state == "GATHERING" and self.waits_for_enough and self.suffices(self.there()):
+            self.waits_for_enough, self.own_deadline = False, now + self.grace
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
         self.report({"event": "joined", "member": name})
 
@@ -202,7 +207,7 @@ class SessionServer:
         if kind in PHASE_OF or (kind == "fetch" and not of_key):
             if 0 < number < self.round or (kind in PHASE_OF and number < self.round):
                 return
-            if self.state not in ("GATHERING", "IN_ROUND"):
+            if self.state != "IN_ROUND":
                 return
         if kind == "abort":
             self.on_abort(name, envelope, frames, now)
@@ -220,8 +225,10 @@ class SessionServer:
         of_this_sum = self.state == "IN_ROUND" and envelope["round"] == self.round
         if envelope["round"] > 0 and not of_this_sum:
             return
-        read_body(envelope, frames)
+        body = read_body(envelope, frames)
         if envelope["round"] == 0:
+            if NAMES[body["code"]] != "LEFT" and name in self.conversations:
+                self.declined.add(name)
             self.leave(name, now)
         else:
             self.drop(name, "LEFT", now)
@@ -244,10 +251,15 @@ class SessionServer:
         if self.state == "IN_ROUND" and self.sum is not None and self.sum.over:
             self.after_sum(now)
         elif self.state == "GATHERING":
-            possible = [name for name in self.roster.clients if name not in self.barred]
             linked = [name for name in self.there() if name not in self.lost]
-            if len(self.gather(linked)) >= len(self.gather(possible)):
+            if len(self.gather(linked)) >= len(self.gather(self.possible())):
                 self.choose_cohort(now)
+
+    def possible(self) -> list[str]:
+        return [name for name in self.roster.clients if name not in self.barred | self.declined]
+
+    def suffices(self, names: list[str]) -> bool:
+        return len(self.gather(names)) >= self.smallest_cohort
 
     def choose_cohort(self, now: float) -> None:
         self.prepare(self.gather(self.there()), now)
@@ -259,11 +271,19 @@ class SessionServer:
         """The round, if there are enough and they have a key; else the key first."""
         cohort = self.gather([name for name in chosen if name in self.there()])
         enough = len(cohort) >= self.smallest_cohort
-        if enough and self.configuration["group_key"] and not self.keeper.fits(cohort):
+        if not enough and self.suffices(self.possible()) and not (self.state == "GATHERING" and self.ends_with_too_few):
+            self.gather_again(now)
+        elif enough and self.configuration["group_key"] and not self.keeper.fits(cohort):
             self.state, self.own_deadline = "KEYING", None
             self.keeper.agree(cohort, now)
         else:
             self.start_round(cohort, now)
+
+    def gather_again(self, now: float) -> None:
+        """A grace for all of them, then for as many as a round takes; without end in the vectors."""
+        self.waits_for_enough = self.state == "GATHERING"
+        self.own_deadline = None if self.waits_for_enough else now + self.grace
+        self.state, self.ends_with_too_few = "GATHERING", False
 
     def keyed(self, members: list[str], model: bytes | None, now: float) -> None:
         if model is not None:

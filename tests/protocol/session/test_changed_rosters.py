@@ -14,7 +14,7 @@ from tacit.protocol.session.messages import Hello, NewRoster
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.policy import Policy
-from tacit.simulate.world.federation import JOIN_SECONDS, MemoryFederation, small_configuration
+from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Streams, new_members
 from tests.cases import cases
 
@@ -103,8 +103,10 @@ def test_who_was_away_is_handed_the_last_version() -> None:
     assert one.rosters["client-2"].version == 3
     assert [type(parcel.message) for parcel in one.log[-2:]] == [Hello, NewRoster]
     assert "client-2" not in one.server.presence.barred
+    # The others hold version 2, and are handed version 3 in turn.
+    one.start("client-0", "client-1", "client-3")
     go_on(one)
-    assert one.outcome(RoundDone)[-1].survivors == FIRST.clients
+    assert [done.survivors for done in one.outcome(RoundDone)] == [FIRST.clients] * 3
 
 
 def test_another_roster_without_an_operator_bars_nobody() -> None:
@@ -255,6 +257,7 @@ def test_who_was_there_before_is_waited_for_but_not_for_ever() -> None:
     one.settle(until=one.now + JOIN_SECONDS - 1)
     assert one.server.state is SessionState.GATHERING
     one.start("client-2")
+    one.settle(until=one.now + GRACE + 1)
     assert one.outcome(RoundDone)[-1].survivors == ("client-0", "client-1", "client-2")
 
 

@@ -83,7 +83,7 @@ OF_A_ROUND = (*SUM, Fetch)
 ALWAYS = {Hello: "joined", Abort: "left", Resume: "barred SEQUENCE"}
 RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}
 EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
-    "gathering": ("barred", ALWAYS),
+    "gathering": ("barred", {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}),
     "keying": (
         "barred",
         {
