@@ -66,8 +66,8 @@ def server(
     Started again with the same command, it goes on after the last finished round, and does nothing where all rounds are
     done. Model, events, summary and report are in a run directory in the folder of the party.
 
-    Exit status: 0 all rounds completed; 1 it failed; 2 wrong input; 3 a round was aborted, or there were too few
-    clients; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 all rounds are done, and one of them at least has a sum; 1 it failed; 2 wrong input; 3 no round has
+    a sum, or there were too few clients; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -123,12 +123,12 @@ def server(
         # Loads torch: what is wrong with the files is said before.
         from tacit.parties.hosting.server import run_server
 
-        run, summary = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
+        run, summary, done = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
         write_report(run)
     output.keep_json(json_file, "summary", summary)
     if screen is not None:
         screen.finish(summary)
-    raise output.outcome(summary, run.path)
+    raise output.outcome(summary, run.path, done=done)
 
 
 def client(
@@ -207,6 +207,7 @@ def status(
         "round" if found.learning else _COUNTED.get(found.role, ""): f"{found.round}{rounds}",
         "phase": found.phase.lower().replace("_", " "),
         "waits for": waits if running else "",
+        "without": "; ".join(f"{name}: {why}" for name, why in found.absent.items()) if running else "",
         "serves": ", ".join(found.serves) if running else "",
     }
     for name, happened in (("last event", found.last_event), ("last error", found.last_error)):

@@ -164,6 +164,7 @@ class RoundsKeeper:
         if len(self.bytes) != size:
             raise ValueError(f"a sum of {len(self.bytes)} bytes is kept, and one of {size} bytes is summed")
         self._summed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._former = self.bytes
 
     def replace(self, model: bytes) -> None:
         """Only members with a key of their own change it."""
@@ -181,8 +182,13 @@ class RoundsKeeper:
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
         """Keep it, unless it is that of the round in which nobody learns."""
         if round <= self._rounds:
+            self._former = self.bytes
             self._summed[:_HEAD] = round, int(total.weights)
             self.bytes = _parted(self._summed).astype("<f4").tobytes()
+
+    def undo(self) -> None:
+        """Take the last `apply` back."""
+        self.bytes = self._former
 
 
 def _parted(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -186,6 +186,7 @@ def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: 
         completed=completed,
         smallest_cohort=needed,
         join_seconds=own.deadlines.join,
+        regather_seconds=own.deadlines.join,
         grace=own.deadlines.grace,
     )
 

@@ -202,6 +202,8 @@ class Status(msgspec.Struct, kw_only=True):
     phase: str = "starting"
     phase_since: float = 0.0
     waiting_for: tuple[str, ...] = ()
+    absent: dict[str, str] = {}
+    """At a server the clients that are not in the present round, and why."""
     last_event: Happened | None = None
     last_error: Happened | None = None
 
@@ -245,6 +247,10 @@ class StatusFile:
             status.round = min(int(fields["round"]), status.rounds or int(fields["round"]))
         elif event == "answered":
             status.round = int(fields["images"])
+        if event == "round":
+            status.absent = dict(fields.get("absent", {}))
+        elif event == "round-done" and fields.get("repeated"):
+            status.rounds += 1
         self._follow_sessions(event, fields)
         if event != "waiting":
             happened = Happened(now, event, _detail(fields))

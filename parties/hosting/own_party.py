@@ -61,7 +61,7 @@ class Server:
             show(event, fields)
 
         with _told():
-            run, summary = asyncio.run(run_server(self._party, self.experiment, show=watch))
+            run, summary, _ = asyncio.run(run_server(self._party, self.experiment, show=watch))
         return FederationResult(run.path, self.experiment, summary).checked(reasons)
 
 

@@ -277,7 +277,9 @@ class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Seconds,
         Meta(description="Seconds to wait for a word of the server outside of a round, while others may train."),
     ] = 3600.0
-    grace: Annotated[Seconds, Meta(description="Seconds for a lost link to come back.")] = 10.0
+    grace: Annotated[
+        Seconds, Meta(description="Seconds for a lost link to come back, in which the client tries again and again.")
+    ] = 7200.0
     start: Annotated[
         str,
         Meta(

@@ -12,6 +12,7 @@ session goes on with the roster that it has.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -134,7 +135,9 @@ class ServerJob:
     rounds: int
     """Rounds to run now."""
     completed: int
-    """Rounds of the run that are done already."""
+    """The last round of the run that is done already."""
+    repeated: int = 0
+    """Rounds before that one that do not count."""
     weights_seed: int
     """Seeds the initial weights."""
     seed: int | None = None
@@ -152,7 +155,10 @@ class ServerJob:
 
 
 STATISTICS_ATTEMPTS: Final = 3
-"""Rounds in which a sum of pixels is tried before the server gives up."""
+"""Rounds in which a sum of pixels is tried before the server rests."""
+STATISTICS_PAUSE: Final = 60.0
+LONGEST_STATISTICS_PAUSE: Final = 600.0
+"""Seconds between such attempts; they double."""
 
 OnSum = Callable[[RoundDone, Total, Keeper, Configuration], None]
 
@@ -194,7 +200,7 @@ async def serve(
         keeper.velocity = checkpoint.load(run.velocity(job.completed), layout)[0]
 
     def save(round: int) -> None:
-        progress = Progress(round=round, split_seed=job.weights_seed)
+        progress = Progress(round=round, split_seed=job.weights_seed, repeated=repeated)
         with writing(run.model):
             # A file for each round: whenever the process is killed, that of the model's round is there.
             if keeper.velocity is not None:
@@ -203,6 +209,7 @@ async def serve(
             run.forget_velocities(but=round)
 
     judged_last: TestClasses | None = None
+    repeated = job.repeated
 
     def judge(round: int, total: Total | None) -> dict[str, Any]:
         nonlocal judged_last
@@ -228,6 +235,8 @@ async def serve(
         return unknown | {"accuracy": correct / samples, "loss": loss * LOSS_UNIT / samples}
 
     def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        nonlocal repeated
+        repeated += done.missed
         try:
             judged = judge(done.round, total)
         except (ArithmeticError, ValueError, RuntimeError) as error:
@@ -291,12 +300,23 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
             address = str(fields["address"])
         tell(event, fields)
 
-    settings = _settings(job, configuration, rounds=STATISTICS_ATTEMPTS)
-    with EventLog(run.events(job.keys.name), job.keys.name) as log:
-        ended = await StatisticsServerParty(settings, keeper, Diary(log, follow), on_round=note).run()
-    if keeper.found is None and ended.code is None:
-        ended = Ended(Code.THRESHOLD, f"none of {STATISTICS_ATTEMPTS} rounds had a sum of the clients' pixels")
-    return keeper.found, address, ended
+    regather, began, pause = job.experiment.deadlines.regather, time.monotonic(), STATISTICS_PAUSE
+    while True:
+        settings = replace(_settings(job, configuration, rounds=STATISTICS_ATTEMPTS), address=address)
+        with EventLog(run.events(job.keys.name), job.keys.name) as log:
+            diary = Diary(log, follow)
+            ended = await StatisticsServerParty(settings, keeper, diary, on_round=note).run()
+            if keeper.found is not None or ended.code is not None:
+                return keeper.found, address, ended
+            # A sum does not show whose part of it is impossible: nobody can be left out for it.
+            detail = f"none of {STATISTICS_ATTEMPTS} rounds had a possible sum of the clients' pixels"
+            over = job.missing is not None or 0 < regather <= time.monotonic() - began
+            if over:
+                return None, address, Ended(Code.THRESHOLD, detail)
+            remedy = f"{detail}; they are asked again in {pause:g} s, or state data.mean and data.std in the experiment"
+            diary.write("gathering", detail=remedy)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_STATISTICS_PAUSE)
 
 
 def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, completed: int = 0) -> ServerSettings:
@@ -311,6 +331,8 @@ def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, comp
         join_seconds=job.experiment.deadlines.join if job.missing is None else LONGEST_SECONDS,
         grace=job.experiment.deadlines.grace,
         missing=job.missing or dict,
+        regather_seconds=job.experiment.deadlines.regather,
+        repeats=True,
     )
 
 
@@ -373,8 +395,15 @@ class HostedRun:
     experiment: Experiment
     run: RunDirectory
     completed: int
-    """Rounds that are done already."""
+    """The last round that is done already."""
     weights_seed: int
+    repeated: int = 0
+    """Rounds before that one that do not count."""
+
+    @property
+    def left(self) -> int:
+        """Rounds that are to be held."""
+        return self.experiment.federation.rounds + self.repeated - self.completed
 
 
 def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
@@ -400,9 +429,9 @@ def begun_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun |
         rounds = last.experiment.federation.rounds
         if experiment is None or experiment == last.experiment:
             return last
-        if last.completed < rounds:
+        if last.left > 0:
             raise RunDirectoryError(
-                f"{last.run.path} has {last.completed} of {rounds} rounds, of another experiment: finish it by the "
+                f"{last.run.path} has {rounds - last.left} of {rounds} rounds, of another experiment: finish it by the "
                 "same command without an experiment file, or move it away"
             )
     return None
@@ -416,7 +445,7 @@ def _begun(run: RunDirectory) -> HostedRun | None:
     if not run.model.is_file():
         return HostedRun(experiment, run, 0, secrets.randbits(63))
     progress = run.progress()
-    return HostedRun(experiment, run, progress.round, progress.split_seed)
+    return HostedRun(experiment, run, progress.round, progress.split_seed, progress.repeated)
 
 
 def without_seed(experiment: Experiment) -> Experiment:
@@ -506,8 +535,9 @@ def _own_channels(file: ServerFile) -> int:
 
 async def run_server(
     party: OpenedParty[ServerFile], experiment: Experiment | None, *, show: Tell
-) -> tuple[RunDirectory, dict[str, Any]]:
-    """Run an experiment, or go on with one, and return its run directory and summary, which is written too.
+) -> tuple[RunDirectory, dict[str, Any], bool]:
+    """Run an experiment, or go on with one, and return its run directory, its summary, which is written too, and
+    whether all rounds are done.
 
     ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
     """
@@ -525,7 +555,7 @@ async def run_server(
         experiment, run = hosted.experiment, hosted.run
         check_changed(experiment, party.roster)
         watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
-        status.experiment, status.rounds = experiment.name, experiment.federation.rounds
+        status.experiment, status.rounds = experiment.name, hosted.completed + hosted.left
         status.round = hosted.completed
         tell("run", {"directory": str(run.path), "completed": hosted.completed, "rounds": status.rounds})
         job = ServerJob(
@@ -534,21 +564,22 @@ async def run_server(
             keys=party.keys,
             roster=party.roster,
             address=party.file.bind,
-            rounds=experiment.federation.rounds - hosted.completed,
+            rounds=hosted.left,
             completed=hosted.completed,
+            repeated=hosted.repeated,
             weights_seed=hosted.weights_seed,
             command=command_line(),
             device=party.file.device,
             newer_roster=watch.newer,
         )
-        ended = "all rounds were done before"
+        ended = Ended(None, "all rounds were done before")
         if job.rounds > 0:
 
             def images(data: DataConfiguration) -> ServerImages:
                 return server_images(party.file, msgspec.structs.replace(experiment, data=data))
 
-            ended = (await serve(job, images, tell)).detail
+            ended = await serve(job, images, tell)
         summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
-        summary["ended"] = ended
+        summary["ended"] = ended.detail
         keep_summary(run, summary)
-    return run, summary
+    return run, summary, ended.code is None

@@ -127,6 +127,10 @@ class StatisticsKeeper:
         mean, std = found.normalisation()
         self.found = Statistics(clients=int(total.weights), pixels=found.pixels, mean=mean, std=std)
 
+    def undo(self) -> None:
+        """Take the last `apply` back."""
+        self.found = None
+
 
 def moments_of(metrics: Mapping[str, int]) -> Moments:
     """What the numbers of a sum say."""

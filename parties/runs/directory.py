@@ -221,12 +221,14 @@ def claim(
         raise RunDirectoryError(f"{path} cannot be made: {error.strerror}; choose another with --out") from None
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the model file says about the run beside the model."""
 
     round: int
     """The last finished round; 0 before the first."""
     split_seed: int
+    repeated: int = 0
+    """Rounds up to that one that lost their clients and were held again, which do not count."""
 
     def metadata(self) -> dict[str, str]:
         """As the metadata of a model file: one entry, because safetensors writes several in random order, and equal

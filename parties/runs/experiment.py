@@ -405,6 +405,15 @@ class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     train: Annotated[Seconds, Meta(description="Seconds for a client to train in one round.")] = 600.0
     phase: Annotated[Seconds, Meta(description="Seconds for each phase of the protocol after training.")] = 60.0
     grace: Annotated[Seconds, Meta(description="Seconds for a lost client to reconnect.")] = 10.0
+    regather: Annotated[
+        float,
+        Meta(
+            description="Seconds for clients to come back once rounds have begun and too few are left for another one. "
+            "0: as long as it takes.",
+            ge=0,
+            le=LONGEST_SECONDS,
+        ),
+    ] = 0.0
 
 
 class Simulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

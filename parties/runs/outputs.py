@@ -129,6 +129,8 @@ class RoundFigures(TypedDict):
     cohort: list[str]
     absent: dict[str, str] | None
     """Clients of the roster that are not in the cohort, each with why; null in runs of an earlier version."""
+    repeated: bool | None
+    """Whether it lost its clients and was held again: it does not count. Null in runs of an earlier version."""
     survivors: list[str]
     dropped: list[DroppedClient]
     seconds: float

@@ -123,7 +123,7 @@ SECURE_SUM = (
 """The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "balanced_accuracy", "loss", "train_accuracy",
-    "train_loss", "samples", "clipped", "held_out", "cohort", "absent", "survivors", "dropped", "seconds",
+    "train_loss", "samples", "clipped", "held_out", "cohort", "absent", "repeated", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")

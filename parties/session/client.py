@@ -113,6 +113,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         """Why it gave up; for this side only."""
         self._failure = ""
         """Why training failed the last time it did; for this side only."""
+        self._refusal = ""
+        """Why it refused its last round by its policy."""
         self._linked = False
         self._made: tuple[Configuration, Learner] | None = None
         """The learner, and what it was made for."""
@@ -141,7 +143,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 except asyncio.CancelledError:
                     if self._linked and self._ended is None:
                         # Else the message would be waited for, and nobody would hear it.
-                        await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now()))
+                        await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now(), code=Code.LEFT))
                     raise
                 if ended.code in (None, Code.ROSTER) and (last := self._bench.present) is not None:
                     # The last model may still be at work.
@@ -156,8 +158,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         if ended.code is Code.LEFT and endpoint.refusal is not None:
             # Said by nobody who has shown a key, but most likely the reason.
             return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
-        if ended.code is None and self._failure:
-            return Ended(Code.LOCAL, self._failure)
+        if ended.code is None and (self._failure or self._refusal):
+            return Ended(Code.LOCAL, self._failure) if self._failure else Ended(Code.POLICY, self._refusal)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:
@@ -211,6 +213,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._diary.write("roster", **told_of(self._settings.roster, output.roster, output.difference))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
+            self._refusal = output.detail if output.code is Code.POLICY else ""
             if self._diary.outside and code is None:
                 self._diary.write("gave-statistics")
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)

@@ -59,6 +59,10 @@ class ServerSettings:
     """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
     colluders: Callable[[Roster], int] | None = None
     """Clients of another roster that may collude; None: as many as the configuration says."""
+    regather_seconds: float = 0.0
+    """How long to gather again once rounds have begun and too few clients are left; 0: as long as it takes."""
+    repeats: bool = False
+    """Whether a round that lost its clients is held again, under the next number, and does not count."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
     missing: Callable[[], Mapping[str, str]] = dict
@@ -89,13 +93,17 @@ class SumKeeper(Protocol):
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int) -> None:
         """Go on from this sum, that of this round."""
 
+    def undo(self) -> None:
+        """Take the last `apply` back."""
+
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     """Runs the rounds of one session.
 
     on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
     model; what it returns goes into the event of the round (evaluation). ValueError, when it has taken the sum back,
-    aborts the round, and it is called again without a sum. make_machine: as of ClientParty.
+    aborts the round, and it is called again without a sum; so does any other exception, for which the sum is taken back
+    here, but OSError, which ends the server. make_machine: as of ClientParty.
     """
 
     def __init__(
@@ -120,6 +128,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             now=diary.now(),
             completed=settings.completed,
             enough_seconds=settings.enough_seconds,
+            regather_seconds=settings.regather_seconds,
         )
         super().__init__(machine, diary, surroundings)
         self._settings = settings
@@ -127,6 +136,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._waiting_for: tuple[str, ...] = ()
         self._on_round = on_round
         self._rounds_left = settings.rounds
+        self._repeated = 0
+        """Rounds of this session that do not count."""
         self._gone: dict[str, str] = {}
         """Why clients are not there that were."""
         self._absent: dict[str, str] = {}
@@ -182,9 +193,12 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
             # The clients may remember no later one than that before the last round, which is then held again.
-            self._rounds_left = self._settings.completed + self._settings.rounds - output.round
+            settings = self._settings
+            self._rounds_left = settings.completed + settings.rounds + self._repeated - output.round
         elif isinstance(output, RoundDone):
-            self._rounds_left -= 1
+            again = self._settings.repeats and output.missed
+            self._repeated += again
+            self._rounds_left -= not again
             self._bench.begin(lambda proceed: self._apply(output))
 
     def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
@@ -212,16 +226,16 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         elif event == "joined":
             self._gone.pop(fields["member"], None)
         elif event == "round":
-            self._absent = self._absent_from(fields["cohort"])
-            fields = {**fields, "absent": self._absent}
+            self._absent = self._absent_from(fields["cohort"], fields["skipped"])
+            fields = {"round": fields["round"], "cohort": fields["cohort"], "absent": self._absent}
         super()._report(event, fields)
 
-    def _absent_from(self, cohort: Sequence[str]) -> dict[str, str]:
+    def _absent_from(self, cohort: Sequence[str], skipped: Mapping[str, str]) -> dict[str, str]:
         settings, there = self._settings, self._machine.presence.there
         if len(cohort) >= settings.configuration.clients:
-            return {}
+            return {**skipped}
         told = {name: reason for name, reason in settings.missing().items() if reason}
-        known = {**dict.fromkeys(there, "its group is not complete"), **self._gone, **told}
+        known = {**dict.fromkeys(there, "its group is not complete"), **skipped, **self._gone, **told}
         return {name: known.get(name, "it has not connected") for name in settings.roster.clients if name not in cohort}
 
     def _change_roster(self, unusable: str = "") -> list[Output]:
@@ -252,17 +266,31 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         unusable, code = "", done.code
         judged: dict[str, Any] = {}
         if done.total is not None:
+            applied = False
             try:
                 total = self._keeper.decode(done.total, len(done.survivors))
                 self._keeper.apply(total, done.vectors, round=done.round)
+                applied = True
                 judged = self._on_round(done, total)
+            except OSError:
+                # A disk that takes no model ends the server: the round would be lost with the next start.
+                raise
             except UnusableSumError as error:
                 total, code, unusable = None, Code.VECTOR, f"the sum is not used: {error}"
             except ValueError as error:
                 total, code = None, Code.VECTOR
                 unusable = f"the sum is not one of honest contributions: {error}"
+            except Exception as error:  # A round costs the others no more than that round
+                total, code, unusable = None, Code.VECTOR, f"the sum cannot be used: {_in_words(error)}"
+                if applied:
+                    self._keeper.undo()
         if total is None:
-            judged = self._on_round(done, None)
+            try:
+                judged = self._on_round(done, None)
+            except OSError:
+                raise
+            except Exception as error:  # The model is as it was, and nothing is known of it.
+                unusable = unusable or f"the model cannot be evaluated: {_in_words(error)}"
         metrics = total.metrics if total else {}
         samples = metrics.get("samples", 0)
         return unusable, {
@@ -273,6 +301,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             "culprit": done.culprit,
             "cohort": list(done.cohort),
             "absent": self._absent,
+            "repeated": self._settings.repeats and done.missed,
             "survivors": list(done.survivors),
             "dropped": [
                 {
@@ -309,6 +338,10 @@ class StatisticsServerParty(ServerParty):
             self._rounds_left = 0
         told = {key: fields.get(key) for key in STATISTICS_KEYS}
         self._diary.write("statistics", **told)
+
+
+def _in_words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:

@@ -162,6 +162,7 @@ class Seat:
             completed=0,
             smallest_cohort=experiment.adaptation.smallest_cohort + experiment.adaptation.colluders,
             join_seconds=experiment.deadlines.join,
+            regather_seconds=experiment.deadlines.join,
             grace=experiment.deadlines.grace,
         )
         return SummingDealerSettings(dealing=DealerSettings(address=LISTEN, **self._common), summing=summing)

@@ -50,6 +50,8 @@ class Plan:
     """Rounds of the run that are done already."""
     split_seed: int
     """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
+    repeated: int = 0
+    """Rounds of those that do not count."""
     device: str = "cpu"
     verify: bool = False
     report: bool = True

@@ -107,10 +107,11 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
 
 def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], **options: Any) -> Plan:
     done = run.progress()
-    rounds_left = experiment.federation.rounds - done.round
+    rounds_left = experiment.federation.rounds + done.repeated - done.round
+    counted = done.round - done.repeated
     if rounds_left <= 0:
         raise RunDirectoryError(
-            f"{run.path} has {done.round} rounds already: ask for more with --rounds {done.round + 1} or above"
+            f"{run.path} has {counted} rounds already: ask for more with --rounds {counted + 1} or above"
         )
     if experiment.remembers and done.round and not any(map(Path.is_file, _memories(experiment, run))):
         raise RunDirectoryError(
@@ -118,7 +119,16 @@ def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], 
             f"anew{_from_plain(run)}"
         )
     run.keep_experiment(experiment_toml(experiment))
-    return Plan(experiment, run, rounds_left, done.round, done.split_seed, unread=tuple(unread), **options)
+    return Plan(
+        experiment,
+        run,
+        rounds_left,
+        done.round,
+        done.split_seed,
+        repeated=done.repeated,
+        unread=tuple(unread),
+        **options,
+    )
 
 
 def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:

@@ -64,6 +64,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         address=f"tcp://{plan.host}:*",
         rounds=plan.rounds,
         completed=plan.completed,
+        repeated=plan.repeated,
         weights_seed=plan.split_seed,
         seed=plan.seed,
         recorded_seed=plan.recorded_seed,

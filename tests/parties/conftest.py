@@ -127,6 +127,7 @@ class Federation:
     samples: ClassVar = SAMPLES
     seconds: ClassVar = SECONDS
     grace: float = GRACE
+    regather: float = 0.0
     width: int = 8
     """Of the model."""
     keys: dict[str, PartyKeys] = field(default_factory=lambda: {n: generate(n) for n in ("server", *CLIENTS)})
@@ -162,6 +163,7 @@ class Federation:
             smallest_cohort=3,
             join_seconds=SECONDS,
             grace=self.grace,
+            regather_seconds=self.regather,
         )
 
         def note(done: RoundDone, total: Total | None) -> dict[str, Any]:

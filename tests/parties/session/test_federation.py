@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.parties.learning.learner import Update
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.links.keys import PartyKeys, encode_key
@@ -15,6 +16,7 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.client import STOPPED
 from tacit.parties.session.event_log import read
 from tacit.parties.session.journal import JournalFile
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
@@ -211,3 +213,43 @@ async def test_too_few_clients_abort_the_round_and_leave_the_model(federation: A
     assert federation.keeper.bytes == before
     assert [total for _, total in federation.rounds] == [None]
     assert federation.fields("client-1", "round-over")[0]["code"] == "THRESHOLD"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fails", ["decode", "apply", "on_round", "both"])
+async def test_nothing_that_fails_in_a_round_ends_the_server(
+    federation: Any, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = federation.keeper.bytes
+
+    def boom(*arguments: Any, **named: Any) -> Any:
+        raise RuntimeError("the device is gone")
+
+    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        if total is not None or fails == "both":
+            boom()
+        return {}
+
+    if fails in ("decode", "apply"):
+        monkeypatch.setattr(federation.keeper, fails, boom)
+    server = await federation.serve(rounds=2, on_round=on_round)
+    ended = await federation.all_of(server, *map(federation.join, federation.clients))
+    assert [end.code for end in ended] == [None] * len(ended)
+    rounds = federation.fields("server", "round-done")
+    assert [(done["status"], done["code"]) for done in rounds] == [("aborted", "VECTOR")] * 2
+    assert "RuntimeError: the device is gone" in rounds[0]["detail"]
+    assert federation.keeper.bytes == before
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_refuses_rounds_does_not_end_well(federation: Any) -> None:
+    one, *others = federation.clients
+    policy = ClientPolicy(smallest_cohort=len(federation.clients) + 1)
+    server = await federation.serve(rounds=2)
+    ended = await federation.all_of(server, federation.join(one, policy=policy), *map(federation.join, others))
+    assert [end.code for end in ended] == [None, Code.POLICY, *[None] * len(others)]
+    first, second = federation.fields("server", "round-done")
+    assert first["survivors"] == second["survivors"] == others
+    (refusal,) = [dropped for dropped in first["dropped"] if dropped["party"] == one]
+    assert "this client's policy accepts" in refusal["detail"]
+    assert "it refused its last round" in federation.fields("server", "round")[1]["absent"][one]

@@ -109,6 +109,7 @@ async def test_a_key_that_is_ill_conditioned_ends_the_federation(
     """Before any training. One in a hundred keys is so, and none can be chosen: the limit is lowered instead."""
     monkeypatch.setattr(model_encryption, "MAX_CONDITION", 1.5)
     federation = protected(encryption=Encryption(matrix="gaussian"))
+    federation.regather = 0.1
     drafts: dict[str, list[Draft]] = {}
     makers = recorders(federation, drafts)
     server = await federation.serve(rounds=1)

@@ -205,7 +205,7 @@ def test_arrays_of_another_form_are_refused(memory: dict[str, Any], complaint: s
         Remembered({}, {}, plain=np.zeros(3, np.float32)).check_form({}, np.zeros(4, np.float32))
 
 
-class _PowerFailure(Exception):
+class _PowerFailure(OSError):
     """The server is gone."""
 
 
