@@ -90,3 +90,12 @@ def test_weights_differ_from_run_to_run(tmp_path: Path) -> None:
         made.make()
         seeds.add(choose_run(made, DIGITS).weights_seed)
     assert len(seeds) == 3
+
+
+@pytest.mark.parametrize(("round", "repeated", "left"), [(4, 0, 0), (4, 1, 1), (6, 2, 0), (0, 0, 4)])
+def test_rounds_that_were_held_again_do_not_count(folder: PartyFolder, round: int, repeated: int, left: int) -> None:
+    hosted = choose_run(folder, DIGITS)
+    metadata = Progress(round=round, split_seed=1, repeated=repeated).metadata()
+    save_file({"a": np.zeros(1, np.float32)}, hosted.run.model, metadata=metadata)
+    again = choose_run(folder, None)
+    assert (again.completed, again.repeated, again.left) == (round, repeated, left)
