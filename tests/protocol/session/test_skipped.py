@@ -8,8 +8,8 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.stragglers import MOST_SKIPPED, Stragglers
-from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.exchange import Dropped
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tests.cases import cases
 
