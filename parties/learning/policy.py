@@ -316,9 +316,9 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def value_of(wanted: Wanted, field: str) -> object:
     """The value of a dotted field, of a strength what it comes to; "none" where its section is left out."""
-    section, _, key = field.partition(".")
-    if section == "protection" and key in (strengths := wanted.protection.strengths()):
-        return strengths[key]
+    section, _, setting = field.partition(".")
+    if section == "protection" and setting in (strengths := wanted.protection.strengths()):
+        return strengths[setting]
     value: object = wanted
     for name in field.split("."):
         value = getattr(value, name, "none")

@@ -102,7 +102,7 @@ def test_a_client_that_dies_in_any_phase_is_dropped_and_the_round_completed(
     options = [
         f"--drop=client-{number}@{phase.lower()}:{number}" for number, phase in enumerate(ACTIVE_PHASES, start=1)
     ]
-    clients = [f"client-{number}" for number in range(1, len(ACTIVE_PHASES) + 4)]
+    clients = [f"client-{number}" for number in range(1, len(ACTIVE_PHASES) + 6)]
     run = simulate(*options, "--verify", clients=len(clients), rounds=len(ACTIVE_PHASES))
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     summary = run.summary

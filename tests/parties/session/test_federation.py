@@ -244,7 +244,7 @@ async def test_nothing_that_fails_in_a_round_ends_the_server(
 @pytest.mark.asyncio
 async def test_a_client_that_refuses_rounds_does_not_end_well(federation: Any) -> None:
     one, *others = federation.clients
-    policy = ClientPolicy(smallest_cohort=len(federation.clients) + 1)
+    policy = ClientPolicy(threshold_floor=len(federation.clients))
     server = await federation.serve(rounds=2)
     ended = await federation.all_of(server, federation.join(one, policy=policy), *map(federation.join, others))
     assert [end.code for end in ended] == [None, Code.POLICY, *[None] * len(others)]

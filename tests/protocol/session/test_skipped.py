@@ -81,7 +81,8 @@ def test_a_straggler_is_taken_where_the_others_are_too_few() -> None:
 
 
 def test_the_whole_group_of_a_straggler_is_skipped() -> None:
-    one = MemoryFederation(small_configuration(6, train_seconds=600.0), 6, rounds=3, groups=(1, 1, 2, 2, 3, 3))
+    configuration = small_configuration(6, colluders=0, dropout=0.34, train_seconds=600.0)
+    one = MemoryFederation(configuration, 6, rounds=3, groups=(1, 1, 2, 2, 3, 3))
     one.idle = {SLOW}
     one.run()
     assert one.outcome(RoundDone)[2].cohort == ("client-0", "client-1", "client-2", "client-3")
@@ -129,7 +130,7 @@ def test_a_client_that_takes_the_usual_time_is_in_every_round() -> None:
 
 @cases("refusal", ["configuration", "cohort"])
 def test_who_refuses_is_left_out_and_named_and_the_others_go_on(refusal: str) -> None:
-    policy = Policy(modes=("none",)) if refusal == "configuration" else Policy(modes=("active",), smallest_cohort=6)
+    policy = Policy(modes=("none",)) if refusal == "configuration" else Policy(modes=("active",), threshold_floor=5)
     one = federation(4, policies={SLOW: policy})
     one.run()
     assert one.ended(SERVER) == Ended(None, "all rounds are done")

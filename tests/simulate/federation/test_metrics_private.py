@@ -227,8 +227,8 @@ MESSAGE_TIMES = {"received", "sent"}
 """When single messages came and left."""
 SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
-        "configuration_hash", "evaluates", "max_weight", "neighbours", "parameters", "ring_bits", "step", "threshold",
-        "vector_bytes",
+        "colluders", "configuration_hash", "evaluates", "max_weight", "neighbours", "parameters", "ring_bits", "step",
+        "threshold", "vector_bytes",
     },
     "provenance": {"command", "machine", "seed", "versions"},
     "listening": {"address", "session"},
