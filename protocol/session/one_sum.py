@@ -126,6 +126,7 @@ class SumSettings:
         opens. ValueError where there can be no such sum."""
         clients = self.cohort(roster)
         configuration = self.configuration(len(clients), roster)
+        configuration.check_dropouts(grouped=bool(roster.groups))
         if len(clients) < configuration.smallest_group:
             raise ValueError(
                 f"a sum of {len(clients)} clients, and {configuration.colluders} of the {len(roster.clients)} in the "

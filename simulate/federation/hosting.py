@@ -24,7 +24,7 @@ from tacit.models.configuration import KEEPING_BYTES, TRAINING_BYTES, check_memo
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.partition import divide
 from tacit.parties.hosting.folder import available_memory
-from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, ExperimentError
+from tacit.parties.runs.experiment import Experiment, ExperimentError
 
 PROCESS_BYTES: Final = 60e6
 """Of a client's process, beside what it shares with the others and what its model takes (measured)."""
@@ -52,8 +52,8 @@ class Hosting:
         turns, deadlines = self.turns, experiment.deadlines
         patient = msgspec.structs.replace(
             deadlines,
-            train=min(deadlines.train * turns, LONGEST_SECONDS),
-            phase=min(deadlines.phase + turns - 1, LONGEST_SECONDS),
+            train=min(deadlines.train * turns, experiment.policy.longest_train),
+            phase=min(deadlines.phase + turns - 1, experiment.policy.longest_phase),
         )
         return msgspec.structs.replace(experiment, deadlines=patient)
 

@@ -257,9 +257,12 @@ class AgainstServer(Cast):
         await self.go_on(self._world)
 
     async def _enough_actors(self) -> None:
-        """Make sure that enough clients are there of which none is barred."""
-        if len(self._free) >= FEWEST_CLIENTS:
-            return
+        """Make sure that a round goes on without one that lies: enough clients are there of which none is barred."""
+        free = len(self._free)
+        if free >= FEWEST_CLIENTS:
+            configuration = self._world.clients[self._free[0].name].configuration
+            if free > max(configuration.parameters(free).threshold, configuration.fewest_survivors(free)):
+                return
         if any(actor.spent for actor in self._actors):
             await self._leave()
             self._tell(f"waiting for the server at {self._address} to be started again: it bars most clients by now")
