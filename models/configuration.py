@@ -70,6 +70,16 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = ""
 
+    train: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=1024)], ...],
+        Meta(
+            description='Patterns of the parameters that are trained and summed, as in ["head.*", "*.lora_*"]; all '
+            "others are fixed, and sent to each client once. Without this key: those that require a gradient, which in "
+            "our own models and timm's are all.",
+            max_length=1024,
+        ),
+    ] = ()
+
     def __post_init__(self) -> None:
         _check_factory("model.factory", self.factory)
         if self.name != "vit":

@@ -1,8 +1,9 @@
-"""The flat form in which a model travels: its floating-point state as one float32 vector.
+"""The form in which a model travels: what is summed as one float32 vector, and what is fixed as bytes.
 
-A layout lists the name and shape of every parameter and every floating-point buffer in the order of `state_dict()`.
-The vector is the concatenation of these tensors, each in row-major order. Two parties that hold the same layout mean
-the same coordinate by the same index, so the digest of the layout belongs into everything they agree upon.
+A layout lists every tensor of `state_dict()` in its order, with the part that it is of: *trained* parameters,
+*averaged* floating-point buffers, and *fixed* tensors, which no client changes. The vector is the concatenation of the
+first two, each in row-major order; the fixed part is sent once, as the bytes of its tensors. Two parties that hold the
+same layout mean the same coordinate by the same index, so its digest belongs into everything they agree upon.
 
 Torch is imported by what touches a model alone, so that reading a configuration stays quick.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -23,17 +24,20 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_DOMAIN = b"tacit/layout/v1\x00"
+_DOMAIN = b"tacit/layout/v2\x00"
 
 Flat = npt.NDArray[np.float32]
 Dimension = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Part = Literal["trained", "averaged", "fixed"]
 
 
 class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tensor: its name in the state dictionary and its shape."""
+    """One tensor: its name in the state dictionary, its shape, the part that it is of, and its type."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
     shape: Annotated[tuple[Dimension, ...], Meta(max_length=16)]
+    part: Part = "trained"
+    dtype: Annotated[str, Meta(max_length=32)] = "float32"
 
     @property
     def size(self) -> int:
@@ -42,25 +46,53 @@ class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names and shapes of a model's floating-point state, in order. Raises ValueError if a name occurs twice."""
+    """Names and shapes of a model's state, in order. Raises ValueError if a name occurs twice.
+
+    entries: tensors of the vector; fixed: all others.
+    """
 
     entries: tuple[LayoutEntry, ...]
+    fixed: tuple[LayoutEntry, ...] = ()
 
     def __post_init__(self) -> None:
         names: set[str] = set()
-        for entry in self.entries:
+        for entry in (*self.entries, *self.fixed):
             if entry.name in names:
                 raise ValueError(f"layout: two tensors are called {entry.name!r}; names must differ")
             names.add(entry.name)
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of `model`.
+        """The layout of the whole floating-point state of `model`, as a checkpoint has it.
 
         Integer counters of batch normalisation (`num_batches_tracked`) are left out: they steer nothing while the
-        momentum is set, and a sum of counters means nothing. ValueError names other state that is not float32.
+        momentum is set. ValueError names other state that is not float32.
         """
         return cls(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in _floating_state(model).items()))
+
+    @classmethod
+    def summed(cls, model: nn.Module, *, buffers: bool = True) -> Layout:
+        """The layout of `model` in a federation: parameters that require gradients are trained, the rest is fixed.
+
+        buffers: whether floating-point buffers are averaged; else they are fixed too. Counters are left out as above.
+        ValueError names a parameter to be trained that is not float32, and a model without any.
+        """
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        entries: list[LayoutEntry] = []
+        fixed: list[LayoutEntry] = []
+        for name, tensor in _state(model).items():
+            kind, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+            if name in parameters and parameters[name].requires_grad:
+                if kind != "float32":
+                    raise ValueError(f"parameter {name!r} is {kind}; only float32 is trained (try model.float())")
+                entries.append(LayoutEntry(name, shape))
+            elif name not in parameters and buffers and kind == "float32":
+                entries.append(LayoutEntry(name, shape, "averaged"))
+            else:
+                fixed.append(LayoutEntry(name, shape, "fixed", kind))
+        if not any(entry.part == "trained" for entry in entries):
+            raise ValueError("no parameter of the model requires a gradient; there is nothing to train")
+        return cls(tuple(entries), tuple(fixed))
 
     @property
     def size(self) -> int:
@@ -73,7 +105,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(entry.size for entry in self.entries)
 
     def difference(self, other: Layout) -> str | None:
-        """The first way in which `other` departs from this layout, in words, or None where the two are equal."""
+        """The first way in which the tensors of `other` depart from those here, in words, or None if they are equal."""
         theirs = {entry.name: entry.shape for entry in other.entries}
         for entry in self.entries:
             if entry.name not in theirs:
@@ -84,11 +116,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in theirs:
             if name not in ours:
                 return f"tensor {name!r} is not part of this model"
-        return None if self == other else "the same tensors stand in another order"
+        return (
+            None
+            if list(theirs) == [entry.name for entry in self.entries]
+            else "the same tensors stand in another order"
+        )
 
     def flatten(self, model: nn.Module) -> Flat:
         """A copy of the model's state: float32 [size], in host memory. Raises ValueError for another architecture."""
-        return self.concatenate({name: tensor.detach().cpu().numpy() for name, tensor in self._state(model).items()})
+        state = self._state(model)
+        return self.concatenate({entry.name: state[entry.name].detach().cpu().numpy() for entry in self.entries})
 
     def concatenate(self, tensors: Mapping[str, Flat]) -> Flat:
         """The tensors of this layout's names as one float32 [size]; a name that is absent contributes zeros."""
@@ -140,33 +177,87 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not np.isfinite(part).all():
                 raise ValueError(f"tensor {name!r} holds a value that is not finite; training may have diverged")
 
+    def fixed_bytes(self, model: nn.Module) -> bytes:
+        """The tensors of the fixed part, one after the other, each in row-major order and little-endian."""
+        import torch
+
+        state = _state(model)
+        parts = (state[entry.name].detach().cpu().contiguous().reshape(-1) for entry in self.fixed)
+        return b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts)
+
+    def fixed_size(self, model: nn.Module) -> int:
+        """Bytes of the fixed part."""
+        state = _state(model)
+        return sum(state[entry.name].nbytes for entry in self.fixed)
+
+    def load_fixed(self, model: nn.Module, data: bytes) -> None:
+        """Overwrite the fixed part of the model's state. ValueError for another length, which changes nothing."""
+        import torch
+
+        if len(data) != (expected := self.fixed_size(model)):
+            raise ValueError(f"the fixed part has {len(data)} bytes, and the model's has {expected}")
+        state, offset = _state(model), 0
+        with torch.no_grad():
+            for entry in self.fixed:
+                tensor, size = state[entry.name], state[entry.name].nbytes
+                if size:
+                    raw = torch.frombuffer(bytearray(data[offset : offset + size]), dtype=tensor.dtype)
+                    tensor.copy_(raw.reshape(tensor.shape))
+                offset += size
+
     def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of names and shapes, encoded as in docs/spec/encoding.md."""
-        encoding = bytearray(_DOMAIN + _u32(len(self.entries)))
-        for entry in self.entries:
-            name = entry.name.encode()
-            encoding += _u32(len(name)) + name + _u32(len(entry.shape)) + b"".join(map(_u32, entry.shape))
+        """SHA-256 (32 bytes) of all tensors, encoded as in docs/spec/encoding.md."""
+        encoding = bytearray(_DOMAIN)
+        for entries in (self.entries, self.fixed):
+            encoding += _u32(len(entries))
+            for entry in entries:
+                encoding += _text(entry.name) + _text(entry.part) + _text(entry.dtype)
+                encoding += _u32(len(entry.shape)) + b"".join(map(_u32, entry.shape))
         return hashlib.sha256(encoding).digest()
 
     def _state(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        difference = self.difference(Layout.of(model))
+        """The tensors of the vector. ValueError where the model does not have them."""
+        state, fixed = _state(model), {entry.name for entry in self.fixed}
+        # A checkpoint has no fixed part, and leaves out what is not float32.
+        found = {name: tensor for name, tensor in state.items() if tensor.dtype.is_floating_point and name not in fixed}
+        difference = self.difference(
+            Layout(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in found.items()))
+        )
         if difference is not None:
             raise ValueError(f"the model does not fit the layout: {difference}")
-        return _floating_state(model)
+        return state
 
 
-def _floating_state(model: nn.Module) -> dict[str, torch.Tensor]:
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All tensors of the model but the counters of batch normalisation. ValueError for state that is no tensor."""
     import torch
 
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         if name.rpartition(".")[2] == "num_batches_tracked":
             continue
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float32:
-            kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise ValueError(f"state {name!r} is {kind}; only float32 tensors can be aggregated (try model.float())")
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"state {name!r} is {type(tensor).__name__}; only tensors can be sent")
         state[name] = tensor
     return state
+
+
+def _floating_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    import torch
+
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in _state(model).items():
+        if not tensor.dtype.is_floating_point:
+            continue
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"state {name!r} is {tensor.dtype}; only float32 tensors can be saved (try model.float())")
+        state[name] = tensor
+    return state
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _u32(len(encoded)) + encoded
 
 
 def _u32(number: int) -> bytes:

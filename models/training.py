@@ -141,10 +141,11 @@ def gradient(
     device: torch.device,
     proceed: Proceed = to_the_end,
 ) -> tuple[Flat, LocalStatistics]:
-    """The gradient of the mean loss over x, float32 [N, C, S, S], and y, int64 [N]: float32 [size] in layout order.
+    """The gradient of the mean loss over x, float32 [N, C, S, S], and y, int64 [N]: float32 [size], for the layout
+    of the trained parameters.
 
     Computed in evaluation mode, so that it is the gradient of one function and, but for rounding, independent of
-    `batch_size`. State that is not trained (buffers, frozen parameters) has gradient zero. Raises as `train` does.
+    `batch_size`. Raises as `train` does.
     """
     _check(x, y)
     model.to(device).eval()
@@ -158,7 +159,9 @@ def gradient(
         torch.autograd.backward(loss_sum / len(x))
     parameters = model.named_parameters(remove_duplicate=False)
     gradients = {name: parameter.grad for name, parameter in parameters if parameter.grad is not None}
-    flat = Layout.of(model).concatenate({name: value.cpu().numpy() for name, value in gradients.items()})
+    flat = Layout.summed(model, buffers=False).concatenate(
+        {name: value.cpu().numpy() for name, value in gradients.items()}
+    )
     model.zero_grad(set_to_none=True)
     return flat, statistics
 

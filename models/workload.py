@@ -91,7 +91,7 @@ class Workload:
             made = self.model()
         if not isinstance(made, nn.Module):
             raise FactoryError(f"the model {title(self.model)} returned {_kind(made)}: expected an nn.Module")
-        Layout.of(made)
+        Layout.summed(made)
         return made
 
     def share(self, client: int, clients: int) -> tuple[Any, torch.Tensor | None]:

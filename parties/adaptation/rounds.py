@@ -155,6 +155,8 @@ class RoundsKeeper:
     ValueError for what is no sum of this task.
     """
 
+    fixed = b""
+
     def __init__(self, configuration: Configuration, *, last: bytes | None = None) -> None:
         task = read_rounds_task(configuration)
         self._packing, self._rounds = configuration.packing(), task.rounds

@@ -73,6 +73,8 @@ class ClientJob:
     journal: Path
     memory: Path
     """Where what the client remembers goes."""
+    fixed: Path | None = None
+    """As of ClientSettings."""
     plain_model: Path
     """Where a model goes that is encrypted for the server."""
     patience: float
@@ -131,6 +133,7 @@ class ClientWork:
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,
+            fixed=job.fixed,
             accepted_groups=job.accepted_groups,
             keep_roster=job.keep_roster,
         )
@@ -171,7 +174,8 @@ class ClientWork:
             return
         place = self._job.plain_model
         with writing(place):
-            checkpoint.save(place, layout=learner.layout, flat=model, metadata={"round": str(round)})
+            layout, flat = learner.whole(model)
+            checkpoint.save(place, layout=layout, flat=flat, metadata={"round": str(round)})
 
     def _learner(self, configuration: Configuration) -> Learner:
         task, own = read_task(configuration), self._job.workload
@@ -257,6 +261,7 @@ class _Sessions:
             journal=party.folder.journal(party.name),
             memory=party.folder.memory(party.name),
             plain_model=party.folder.plain_model,
+            fixed=party.folder.fixed(party.name),
             patience=file.patience,
             grace=file.grace,
             connect_seconds=min(CONNECT_SECONDS, file.patience),

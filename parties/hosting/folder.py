@@ -5,6 +5,7 @@ status.json             the state of the party, written anew at every change
 events/NAME.jsonl       what the party did (a server: in the folder of each run)
 journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
 memory/NAME.safetensors what a client must remember from round to round, until the experiment is over
+memory/NAME.fixed       the part of the last model that is not trained, so that a client receives it once
 plain-model.safetensors with model encryption: the model in the clear, which one client keeps
 logs/NAME.log           lines for people, and tracebacks
 answers/IMAGES.jsonl    the answers about a data owner's images, which the name stands for
@@ -113,6 +114,10 @@ class PartyFolder:
     def answers(self, images: str) -> Path:
         """Those of a data owner about these images."""
         return self.path / "answers" / f"{images}.jsonl"
+
+    def fixed(self, party: str) -> Path:
+        """The part of the last model that is not trained, as a client received it."""
+        return self.path / "memory" / f"{party}.fixed"
 
     def memory(self, party: str) -> Path:
         """What a client remembers."""

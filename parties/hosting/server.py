@@ -184,9 +184,9 @@ async def serve(
     # Made before the clients are asked for anything, so that after the first sum they find the server at once.
     task = task_of(experiment, known, job.weights_seed)
     model = task.build(seed=job.weights_seed, start=experiment.model)
-    layout = Layout.of(model)
+    whole = Layout.of(model)
     if job.completed:
-        layout.load_into(model, checkpoint.load(run.model, layout)[0])
+        whole.load_into(model, checkpoint.load(run.model, whole)[0])
     if experiment.data.statistics == "sum":
         found, address, ended = await summed_statistics(job, known, tell)
         if found is None:
@@ -197,15 +197,15 @@ async def serve(
     configuration = configure(terms, task, model, ring_bits=bits)
     keeper = Keeper(configuration, model, seed=job.seed, device=device)
     if job.completed and keeper.velocity is not None:
-        keeper.velocity = checkpoint.load(run.velocity(job.completed), layout)[0]
+        keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.layout)[0]
 
     def save(round: int) -> None:
         progress = Progress(round=round, split_seed=job.weights_seed, repeated=repeated)
         with writing(run.model):
             # A file for each round: whenever the process is killed, that of the model's round is there.
             if keeper.velocity is not None:
-                checkpoint.save(run.velocity(round), layout=layout, flat=keeper.velocity, metadata={})
-            checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
+                checkpoint.save(run.velocity(round), layout=keeper.layout, flat=keeper.velocity, metadata={})
+            checkpoint.save(run.model, layout=whole, flat=whole.flatten(keeper.model), metadata=progress.metadata())
             run.forget_velocities(but=round)
 
     judged_last: TestClasses | None = None

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tacit.models.layout import Flat, Layout
+from tacit.models.layout import Flat
 from tacit.models.training import CPU
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.sides import Basis, Moved
@@ -45,7 +45,9 @@ class Keeper:
         self._configuration = configuration
         task = read_task(configuration)
         self._training = task.training
-        self.layout = Layout.of(model)
+        self.layout = task.layout(model)
+        self.fixed = self.layout.fixed_bytes(model)
+        """The part that is not trained, as it is sent."""
         self.side = task.protection.server(Basis(configuration, task, model, seed, device))
         self.model = model
         self.flat: Flat = self.layout.flatten(model)

@@ -146,7 +146,9 @@ class Learner:
         workload = workload or Workload.named(task.model, task.training)
         self._model = task.build(workload=workload)
         check_configuration(configuration, task, self._model)
-        self.layout = Layout.of(self._model)
+        self.layout = task.layout(self._model)
+        self._lacks = configuration.fixed.size > 0
+        """Whether the part of the model that is not trained is still to come."""
         self._x, self._y, self._held_out = divided(x, y, task)
         self._seed, self._device, self._tripwire = seed, device, tripwire
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload))
@@ -194,6 +196,14 @@ class Learner:
         """Whether the server cannot evaluate what this client trains: the model is its own, or encrypted."""
         return self.personal or self._group_model is not None
 
+    def take_fixed(self, data: bytes) -> None:
+        """The part of the server's model that is not trained. TaskError if it is not that of this model."""
+        try:
+            self.layout.load_fixed(self._model, data)
+        except ValueError as error:
+            raise TaskError(str(error)) from None
+        self._lacks = False
+
     def plain(self, model: bytes, key: GroupKey | None) -> Flat:
         """The server's model in the clear, float32 [size], with the client's own part in it, if it has one."""
         self._side.memory = self.remembered.at(self._digest(model))
@@ -217,6 +227,12 @@ class Learner:
         self.layout.load_into(self._model, flat)
         return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
 
+    def whole(self, flat: Flat) -> tuple[Layout, Flat]:
+        """A plain model with the part that is not trained, for a checkpoint."""
+        self.layout.load_into(self._model, flat)
+        layout = Layout.of(self._model)
+        return layout, layout.flatten(self._model)
+
     def update(self, round: int, model: bytes, group: Group | None = None) -> Update:
         """Train from the server's model, keep and encode the result. Raises as `learn` does."""
         draft = self.learn(round, model, group)
@@ -229,6 +245,8 @@ class Learner:
         Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered;
         CraftedModelError, before it trains, if the tripwire finds something in it.
         """
+        if self._lacks:
+            raise TaskError("the part of the server's model that is not trained has not come")
         began_with = self._digest(model)
         self.remembered.check_round(round, began_with)
         flat = self.plain(model, group.key if group else None)

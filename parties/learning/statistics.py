@@ -102,6 +102,8 @@ Octets = bytes
 class StatisticsKeeper:
     """The server's side, in the place of a model."""
 
+    fixed: Octets = b""
+
     def __init__(self, configuration: Configuration) -> None:
         self._packing = configuration.packing()
         self.found: Statistics | None = None

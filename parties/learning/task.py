@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.layout import Layout
 from tacit.models.workload import Workload
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.protections.catalogue import protection_hook
@@ -22,8 +22,9 @@ from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import OtherClassesError, TaskError, Work
+from tacit.protocol.core.blob import NO_BLOB, announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
-from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.messages import BODY_LIMIT, Blob
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.sum.configuration import Configuration, Proposal
 
@@ -62,7 +63,23 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
         FactoryError."""
         workload = workload or Workload.named(self.model, self.training)
         network = workload.network(start or self.model, classes=self.classes, channels=self.channels, seed=seed)
-        return self.protection.build(network, self, seed)
+        model = self.protection.build(network, self, seed)
+        freeze(model, self.model.train)
+        return model
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Have only the parameters whose names match a pattern require a gradient. ValueError for one that matches none."""
+    if not patterns:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f'model.train: "{pattern}" matches no parameter of this model; it has {", ".join(names[:8])}'
+            )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def class_digest(names: Sequence[str]) -> bytes:
@@ -85,10 +102,13 @@ def read_task(configuration: Configuration) -> Task:
     return decode_structure(configuration.task, Task, limit=BODY_LIMIT, read=protection_hook)
 
 
-def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int | None = None) -> Configuration:
+def configure(
+    terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int | None = None, fixed: Blob | None = None
+) -> Configuration:
     """The configuration of a task on a model that it built, under these terms; all else of them is not looked at.
 
-    ring_bits: of a word of the sum; None takes as many as are enough. ValueError, naming key, value and remedy, if the
+    ring_bits: of a word of the sum; None takes as many as are enough. fixed: the announced fixed part of the model;
+    None takes that of this one. ValueError, naming key, value and remedy, if the
     task does not go with the terms, with the model, or with itself.
     """
     protection, encryption, training = task.protection, task.encryption, task.training
@@ -97,7 +117,9 @@ def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int |
     chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__}
     if not protection.counts_samples(training):
         chosen["max_weight"] = 1
-    facts, layout = protection.facts(), Layout.of(model)
+    facts, layout = protection.facts(), task.layout(model)
+    if fixed is None:
+        fixed = announce(layout.fixed_bytes(model), Label.FIXED) if layout.fixed else NO_BLOB
     if encryption is not None:
         encryption.fits(layout)
         # One key serves both; it is renewed as often as either asks.
@@ -118,13 +140,16 @@ def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int |
         tensor_sizes=layout.tensor_sizes,
         metrics=metrics,
         layout=layout.digest(),
+        fixed=fixed,
         task=task.encode(),
     )
 
 
 def check_configuration(said: Configuration, task: Task, model: nn.Module) -> None:
     """Raise TaskError, naming the field, unless a server's configuration is the one that follows from its task."""
-    derived = configure(said, task, model, ring_bits=said.ring_bits)
+    derived = configure(said, task, model, ring_bits=said.ring_bits, fixed=said.fixed)
+    if said.fixed.size != task.layout(model).fixed_size(model):
+        raise TaskError("the fixed part of the server's model has another length than that of the model built here")
     if (derived.layout, derived.tensor_sizes) != (said.layout, said.tensor_sizes):
         if task.model.factory:
             raise TaskError(f"the model of {task.model.factory} has other tensors here than at the server's")

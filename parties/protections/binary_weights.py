@@ -63,7 +63,7 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
         return zero_probabilities(layout, self.zero_probability, self.layers)
 
     def fits(self, model: nn.Module, work: Work) -> None:
-        self.probabilities(Layout.of(model))
+        self.probabilities(work.layout(model))
 
 
 class _Alone(_BinaryWeights, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from msgspec import Meta
 from tacit.models import split
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.interruption import Proceed
-from tacit.models.layout import Flat, Layout
+from tacit.models.layout import Flat
 from tacit.parties.protections.fedsplit import Split, SplitClient
 from tacit.parties.protections.protection import Facts
 from tacit.parties.protections.sides import Basis, Memory, ServerSide, Work, integer, round_seeds
@@ -69,7 +69,7 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
     def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:
         from tacit.models.fedcg import CoupledModel
 
-        split.extractor(Layout.of(network), work.model, self.split)
+        split.extractor(work.layout(network), work.model, self.split)
         return CoupledModel(
             network,
             split.first_shared(work.model, self.split),

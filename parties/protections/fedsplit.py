@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from tacit.models import split
 from tacit.models.configuration import TrainingConfiguration
-from tacit.models.layout import Flat, Layout
+from tacit.models.layout import Flat
 from tacit.parties.protections.protection import WholeTensors, check_trained
 from tacit.parties.protections.sides import Basis, ClientSide, KeepingSide, Memory, Protected, Trained, Work
 from tacit.protocol.sum.configuration import Proposal
@@ -41,7 +41,7 @@ class Split(WholeTensors, frozen=True, kw_only=True):
 
     def private(self, model: nn.Module, work: Work) -> frozenset[str]:
         """The tensors that never leave a client. ValueError if there is nothing to tell them from others."""
-        return split.extractor(Layout.of(model), work.model, self.split)
+        return split.extractor(work.layout(model), work.model, self.split)
 
 
 class FedSplit(Split, frozen=True, kw_only=True, tag="fedsplit"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from tacit.models.layout import Layout
 from tacit.models.model_encryption import POSITION_EMBEDDING
 from tacit.parties.protections.protection import WholeTensors
 from tacit.parties.protections.sides import Basis, ClientSide, KeepingSide, Work
@@ -21,7 +20,7 @@ class FixedPosition(WholeTensors, frozen=True, kw_only=True, tag="fixed-position
     agreed_weights: ClassVar[bool] = True
 
     def fits(self, model: nn.Module, work: Work) -> None:
-        if POSITION_EMBEDDING not in {entry.name for entry in Layout.of(model).entries}:
+        if POSITION_EMBEDDING not in {entry.name for entry in work.layout(model).entries}:
             raise ValueError(
                 f'protection.scheme = "{self.scheme}": this model has no position embedding called '
                 f'"{POSITION_EMBEDDING}" that could be fixed'

@@ -57,6 +57,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stimuli: Stimuli | None = None
     """Images of the server, prepared for the model; no client's own may be among them."""
 
+    def layout(self, model: nn.Module) -> Layout:
+        """What of the model is summed, and what is fixed. A gradient has no buffers. ValueError as of Layout.summed."""
+        return Layout.summed(model, buffers=self.training.algorithm == "fedavg")
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the model's images."""
@@ -92,7 +96,7 @@ class Basis:
     @cached_property
     def layout(self) -> Layout:
         """The model's tensors."""
-        return Layout.of(self.model)
+        return self.work.layout(self.model)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+from tacit.models.file_system import FILES, replace_file
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
 from tacit.models.moments import Moments
@@ -26,11 +29,12 @@ from tacit.parties.session.journal import Belonging, JournalFile, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit
-from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.messages import Blob
+from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Journal, RosterChanged, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, FixedPart, Journal, RosterChanged, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 
@@ -60,6 +64,8 @@ class ClientSettings:
     grace: float
     connect_seconds: float | None = None
     """How long to try to reach the server; None: as long as its patience."""
+    fixed: Path | None = None
+    """Where the fixed part of the model is kept for later sessions; None: nowhere."""
     accepted_groups: str = ""
     """The fingerprint of a roster in which it may be in another group than before."""
     keep_roster: Callable[[Roster], None] = lambda roster: None
@@ -116,6 +122,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._refusal = ""
         """Why it refused its last round by its policy."""
         self._linked = False
+        self._fixed: bytes | None = None
+        """The fixed part of the model, until the learner has it."""
         self._made: tuple[Configuration, Learner] | None = None
         """The learner, and what it was made for."""
         self._owner: Belonging | None = None
@@ -197,6 +205,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
             await asyncio.to_thread(self._settings.journal.write, output.entry)
+        elif isinstance(output, FixedPart):
+            self._fixed = output.data
+            if self._settings.fixed is not None:
+                await asyncio.to_thread(replace_file, self._settings.fixed, output.data)
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._bench.begin(partial(self._work, output))
@@ -208,6 +220,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             chosen, session = output.configuration, self._machine.session.hex()
             self._diary.outside = chosen.scheme == SCHEME
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
+            await asyncio.to_thread(self._look_for, chosen.fixed)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)
             self._diary.write("roster", **told_of(self._settings.roster, output.roster, output.difference))
@@ -219,6 +232,17 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
             # It may be over before its update was made.
             self._bench.drop()
+
+    def _look_for(self, announced: Blob) -> None:
+        """Use the fixed part of the model that an earlier session has left, if it is the announced one."""
+        path = self._settings.fixed
+        if path is None or not announced.size:
+            return
+        with suppress(OSError):
+            data = FILES.read(path)
+            if digest(Label.FIXED, data) == announced.digest:
+                self._fixed = data
+                self._machine.hold(announced.digest)
 
     def _work(self, job: Train, proceed: Proceed) -> _Tell:
         if self._machine.configuration.scheme == SCHEME:
@@ -289,6 +313,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     learner, Belonging(client=self._machine.name, run=learner.run, layout=configuration.layout)
                 )
             self._made = configuration, learner
+        if self._fixed is not None:
+            self._made[1].take_fixed(self._fixed)
+            self._fixed = None
         return self._made[1]
 
     def _take_up(self, learner: Learner, owner: Belonging) -> None:

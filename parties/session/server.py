@@ -84,6 +84,10 @@ class SumKeeper(Protocol):
     def bytes(self) -> Octets:
         """What a round begins with."""
 
+    @property
+    def fixed(self) -> Octets:
+        """The part of it that no sum changes."""
+
     def replace(self, model: Octets) -> None:
         """Clients have made another one of it."""
 
@@ -121,6 +125,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             settings.roster,
             settings.configuration,
             keeper.bytes,
+            fixed=keeper.fixed,
             entropy=surroundings.entropy,
             smallest_cohort=settings.smallest_cohort,
             join_seconds=settings.join_seconds,

@@ -37,6 +37,7 @@ class Label(bytes, Enum):
 
     CONFIGURATION = b"tacit/1 configuration"
     MODEL = b"tacit/1 model"
+    FIXED = b"tacit/1 fixed part"
     ROUND = b"tacit/1 round"
     ADVERTS = b"tacit/1 adverts"
     SHARING = b"tacit/1 sharing"

@@ -23,10 +23,11 @@ from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client_session import SessionClient
-from tacit.protocol.session.messages import EndRound, StartRound
+from tacit.protocol.session.messages import EndRound, FetchFixed, StartRound
 from tacit.protocol.session.rounds import (
     Accepted,
     ClientPart,
+    FixedPart,
     Journal,
     JournalEntry,
     RosterChanged,
@@ -50,21 +51,37 @@ class _Round:
     """Its digest."""
     key: GroupKey | None
     """The group key of the cohort, where there is one."""
-    incoming: IncomingBlob | None = None
-    """The model while it is fetched."""
+    incoming: tuple[IncomingBlob, ...] = ()
+    """What is fetched, one after the other; the model is the last."""
 
 
 class TrainingClient(
     SessionClient,
     tables=(TRAINING_CLIENT_TABLE,),
-    outputs=Transmit | Report | Journal | Accepted | Train | Reencrypt | LastModel | RoundOver | RosterChanged | Ended,
+    outputs=Transmit
+    | Report
+    | Journal
+    | Accepted
+    | FixedPart
+    | Train
+    | Reencrypt
+    | LastModel
+    | RoundOver
+    | RosterChanged
+    | Ended,
     contains=CLIENT_CONTAINS,
 ):
     """One client of one server, in its rounds."""
 
     sum: ClientPart | None
+    _held: bytes = b""
+    """The digest of the fixed part that this party has."""
     opened: tuple[int, tuple[str, ...]] = (0, ())
     """The last round whose sum this client has helped to open, and over whom that is; 0 before the first."""
+
+    def hold(self, fixed: bytes) -> None:
+        """This party has the fixed part of this digest of an earlier session, and does not fetch it again."""
+        self._held = fixed
 
     @property
     def phase(self) -> Phase:
@@ -98,7 +115,10 @@ class TrainingClient(
         if message.model.size != expected:
             raise RemoteProtocolError(Code.MODEL, f"a model of {message.model.size} bytes; its layout has {expected}")
         key = None if self.holder is None else self.holder.for_round(cohort)
-        part = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
+        blobs, fixed = [IncomingBlob(message.model, Label.MODEL)], self.configuration.fixed
+        if fixed.size and fixed.digest != self._held:
+            blobs.insert(0, IncomingBlob(fixed, Label.FIXED))
+        part = _Round(cohort, message.model.digest, key, incoming=tuple(blobs))
         begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
         fetching, entry = self._fetched(part, now), self._entry(round)
 
@@ -114,13 +134,21 @@ class TrainingClient(
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[TrainingState]:
         part = self.at(_Round)
-        if part.incoming is None:
+        if not part.incoming:
             raise LocalProtocolError("a chunk came of nothing that was announced")
-        incoming = part.incoming.after(heard.message.chunk, heard.payload)
+        incoming, *others = part.incoming
+        incoming = incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
-            return self._fetched(replace(part, incoming=incoming), now)
-        train = Train(self.round, incoming.whole(), part.key)
-        return Step(TrainingState.TRAINING, (train,), data=replace(part, incoming=None))
+            return self._fetched(replace(part, incoming=(incoming, *others)), now)
+        data, rest = incoming.whole(), replace(part, incoming=tuple(others))
+        if not others:
+            return Step(TrainingState.TRAINING, (Train(self.round, data, part.key),), data=rest)
+        following = self._fetched(rest, now)
+
+        def commit() -> None:
+            self._held = incoming.announced.digest
+
+        return replace(following, outputs=(FixedPart(data), *following.outputs), commit=commit)
 
     def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
         part, current = self.at(_Round), self.sum
@@ -188,8 +216,11 @@ class TrainingClient(
 
     def _fetched(self, part: _Round, now: float) -> Step[TrainingState]:
         """Ask for what is due of the model."""
-        requests = () if part.incoming is None else part.incoming.requests
-        sends = tuple(Send(self._server, fetch) for fetch in requests)
+        incoming = part.incoming[0]
+        sends = tuple(
+            Send(self._server, FetchFixed(chunk=fetch.chunk) if incoming.label is Label.FIXED else fetch)
+            for fetch in incoming.requests
+        )
         deadline = now + 2 * self.configuration.phase_seconds
         return Step(TrainingState.FETCHING_MODEL, sends, data=part, deadline=deadline)
 

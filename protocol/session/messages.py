@@ -16,6 +16,7 @@ from tacit.protocol.core.messages import (
     Chunk,
     Fetch,
     Hash,
+    Index,
     Kinds,
     Message,
     Phase,
@@ -52,6 +53,13 @@ class StartRound(Message, frozen=True, kw_only=True):
     """Little-endian float32 bytes of the model, under the label of models."""
 
 
+class FetchFixed(Message, frozen=True, kw_only=True):
+    """Client to server: send this chunk of the fixed part of the model, which the configuration announces."""
+
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    chunk: Index
+
+
 class EndRound(Message, frozen=True, kw_only=True):
     """Server to client: the round is over; without a code if its sum was applied, else why not."""
 
@@ -77,7 +85,7 @@ MESSAGES: Final = Kinds(
     protocol="a federation",
     version=VERSION,
     types=by_type(
-        Hello, Welcome, StartRound, EndRound, NewRoster, Finish, Fetch, Chunk, Abort, Resume,
+        Hello, Welcome, StartRound, FetchFixed, EndRound, NewRoster, Finish, Fetch, Chunk, Abort, Resume,
     )
     | SUM_MESSAGES
     | GROUP_KEY_MESSAGES,

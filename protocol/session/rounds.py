@@ -29,6 +29,13 @@ class Accepted(Output):
 
 
 @dataclass(frozen=True)
+class FixedPart(Output):
+    """The part of the model that is not trained has come, as announced: to be used, and kept for later sessions."""
+
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Train(Output):
     """Train from this model and call `contribute`; `model` is little-endian float32 bytes.
 

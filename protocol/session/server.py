@@ -23,7 +23,7 @@ from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
-from tacit.protocol.session.messages import EndRound, Hello, StartRound
+from tacit.protocol.session.messages import EndRound, FetchFixed, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
 from tacit.protocol.session.server_session import NOT_AT_FAULT, CurrentRound, Model, SessionServer, outcome
 from tacit.protocol.session.stragglers import (
@@ -47,7 +47,8 @@ class TrainingServer(
 ):
     """The server of one session.
 
-    model: the first model, little-endian float32 bytes in the configuration's layout; join_seconds: how long to gather
+    model: the first model, little-endian float32 bytes in the configuration's layout; fixed: the part of it that is not
+    trained, which the configuration announces; join_seconds: how long to gather
     before starting with those who are there; enough_seconds: how long before starting with as few as a round takes;
     grace: seconds for a lost link to come back; completed: rounds of earlier sessions, after which this one goes on
     counting; regather_seconds: how long to gather again once too few are left, or as long as it takes if 0. A session
@@ -63,6 +64,7 @@ class TrainingServer(
         configuration: Configuration,
         model: bytes,
         *,
+        fixed: bytes = b"",
         entropy: Entropy,
         smallest_cohort: int,
         join_seconds: float,
@@ -93,6 +95,7 @@ class TrainingServer(
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
+        self._fixed = fixed
 
     @property
     def phase(self) -> Phase:
@@ -210,9 +213,15 @@ class TrainingServer(
         return replace(self._all_done(), outputs=without)
 
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
+        return self._handed_out(heard, heard.message.chunk, self.at(CurrentRound).outgoing)
+
+    def on_fetch_fixed(self, heard: Heard[FetchFixed], now: float) -> Step[SessionState]:
+        return self._handed_out(heard, heard.message.chunk, self.at(CurrentRound).fixed)
+
+    def _handed_out(self, heard: Heard[Any], chunk: int, outgoing: OutgoingBlob) -> Step[SessionState]:
         if not heard.envelope.round:
-            raise self.unexpected(Fetch)
-        sender, chunk, outgoing = heard.sender, heard.message.chunk, self.at(CurrentRound).outgoing
+            raise self.unexpected(type(heard.message))
+        sender = heard.sender
         piece, count = outgoing.chunk(sender, chunk), outgoing.sent(sender)
 
         def commit() -> list[Output]:
@@ -255,7 +264,7 @@ class TrainingServer(
         kind, round = packet.kind, packet.envelope.round
         if round > self.round:
             raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
-        stale = round < self.round and (kind in SUM_TO_SERVER or (kind is Fetch and round > 0))
+        stale = round < self.round and (kind in SUM_TO_SERVER or (kind in (Fetch, FetchFixed) and round > 0))
         gave_up = kind is Abort and round > 0
         over = round < self.round or self.sum is None
         if stale or (gave_up and over):
@@ -319,7 +328,12 @@ class TrainingServer(
             started = [self._transmit(name, start) for name in cohort]
             return [report, *started, *self.relay(begun, begun.start(now), now)]
 
-        return Step(SessionState.IN_ROUND, (), commit, data=CurrentRound(now, cohort, OutgoingBlob(model.data, cohort)))
+        return Step(
+            SessionState.IN_ROUND,
+            (),
+            commit,
+            data=CurrentRound(now, cohort, OutgoingBlob(model.data, cohort), OutgoingBlob(self._fixed, cohort)),
+        )
 
     def _agreement(self, cohort: tuple[str, ...], round: int, model: Model) -> Agreement:
         return agree(

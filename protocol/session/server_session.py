@@ -214,6 +214,8 @@ class CurrentRound:
     cohort: tuple[str, ...]
     outgoing: OutgoingBlob
     """The model, for its members to fetch."""
+    fixed: OutgoingBlob
+    """The part of it that is not trained, for those who do not have it."""
 
 
 def outcome(

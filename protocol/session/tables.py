@@ -15,7 +15,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
-from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, Welcome
+from tacit.protocol.session.messages import EndRound, FetchFixed, Finish, Hello, NewRoster, StartRound, Welcome
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
@@ -166,7 +166,9 @@ def _server_table() -> Table[SessionState]:
             # What was under way when the round ended.
             table.update({(state, kind): IGNORE for kind in SUM_TO_SERVER})
             table[state, Fetch] = Inside("keeper", IGNORE)
+            table[state, FetchFixed] = IGNORE
     table[s.IN_ROUND, Fetch] = Inside("keeper", Row("on_fetch", (s.IN_ROUND,)))
+    table[s.IN_ROUND, FetchFixed] = Row("on_fetch_fixed", (s.IN_ROUND,))
     table[s.IN_ROUND, Abort] = Inside("sum", Row("on_abort", (s.IN_ROUND,)))
     return table
 

@@ -14,8 +14,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from tacit.protocol.core.blob import NO_BLOB
 from tacit.protocol.core.codec import encode_structure
-from tacit.protocol.core.messages import BODY_LIMIT, Hash
+from tacit.protocol.core.messages import BODY_LIMIT, Blob, Hash
 from tacit.protocol.core.primitives import Label, digest
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
@@ -164,7 +165,9 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
     metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
     layout: Hash
-    """Hash of the names and shapes of the model's tensors."""
+    """Hash of the names, shapes and parts of the model's tensors."""
+    fixed: Blob = NO_BLOB
+    """The part of the model that is neither trained nor averaged, under the label of fixed parts; empty: none."""
     task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
     """What the members compute, opaque to the protocol: model, training settings and protection."""
 

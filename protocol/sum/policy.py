@@ -100,6 +100,13 @@ def _size(policy: Policy, proposed: Proposed) -> str:
     return "" if sum(proposed.configuration.tensor_sizes) <= policy.largest_model else f"at most {policy.largest_model}"
 
 
+def _fixed(policy: Policy, proposed: Proposed) -> str:
+    found = proposed.configuration.fixed
+    if policy.fixed_part and found.digest.hex() != policy.fixed_part:
+        return f"the one of the digest {policy.fixed_part} (fixed_part)"
+    return "" if found.size <= 4 * policy.largest_model else f"at most {4 * policy.largest_model} bytes"
+
+
 _ROOM: Final = "any with room for the sum in ring_bits"
 _DERIVED: Final = "the value that follows from the task"
 
@@ -163,6 +170,12 @@ CONFIGURATION_RULES: Final[Mapping[str, Rule]] = {
     ),
     "metrics": Rule("metrics", _DERIVED, code=Code.LOCAL),
     "layout": Rule("model", "the layout of the model built here", code=Code.LOCAL),
+    "fixed": Rule(
+        "model",
+        "that of the model built here, at most largest_model values; pinned by fixed_part",
+        ("largest_model", "fixed_part"),
+        _fixed,
+    ),
     "task": Rule("task", "a task whose fields are accepted"),
 }
 """By field of a Configuration."""
@@ -228,6 +241,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     largest_model: Annotated[
         int, Meta(description="Most values of a model, of 4 bytes each, that this client builds.", ge=1, le=2**40)
     ] = 1_000_000_000
+    fixed_part: Annotated[
+        str,
+        Meta(
+            description="The digest, in hexadecimal, of the only fixed part of a model that is accepted; "
+            '"" accepts any that the server sends, the same for all clients.',
+            pattern="^([0-9a-f]{64})?$",
+        ),
+    ] = ""
     longest_train: Annotated[Seconds, Meta(description="Largest accepted deadlines.train.")] = 86_400.0
     longest_phase: Annotated[Seconds, Meta(description="Largest accepted deadlines.phase.")] = 3_600.0
     roster_changes: Annotated[

@@ -111,7 +111,7 @@ class AuditedRun:
     def sight(self, observation: UpdateView) -> Sight:
         """What an attack sees of an observation."""
         model = self.task.build(self.seed)
-        layout = Layout.of(model)
+        layout = self.task.layout(model)
         layout.load_into(model, observation.model)
         values = observation.mean
         if self.task.training.algorithm != "fedsgd":
@@ -175,7 +175,7 @@ class AuditedRun:
 def _group_model(task: Task) -> GroupModel | None:
     if task.encryption is None:
         return None
-    layout = Layout.of(task.build())
+    layout = task.layout(task.build())
     return GroupModel(layout, task.encryption, lambda first: layout.flatten(task.build(first)))
 
 

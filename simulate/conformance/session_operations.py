@@ -15,6 +15,7 @@ from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import (
     Accepted,
+    FixedPart,
     GroupEntry,
     Journal,
     JournalEntry,
@@ -54,6 +55,8 @@ class SessionServerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     grace: float
     completed: int = 0
     """Rounds of earlier sessions."""
+    fixed: Octets | None = None
+    """The fixed part of the model, if it has one."""
 
 
 class SessionClientInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +111,7 @@ class SessionStage(Stage):
                 self._roster,
                 configuration,
                 server.model,
+                fixed=server.fixed or b"",
                 entropy=entropy_of(server.entropy),
                 smallest_cohort=server.smallest_cohort,
                 join_seconds=server.join_seconds,
@@ -216,6 +220,8 @@ class SessionStage(Stage):
                 return [event("journal", entry, "round")]
             case Accepted():
                 return [{"event": "accepted", "configuration": output.configuration.hash()}]
+            case FixedPart(data=data):
+                return [{"event": "fixed part", "digest": digest(Label.FIXED, data)}]
             case Train(key=key):
                 keyed = {} if key is None else {"key": key.key, "transcript": key.transcript}
                 return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model), **keyed}]

@@ -55,6 +55,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import (
     Accepted,
+    FixedPart,
     GroupEntry,
     Journal,
     JournalEntry,
@@ -217,6 +218,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     Accepted: ("accepted",),
     JournalEntry: ("journal", "round"),
     GroupEntry: ("journal group", "group"),
+    FixedPart: ("fixed part",),
     Train: ("train", "round", "key.transcript"),
     Reencrypt: ("encrypt", "source", "round", "key.key", "former.key"),
     LastModel: ("last model", "model"),

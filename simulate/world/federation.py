@@ -51,8 +51,9 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
 
 
 class MemoryFederation(World[Parcel]):
-    """rounds: after which the server finishes; policies: of clients that do not hold the default one; members: a roster
-    and the keys of those who are played, in the place of new ones; groups: of the clients, by number, if they have any.
+    """rounds: after which the server finishes; fixed: the part of the model that is not trained; policies: of clients
+    that do not hold the default one; members: a roster and the keys of those who are played, in the place of new ones;
+    groups: of the clients, by number, if they have any.
 
     Everybody draws keys and secrets from the stream of its name, and updates from another one.
     """
@@ -67,6 +68,7 @@ class MemoryFederation(World[Parcel]):
         policies: Mapping[str, Policy] | None = None,
         smallest_cohort: int = 3,
         model: bytes = b"",
+        fixed: bytes = b"",
         members: tuple[Roster, Mapping[str, SigningKey]] | None = None,
         groups: Sequence[int] = (),
     ) -> None:
@@ -83,6 +85,7 @@ class MemoryFederation(World[Parcel]):
         bound = min(0.33, (configuration.colluders + 0.5) / len(self.roster.clients))
         self.policy = Policy(modes=(configuration.mode,), least_corrupt=bound)
         self.model = model or np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
+        self.fixed = fixed
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
         """What the clients contributed, by name and round."""
         self.clients: dict[str, TrainingClient] = {}
@@ -124,6 +127,7 @@ class MemoryFederation(World[Parcel]):
             self.roster,
             self.configuration,
             self.model,
+            fixed=self.fixed,
             entropy=self.streams.of(self.host),
             smallest_cohort=self.smallest_cohort,
             join_seconds=JOIN_SECONDS,

@@ -13,7 +13,7 @@ from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
-from tacit.protocol.session.messages import MESSAGES, NewRoster
+from tacit.protocol.session.messages import MESSAGES, FetchFixed, NewRoster
 from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
 from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
@@ -37,6 +37,7 @@ def samples() -> list[list[Any]]:
         PeerComplaints(holders=b"\x02", signatures=bytes(64)),
         AnswerComplaints(shares=bytes(72)),
         Fetch(chunk=1),
+        FetchFixed(chunk=1),
         Chunk(chunk=1),
         EndKey(epoch=0, code=Code.LEFT, detail="", culprit="client-1"),
         Resume(),

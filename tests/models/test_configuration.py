@@ -18,6 +18,7 @@ FIELDS = [
     (ModelConfiguration, "pretrained", [True, False], ["yes"]),
     (ModelConfiguration, "checkpoint", ["", "a.safetensors"], [False]),
     (ModelConfiguration, "factory", ["", "package.module:function", "m:F"], ["function", "m:_f", "m:" + "f" * 255]),
+    (ModelConfiguration, "train", [(), ("head.*", "*.lora_*")], [("",), "head"]),
     (DataConfiguration, "source", ["digits", "a.npz"], ["", 3]),
     (DataConfiguration, "directory", [""], [1]),
     (DataConfiguration, "classes", [(), ("cat", "dog")], [("cat", "cat"), ("",), 3]),

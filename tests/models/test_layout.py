@@ -54,12 +54,61 @@ def test_variances_below_zero_become_zero_and_nothing_else_changes() -> None:
     assert flat.tolist() == [-1, 2, -3, 4, -5, 6, -7, 8, -9, 10, 0, 0.5]
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.bfloat16, torch.complex64, torch.bool])
-def test_other_state_is_refused_by_name(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_checkpoint_of_other_floats_is_refused_by_name(dtype: torch.dtype) -> None:
     model = nn.Linear(2, 2)
     model.register_buffer("marker", torch.zeros(2, dtype=dtype))
     with pytest.raises(ValueError, match=r"'marker' is torch\."):
         Layout.of(model)
+
+
+class _Adapted(nn.Module):
+    """A frozen backbone with batch normalisation, buffers of other types, and a head that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).requires_grad_(False)
+        self.register_buffer("index", torch.arange(3))
+        self.register_buffer("scale", torch.full((2,), 0.5, dtype=torch.bfloat16))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.head = nn.Linear(4, 2)
+
+
+def test_a_model_is_split_into_trained_averaged_and_fixed_tensors() -> None:
+    model = _Adapted()
+    averaged = ["backbone.1.running_mean", "backbone.1.running_var"]
+    layout, without = Layout.summed(model), Layout.summed(model, buffers=False)
+    assert [entry.name for entry in layout.entries if entry.part == "averaged"] == averaged
+    assert [entry.name for entry in layout.entries if entry.part == "trained"] == ["head.weight", "head.bias"]
+    assert [entry.name for entry in without.entries] == ["head.weight", "head.bias"]
+    fixed = {entry.name: entry.dtype for entry in layout.fixed}
+    assert fixed == {"index": "int64", "scale": "bfloat16", "mask": "bool"} | {
+        f"backbone.{name}": "float32" for name in ("0.weight", "0.bias", "1.weight", "1.bias")
+    }
+    assert {entry.name for entry in without.fixed} == fixed.keys() | {*averaged}
+    assert len({layout.digest(), without.digest(), Layout.of(nn.Linear(4, 2)).digest()}) == 3
+
+
+def test_the_fixed_part_of_one_model_makes_another_the_same() -> None:
+    one, other = _Adapted(), _Adapted()
+    layout = Layout.summed(one)
+    data = layout.fixed_bytes(one)
+    assert len(data) == layout.fixed_size(one) == 4 * (12 + 4 + 4 + 4) + 3 * 8 + 2 * 2 + 2
+    other.index += 1
+    other.mask.logical_not_()
+    layout.load_fixed(other, data)
+    assert layout.fixed_bytes(other) == data
+    assert not (layout.flatten(one) == layout.flatten(other)).all()
+    for wrong in (data[:-1], data + b"x"):
+        with pytest.raises(ValueError, match=f"has {len(wrong)} bytes, and the model's has {len(data)}"):
+            layout.load_fixed(other, wrong)
+
+
+def test_what_cannot_be_trained_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'weight' is bfloat16; only float32 is trained"):
+        Layout.summed(nn.Linear(2, 2).bfloat16())
+    with pytest.raises(ValueError, match="no parameter of the model requires a gradient"):
+        Layout.summed(nn.Linear(2, 2).requires_grad_(False))
 
 
 class _WithExtraState(nn.Linear):
@@ -125,12 +174,14 @@ def test_difference(entries: tuple[LayoutEntry, ...], difference: str | None) ->
 
 def test_digest_of_a_known_layout() -> None:
     encoding = (
-        b"tacit/layout/v1\x00"
-        b"\x00\x00\x00\x02"
-        b"\x00\x00\x00\x01a\x00\x00\x00\x02\x00\x00\x00\x02\x00\x00\x00\x03"
-        b"\x00\x00\x00\x04b.\xc3\xbc\x00\x00\x00\x00"
+        b"tacit/layout/v2\x00"
+        b"\x00\x00\x00\x01"
+        b"\x00\x00\x00\x01a\x00\x00\x00\x07trained\x00\x00\x00\x07float32"
+        b"\x00\x00\x00\x02\x00\x00\x00\x02\x00\x00\x00\x03"
+        b"\x00\x00\x00\x01"
+        b"\x00\x00\x00\x04b.\xc3\xbc\x00\x00\x00\x05fixed\x00\x00\x00\x04bool\x00\x00\x00\x00"
     )
-    assert Layout((A, B)).digest() == hashlib.sha256(encoding).digest()
+    assert Layout((A,), (LayoutEntry("b.ü", (), "fixed", "bool"),)).digest() == hashlib.sha256(encoding).digest()
 
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
@@ -166,7 +217,7 @@ REFUSED = [
     {"entries": [{"name": "a", "shape": [1] * 17}]},
     {"entries": [{"name": "", "shape": []}]},
     {"entries": [{"name": "a" * 1025, "shape": []}]},
-    {"entries": [{"name": "a", "shape": [], "dtype": "f32"}]},
+    {"entries": [{"name": "a", "shape": [], "part": "frozen"}]},
     {"entries": [], "version": 2},
 ]
 

@@ -92,11 +92,11 @@ def accepting(protection: Protection) -> ClientPolicy:
 
 
 def proposal(
-    protection: Protection, encryption: Encryption | None, width: int
+    protection: Protection, encryption: Encryption | None, width: int, train: tuple[str, ...] = ()
 ) -> tuple[Configuration, torch.nn.Module]:
     experiment = Experiment(
         federation=Cohort(clients=len(CLIENTS)),
-        model=ModelConfiguration(image_size=8, patch_size=4, width=width, depth=1, heads=2),
+        model=ModelConfiguration(image_size=8, patch_size=4, width=width, depth=1, heads=2, train=train),
         training=TrainingConfiguration(epochs=1, batch_size=6),
         protection=protection,
         encryption=encryption,
@@ -130,6 +130,8 @@ class Federation:
     regather: float = 0.0
     width: int = 8
     """Of the model."""
+    train: tuple[str, ...] = ()
+    """Patterns of what is trained of it."""
     keys: dict[str, PartyKeys] = field(default_factory=lambda: {n: generate(n) for n in ("server", *CLIENTS)})
     told: dict[str, Told] = field(default_factory=dict)
     news: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
@@ -141,7 +143,7 @@ class Federation:
         self.roster = Roster(
             tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
         )
-        self.configuration, model = proposal(self.protection, self.encryption, self.width)
+        self.configuration, model = proposal(self.protection, self.encryption, self.width, self.train)
         self.keeper = Keeper(self.configuration, model)
 
     async def serve(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
@@ -199,6 +201,7 @@ class Federation:
             memory=MemoryFile(self.memory(name)),
             patience=patience,
             grace=self.grace,
+            fixed=self.directory / f"{name}.fixed",
         )
         diary, own = self.diary(name), make or self.learner
         return ClientParty(settings, own, diary, moments=moments, on_update=on_update, on_model=on_model)
@@ -257,9 +260,11 @@ def federation(tmp_path: Path) -> Federation:
 def protected(tmp_path: Path) -> Callable[..., Federation]:
     """protected(encryption, scheme=, ...) is a federation with this [protection], in a directory of its own."""
 
-    def protected(encryption: Encryption | None = None, **protection: Any) -> Federation:
+    def protected(
+        encryption: Encryption | None = None, *, width: int = 8, train: tuple[str, ...] = (), **protection: Any
+    ) -> Federation:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
-        return Federation(directory, read_protection(protection), encryption)
+        return Federation(directory, read_protection(protection), encryption, width=width, train=train)
 
     return protected

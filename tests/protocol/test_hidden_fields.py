@@ -20,6 +20,7 @@ HIDDEN = {
         "_Contributed.key",
     },
     "tacit.protocol.session": {
+        "FixedPart.data",
         "Model.data",
         "NewModel.model",
         "RoundDone.vectors",

@@ -29,6 +29,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "cohort": octets(b"\x1f"),
         "model": {"digest": octets(drawn("model")), "size": 1 << 32},
     },
+    "fetch-fixed": {"chunk": 1},
     "fetch": {"chunk": 127},
     "chunk": {"chunk": 128},
     "advertise-keys": {
@@ -310,12 +311,14 @@ def envelope_bad_field() -> Script:
     return script
 
 
+NO_FIXED_PART: Final = {"digest": octets(bytes(32)), "size": 0}
 CONFIGURATION: Final[dict[str, Any]] = {
     "mode": "active", "graph": "auto", "colluders": 1, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0,
     "value_bits": 16, "max_weight": 100, "train_seconds": 60.0, "phase_seconds": 5.0, "scheme": "fedavg",
     "min_contributors": 0, "group_key": False, "rekey_every": 0, "encrypted": False, "initial_model": "server",
     "single_vectors": False, "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2],
-    "metrics": ["correct", "samples"], "layout": octets(drawn("layout")), "task": octets(b"opaque"),
+    "metrics": ["correct", "samples"], "layout": octets(drawn("layout")), "fixed": NO_FIXED_PART,
+    "task": octets(b"opaque"),
 }  # fmt: skip
 POLICY: Final[dict[str, Any]] = {
     "modes": ["active"], "schemes": ["fedavg"], "least_contributors": 2, "least_corrupt": 0.33, "largest_clip": 1.0,

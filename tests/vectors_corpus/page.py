@@ -9,7 +9,7 @@ from inspect import signature as signature_of
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import numpy.typing as npt
-from msgspec import NODEFAULT, inspect
+from msgspec import NODEFAULT, inspect, to_builtins
 
 from tacit.protocol.adaptation.sums import RoundSums
 from tacit.protocol.core.codec import Frame
@@ -224,7 +224,7 @@ def _field(field: inspect.Field, structures: dict[str, inspect.StructType | insp
     if field.required:
         return kind
     default = field.default if field.default_factory is NODEFAULT else field.default_factory()
-    return f"{kind} (default `{json.dumps(to_hex(default))}`)"
+    return f"{kind} (default `{json.dumps(to_hex(to_builtins(default, builtin_types=(bytes,))))}`)"
 
 
 def _kinds(kind: inspect.Type, structures: dict[str, inspect.StructType | inspect.DataclassType]) -> Iterator[str]:

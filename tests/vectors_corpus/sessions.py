@@ -9,7 +9,8 @@ from typing import Any, Final
 from msgspec import structs
 
 from tacit.protocol.core.codec import encode_structure
-from tests.vectors_corpus.messages import encoded
+from tacit.protocol.core.primitives import Label, digest
+from tests.vectors_corpus.messages import encoded, octets
 from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.rounds import words
@@ -76,6 +77,7 @@ def begun(
     silent: Sequence[str] = (),
     completed: int = 0,
     signed: Mapping[str, Any] | None = None,
+    fixed: bytes = b"",
     **changes: Any,
 ) -> Play:
     """A session in which all clients but the silent ones have said hello.
@@ -92,6 +94,9 @@ def begun(
     server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
     if completed:
         server |= {"completed": completed}
+    if fixed:
+        announced = {"digest": octets(digest(Label.FIXED, fixed)), "size": len(fixed)}
+        server |= {"fixed": fixed, "configuration": encoded(clients=clients, fixed=announced)}
     play.do("begin session", roster=roster(clients, groups), clients=played, server=server, **(signed or {}))
     for name in names(clients):
         if name not in silent:
@@ -111,6 +116,20 @@ def hold_round(play: Play, round: int, change: Change = unchanged, *, length: in
 def session_active() -> Play:
     play = begun("Three clients join, complete one round in active mode, and finish.")
     hold_round(play, 1)
+    play.act(SERVER, "finish")
+    play.deliver()
+    return ending(play, "round done")
+
+
+def session_fixed_part() -> Play:
+    fixed = b"what is not trained"
+    play = begun(
+        "The model has a part that is not trained: each client fetches it in its first round, and only then.",
+        fixed=fixed,
+    )
+    hold_round(play, 1)
+    play.act(SERVER, "next round", model=MODEL)
+    hold_round(play, 2)
     play.act(SERVER, "finish")
     play.deliver()
     return ending(play, "round done")
@@ -266,8 +285,8 @@ def session_many_hellos() -> Script:
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        session_active, session_repeated_round, session_spoiled_sum, session_lost_links, session_resumed,
-        session_resumed_at_the_end, session_not_resumed, session_many_resumptions,
+        session_active, session_fixed_part, session_repeated_round, session_spoiled_sum, session_lost_links,
+        session_resumed, session_resumed_at_the_end, session_not_resumed, session_many_resumptions,
         session_many_hellos,
     )
 }  # fmt: skip

@@ -6,6 +6,7 @@ ADAPTATION_VERSION = 7
 
 CONFIGURATION = b"tacit/1 configuration"
 MODEL = b"tacit/1 model"
+FIXED = b"tacit/1 fixed part"
 ROUND = b"tacit/1 round"
 ADVERTS = b"tacit/1 adverts"
 SHARING = b"tacit/1 sharing"

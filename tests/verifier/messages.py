@@ -34,6 +34,7 @@ BODIES = {
     "hello": Map(roster=HASH),
     "welcome": Map(roster=HASH, configuration=LARGE),
     "start-round": Map(cohort=BITMAP, model=BLOB),
+    "fetch-fixed": Map(chunk=NUMBER),
     "fetch": Map(chunk=NUMBER),
     "chunk": Map(chunk=NUMBER),
     "advertise-keys": Map(channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), signature=SIGNATURE),
@@ -99,6 +100,7 @@ CONFIGURATION = Map(
     tensor_sizes=Array(100000, Integer(1, 2**40)),
     metrics=Array(32, Text(32)),
     layout=HASH,
+    fixed=BLOB,
     task=LARGE,
 )
 

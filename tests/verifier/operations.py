@@ -342,7 +342,9 @@ class Performance:
             for row in clients
         ]
         if server is not None:
-            server = with_octets(server, "configuration", "model", "entropy")
+            server = with_octets(
+                server | {"fixed": server.get("fixed") or ""}, "configuration", "model", "entropy", "fixed"
+            )
         begin_session(self.stage, found, played, server)
         return found.hash
 

@@ -304,4 +304,5 @@ def begin_session(stage: Stage, roster: Roster, clients: list[dict[str, Any]], s
             stage.transmit,
             report,
             server.get("completed", 0),
+            server["fixed"],
         )

@@ -23,6 +23,7 @@ class Policy:
     largest_dropout: float = 0.5
     largest_clip: float = 1.0
     largest_model: int = 1_000_000_000
+    fixed_part: str = ""
     longest_train: float = 86_400.0
     longest_phase: float = 3_600.0
     roster_changes: list[str] = field(default_factory=lambda: ["add", "remove", "rotate", "regroup"])
@@ -39,6 +40,8 @@ class Policy:
             and (not secure or found["dropout"] <= self.largest_dropout)
             and found["clients"] >= self.fewest(found)
             and sum(found["tensor_sizes"]) <= self.largest_model
+            and found["fixed"]["size"] <= 4 * self.largest_model
+            and self.fixed_part in ("", found["fixed"]["digest"].hex())
             and found["train_seconds"] <= self.longest_train
             and found["phase_seconds"] <= self.longest_phase
             and (not secure or all(size >= found["colluders"] + 2 for size in groups))

@@ -5,7 +5,7 @@ from typing import Any
 
 from aggregation import Terms
 from aggregation_client import AggregationClient
-from constants import MODEL, NAMES, Refused, require
+from constants import FIXED, MODEL, NAMES, Refused, require
 from conversation import Conversation, Roster, rotated
 from encoding import read_members
 from key_holder import FROM_SERVER, KeyHolder
@@ -61,6 +61,7 @@ class SessionClient:
         self.round, self.awaits_end = 0, False
         self.greeted, self.former, self.encoded = False, b"", b""
         self.holder: KeyHolder | None = None
+        self.fixed = b""
         self.key: tuple[bytes, bytes] | None = None
 
     @property
@@ -268,16 +269,31 @@ class SessionClient:
             self.key[1] if self.key else b"",
         )
         self.begin_sum(now)
-        self.incoming = Incoming(MODEL, body["model"])
-        for chunk in self.incoming.first():
-            self.send("fetch", self.round, {"chunk": chunk})
+        fixed = self.configuration["fixed"]
+        self.then_fetched = [Incoming(MODEL, body["model"])]
+        if fixed["size"] and self.fixed != fixed["digest"]:
+            self.then_fetched.insert(0, Incoming(FIXED, fixed))
+        self.fetch_next()
         self.go_to("FETCHING_MODEL", now + 2 * self.terms.phase_seconds)
+
+    def fetch_next(self) -> None:
+        self.incoming = self.then_fetched.pop(0)
+        for chunk in self.incoming.first():
+            self.ask(chunk)
+
+    def ask(self, chunk: int) -> None:
+        self.send("fetch-fixed" if self.incoming.label == FIXED else "fetch", self.round, {"chunk": chunk})
 
     def on_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         following = self.incoming.take(body["chunk"], raw)
         if following is not None:
-            self.send("fetch", self.round, {"chunk": following})
-        if not self.incoming.whole:
+            self.ask(following)
+        if self.incoming.whole and self.then_fetched:
+            self.fixed = self.incoming.expected
+            self.report({"event": "fixed part", "digest": self.fixed})
+            self.fetch_next()
+            self.go_to(self.state, now + 2 * self.terms.phase_seconds)
+        elif not self.incoming.whole:
             self.go_to(self.state, now + 2 * self.terms.phase_seconds)
         else:
             keys = {"key": self.key[0], "transcript": self.key[1]} if self.key else {}

@@ -29,7 +29,9 @@ class SessionServer:
         transmit: Callable[[str, list[bytes]], None],
         report: Callable[[dict[str, Any]], None],
         completed: int,
+        fixed: bytes = b"",
     ) -> None:
+        self.fixed = fixed
         self.roster, self.encoded, self.model, self.session = roster, configuration, model, session
         self.configuration = read_configuration(configuration)
         self.smallest_cohort, self.grace = smallest_cohort, grace
@@ -53,6 +55,7 @@ class SessionServer:
         self.sum: AggregationServer | None = None
         self.later: list[dict[str, Any]] = []
         self.outgoing: dict[str, Outgoing] = {}
+        self.outgoing_fixed: dict[str, Outgoing] = {}
         self.keeper = KeyKeeper(self)
         self.outcome: dict[str, Any] = {}
         self.holds: dict[str, bytes] = {}
@@ -204,17 +207,18 @@ class SessionServer:
         kind, number = envelope["type"], envelope["round"]
         require(number <= self.round, "SESSION")
         of_key = self.configuration["group_key"] and number == 0
-        if kind in PHASE_OF or (kind == "fetch" and not of_key):
+        if kind in PHASE_OF or (kind in ("fetch", "fetch-fixed") and not of_key):
             if 0 < number < self.round or (kind in PHASE_OF and number < self.round):
                 return
             if self.state != "IN_ROUND":
                 return
         if kind == "abort":
             self.on_abort(name, envelope, frames, now)
-        elif kind == "fetch" and self.state == "IN_ROUND" and number > 0:
-            require(name in self.outgoing, "UNEXPECTED")
+        elif kind in ("fetch", "fetch-fixed") and self.state == "IN_ROUND" and number > 0:
+            outgoing = self.outgoing if kind == "fetch" else self.outgoing_fixed
+            require(name in outgoing, "UNEXPECTED")
             chunk = read_body(envelope, frames)["chunk"]
-            self.send(name, "chunk", number, {"chunk": chunk}, self.outgoing[name].give(chunk))
+            self.send(name, "chunk", number, {"chunk": chunk}, outgoing[name].give(chunk))
         elif kind in FROM_MEMBERS and self.configuration["group_key"]:
             self.keeper.receive(name, envelope, frames, raw_frame(frames), now)
         else:
@@ -324,6 +328,7 @@ class SessionServer:
         for name in self.cohort:
             self.send(name, "start-round", self.round, body)
         self.outgoing = {name: Outgoing(self.model) for name in self.cohort}
+        self.outgoing_fixed = {name: Outgoing(self.fixed) for name in self.cohort}
         self.told = list(self.cohort)
         self.keeper.rounds += 1
         self.begin_sum(terms, now)

@@ -57,7 +57,7 @@ TYPES = {
     "SESSION": "hello welcome resume end-round new-roster finish abort key-commit peer-key-commits key-contribution"
     " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint start-key end-key"
     " reencrypt-model keyed-model",
-    "TRAIN": "start-round fetch chunk",
+    "TRAIN": "start-round fetch-fixed fetch chunk",
     "ADVERTISE_KEYS": "advertise-keys",
     "SHARE_KEYS": "peer-keys share-keys",
     "MASKED_INPUT": "peer-shares masked-input fetch-vector vector-chunk",

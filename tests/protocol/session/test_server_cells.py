@@ -10,7 +10,7 @@ from tacit.protocol.core.machine import Ended, Report, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyCommit, StartKey
 from tacit.protocol.group_key.tables import ATTEMPT_TO_RELAY, TO_KEEPER
-from tacit.protocol.session.messages import MESSAGES, Hello, Welcome
+from tacit.protocol.session.messages import MESSAGES, FetchFixed, Hello, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.messages import (
@@ -79,7 +79,7 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
 # an attempt at a key; "left" the session; "left the round" only; "joined" again; "served" a chunk; "ignored". The model
 # of the round was fetched before, the last one was not.
 SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, AnswerComplaints, ConfirmSurvivors, UnmaskShares)
-OF_A_ROUND = (*SUM, Fetch)
+OF_A_ROUND = (*SUM, Fetch, FetchFixed)
 ALWAYS = {Hello: "joined", Abort: "left", Resume: "barred SEQUENCE"}
 RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}
 EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
@@ -99,6 +99,7 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
             **dict.fromkeys(SUM, "dropped UNEXPECTED"),
             **dict.fromkeys((AdvertiseKeys, ShareKeys), "ignored"),
             MaskedInput: "dropped MEMBERS",
+            FetchFixed: "barred MODEL",
             **ALWAYS,
         },
     ),

@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import Blob
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.graph import GraphParameters, choose_parameters
@@ -207,7 +208,7 @@ def test_the_hash_depends_on_every_field() -> None:
         "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
         9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients",
-        "encrypted": True,
+        "encrypted": True, "fixed": Blob(digest=bytes(31) + b"x", size=4),
     }  # fmt: skip
     assert {*other, "single_vectors"} == set(Configuration.__struct_fields__)
     base = {"form": WeightForm.COORDINATE, "min_contributors": 1}

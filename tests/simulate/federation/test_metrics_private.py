@@ -20,8 +20,10 @@ from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.learning.task import METRICS as ALWAYS
 from tacit.parties.runs.experiment import parse
 from tacit.parties.session.event_log import read
+from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
+from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     KeyAccepted,
@@ -31,7 +33,7 @@ from tacit.protocol.group_key.messages import (
     KeyedModel,
 )
 from tacit.protocol.group_key.tables import KEEPER_TABLE, RELAY_TABLE
-from tacit.protocol.session.messages import MESSAGES, EndRound, Hello
+from tacit.protocol.session.messages import MESSAGES, EndRound, FetchFixed, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
 from tacit.protocol.sum.configuration import Configuration
@@ -55,10 +57,13 @@ CLIENTS = 5
 PARAMETERS = 262_200
 """More than one chunk of 32-bit words, so that VectorChunk is used too."""
 
+FIXED = b"what is not trained"
+
 CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
     Hello: {"roster": "Hash"},
     Resume: {},
     Fetch: {"chunk": "Index"},
+    FetchFixed: {"chunk": "Index"},
     AdvertiseKeys: {
         "channel_key": "Hash",
         "mask_key": "Hash",
@@ -94,7 +99,7 @@ class MeasuredFederation(MemoryFederation):
     def __init__(self, configuration: Configuration, clients: int, *, rounds: int, generation: int) -> None:
         self.generation = generation
         self.metrics: dict[tuple[str, int], dict[str, int]] = {}
-        super().__init__(configuration, clients, rounds=rounds)
+        super().__init__(configuration, clients, rounds=rounds, fixed=FIXED)
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
         generator = np.random.default_rng([self.generation, round, *name.encode()])
@@ -123,7 +128,13 @@ KEYED: dict[str, Any] = {
 def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> MeasuredFederation:
     """Two rounds. Three clients are late with their vectors in the first one: it is aborted, and repeated."""
     configuration = small_configuration(
-        CLIENTS, parameters=parameters, mode=mode, metrics=METRICS, ring_bits=32, **changes
+        CLIENTS,
+        parameters=parameters,
+        mode=mode,
+        metrics=METRICS,
+        ring_bits=32,
+        fixed=announce(FIXED, Label.FIXED),
+        **changes,
     )
     one = MeasuredFederation(configuration, CLIENTS, rounds=2, generation=generation)
     late: dict[str, list[Parcel]] = {name: [] for name in one.roster.clients[:3]}
@@ -240,7 +251,8 @@ SERVER_EVENTS: dict[str, set[str]] = {
     "traffic": {"phase", "received", "round", "sent"},
     "opened": {"members", "phase"},
     "round-done": {
-        "round", "status", "code", "detail", "culprit", "cohort", "absent", "survivors", "dropped", "seconds",
+        "round", "status", "code", "detail", "culprit", "cohort", "absent", "repeated", "survivors", "dropped",
+        "seconds",
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
         "held_out",  # the same
         "accuracy", "balanced_accuracy", "loss",  # of the server's own test images

@@ -41,6 +41,8 @@ PHASE_SECONDS = 20.0  # One case waits for it; on a busy machine a flood took lo
 class FlatKeeper:
     """A model without an architecture."""
 
+    fixed = b""
+
     def __init__(self, configuration: Configuration, step: float) -> None:
         self._configuration, self._step = configuration, step
         self._flat = np.frombuffer(draw_model(configuration), "<f4")
