@@ -281,6 +281,8 @@ class PartyStatus(TypedDict):
     phase: str
     phase_since: float
     waiting_for: list[str]
+    absent: dict[str, str]
+    """Clients that are not in the present round, each with why."""
     last_event: LastEvent | None
     last_error: LastEvent | None
 

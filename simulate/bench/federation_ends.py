@@ -36,6 +36,7 @@ from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
 from tacit.simulate.bench.ends import LOOPBACK, SERVER, BenchmarkError, resident_bytes
 
+_CORRUPT: Final = 0.05
 PATIENCE: Final = 600.0
 _LOOK_AGAIN: Final = 1.0
 _ReceivedT = TypeVar("_ReceivedT", bound="str | ServerMeasurement")
@@ -59,7 +60,7 @@ class BenchedSession:
         keys = {name: generate(name) for name in names}
         members = (own.member("server" if name == SERVER else "client") for name, own in keys.items())
         configuration = Configuration(
-            scheme="fedavg", mode="active", graph="auto", colluders=share(0.05, clients), dropout=0.05, threshold=0,
+            scheme="fedavg", mode="active", graph="auto", colluders=share(_CORRUPT, clients), dropout=0.05, threshold=0,
             clients=clients, clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR,
             tensor_sizes=(parameters,), metrics=(), layout=bytes(32), task=b"", train_seconds=PATIENCE,
             phase_seconds=PATIENCE,
@@ -230,7 +231,7 @@ async def _join(cast: BenchedSession, name: str, address: str, words: Words, beg
         name,
         cast.roster,
         signing=SigningKey(keys.signing_secret),
-        policy=Policy(),
+        policy=Policy(least_corrupt=_CORRUPT),
         journal=(),
         entropy=os.urandom,
         patience=PATIENCE,

@@ -110,7 +110,7 @@ def test_both_sides_say_why_a_client_cannot_take_part(hosts: Hosts) -> None:
         "policy": (
             lambda: hosts.run("client-1", "client", "policy.toml"),
             "the server proposes clip = 0.25; this client's policy accepts at most 0.1",
-            "left: member client-1, detail it gave up: the server proposes clip",
+            "left: member client-1, detail it refuses: the server proposes clip",
         ),
         "roster": (
             lambda: other_roster(hosts, "client-2"),
