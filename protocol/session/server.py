@@ -89,7 +89,7 @@ class TrainingServer(
         """Whether it gathers without a deadline until there are enough for a round."""
         self.keeper = GroupKeyKeeper(roster, configuration, self.session, completed=completed)
         self._smallest_cohort = max(smallest_cohort, configuration.smallest_group)
-        self._stragglers = Stragglers()
+        self.stragglers = Stragglers()
         self._seconds: deque[float] = deque(maxlen=MOST_TIMED)
         """How long the vectors took in the last rounds that had a sum."""
         self._in_round: set[str] = set()
@@ -159,7 +159,7 @@ class TrainingServer(
     def _draw(self, there: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
         """Go on from this model with as many of these as a round takes, without stragglers if there are enough."""
         readers = () if self.keeper is None else self.keeper.readers
-        skipped = self._stragglers.skipped(self.round + 1)
+        skipped = self.stragglers.skipped(self.round + 1)
         # Where only some can read the model, none of them gives way to others.
         ranked = sorted(there, key=lambda name: (name not in readers, name in skipped))
         prompt = [name for name in ranked if name not in skipped]
@@ -270,7 +270,7 @@ class TrainingServer(
         if stale or (gave_up and over):
             return None
         if gave_up and isinstance(said := packet.parse(), Abort) and said.code is Code.POLICY:
-            self._stragglers.refuses(sender, said.detail)
+            self.stragglers.refuses(sender, said.detail)
         return packet
 
     def _prepare(
@@ -323,7 +323,7 @@ class TrainingServer(
             self.sum = begun = sum_server(agreement, now)
             if len(self._seconds) >= FEWEST_TIMED:
                 begun.proceed_at = now + max(LEAST_PROCEED_SECONDS, PROCEED_AFTER * median(self._seconds))
-            skipped = {name: why for name, why in self._stragglers.skipped(self.round).items() if name not in cohort}
+            skipped = {name: why for name, why in self.stragglers.skipped(self.round).items() if name not in cohort}
             report = Report("round", {"round": self.round, "cohort": list(cohort), "skipped": skipped})
             started = [self._transmit(name, start) for name in cohort]
             return [report, *started, *self.relay(begun, begun.start(now), now)]
@@ -356,7 +356,7 @@ class TrainingServer(
         took = self.sum.last_ready - current.began
 
         def commit() -> list[Output]:
-            self._stragglers.note(done)
+            self.stragglers.note(done)
             if isinstance(result, Summed):
                 self._seconds.append(took)
             outputs = self._bar_culprits(drops, now)

@@ -45,6 +45,11 @@ class Stragglers:
         """A client has refused the round that goes on."""
         self._refused[name] = detail
 
+    def forgive(self, name: str) -> None:
+        """Take a client into the next round, whatever it missed or refused before."""
+        for kept in (self._strikes, self._until, self._reasons, self._refused):
+            kept.pop(name, None)
+
     def note(self, done: RoundDone) -> None:
         """Learn from a round that is over."""
         late = {dropped.member for dropped in done.dropped if dropped.code is Code.TIMEOUT}

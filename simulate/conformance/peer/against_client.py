@@ -207,6 +207,8 @@ class AgainstClient(Cast):
             self._tell(f"waiting for {self.live!r} to join at {self.address}: start it if it does not run")
             await self.listen(lambda: self._session is not None)
             return
+        # A client that refuses a lie is to show the next round what it does otherwise.
+        session.server.stragglers.forgive(self.live)
         self._hold_back(session)
         session.model = draw_model(self._configuration)
         session.emit(session.host, session.server.next_round(session.model, 0.0))
