@@ -178,6 +178,8 @@ class Screen:
             self._say(f"  {roster_changes(fields)}", style="yellow")
         elif event == "roster-refused":
             self._say(f"  stays with its roster: {fields['reason']}", style="yellow")
+        elif event == "gathering":
+            self._say(f"  {fields['detail']}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
             # Who left is dropped from the round too.
             if event != "dropped" or fields["code"] != "LEFT":

@@ -300,7 +300,7 @@ class TrainingServer(
         def commit() -> None:
             self._gather_until, self._short = until, False
 
-        report = Report("gathering", {"detail": self._too_few(there)})
+        report = Report("gathering", {"detail": f"{self._too_few(there)}; it waits for others"})
         return Step(SessionState.GATHERING, (report,), commit, deadline=min(now + self.presence.grace, until))
 
     def _too_few(self, there: int) -> str:
