@@ -161,6 +161,12 @@ class ClientWork:
         who also keeps it."""
         if group is not None and self._job.keys.name != group.key.members[0]:
             return
+        if group is not None:
+            # Before the event: whoever is told of the model finds it.
+            place = self._job.plain_model
+            with writing(place):
+                layout, flat = learner.whole(model)
+                checkpoint.save(place, layout=layout, flat=flat, metadata={"round": str(round)})
         if self._test is not None:
             judged = learner.evaluate(model, *self._test(), batch_size=EVALUATION_BATCH)
             self._diary.write(
@@ -170,12 +176,6 @@ class ClientWork:
                 balanced_accuracy=judged.balanced_accuracy,
                 loss=judged.loss,
             )
-        if group is None:
-            return
-        place = self._job.plain_model
-        with writing(place):
-            layout, flat = learner.whole(model)
-            checkpoint.save(place, layout=layout, flat=flat, metadata={"round": str(round)})
 
     def _learner(self, configuration: Configuration) -> Learner:
         task, own = read_task(configuration), self._job.workload
