@@ -12,6 +12,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.tables import SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.results import InferenceEnded
@@ -39,7 +40,9 @@ def test_sessions_of_adaptation(mutate: Callable, budget: Callable, tell: Callab
         world = MemoryAdaptation(dict.fromkeys(OWNERS, plan), seed=random.randbytes(8))
         Wire(world, random, mutate, outcomes, rates=(0.001, 0.005, 0.1))
         world.run()
-        assert {shell.machine.state for shell in world.shells} <= OVER
+        # A model owner that got the last message of a data owner altered awaits its next pass until the link ends.
+        rest = [shell.machine for shell in world.shells if shell.machine.state not in OVER]
+        assert all(isinstance(one, LearningModelOwner) and one.state is InferenceState.IDLE for one in rest)
         ends = [told.output for told in world.told if isinstance(told.output, InferenceEnded)]
         assert all(isinstance(end.code, Code | None) for end in ends)
         outcomes.update(end.code.name for end in ends if end.code is not None)

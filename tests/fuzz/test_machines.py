@@ -61,6 +61,8 @@ def test_federations(mutate: Callable, budget: Callable, tell: Callable) -> None
     def check(seed: int) -> None:
         random = Random(seed)
         federation = federated(random, ("active", "semi-honest"))
+        # A server whose file says nothing gathers without end.
+        federation.start_server(regather_seconds=600.0)
         Wire(federation, random, mutate, outcomes)
         federation.run()
         assert all(federation.ended(name) for name in (SERVER, *federation.roster.clients))
