@@ -98,6 +98,9 @@ class ServerLink:
         if packet.envelope.link < link.number or link.late(packet):
             return None
         if state is TrainingState.AWAIT_WELCOME and self.session == NO_SESSION:
+            if packet.envelope.sequence or (kind is Resume and not link.asking):
+                # The server sent it to an earlier process of this client, before it received this one's hello.
+                return None
             # The server's first answer names the session.
             link = link.within(packet.envelope.session)
         if kind is Resume:

@@ -183,9 +183,6 @@ FAULTS: Final[dict[str, SessionFault]] = {
         fields(configuration=lambda configuration: configuration + b"\0"), to=CHEAT,
     ),
     "welcome_bad_round": SessionFault("A welcome in a round.", "SESSION", "welcome", envelope(round=1), to=CHEAT),
-    "welcome_bad_sequence": SessionFault(
-        "A welcome that is not the first message.", "SEQUENCE", "welcome", envelope(sequence=1), to=CHEAT
-    ),
     "welcome_bad_repetition": SessionFault(
         "A second welcome.", "UNEXPECTED", "start-round", _second_welcome, to=CHEAT
     ),

@@ -6,6 +6,8 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Output, Report
+from tacit.protocol.core.messages import Resume
+from tacit.protocol.session.messages import EndRound
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
@@ -19,6 +21,7 @@ class Outages(MemoryFederation):
 
     def __init__(self, clients: int, *, rounds: int, seed: bytes = b"outages", **changes: object) -> None:
         self.saved, self.supervised = 0, False
+        self.pauses: dict[str, float] = {}
         super().__init__(small_configuration(clients, **changes), clients, rounds=rounds, seed=seed)
         self.client_grace = 2 * HOUR
         self.training_seconds = lambda: 50.0
@@ -54,11 +57,13 @@ class Outages(MemoryFederation):
     def act(self, party: str, output: Output) -> None:
         super().act(party, output)
         if isinstance(output, Ended) and output.code is not None and self.supervised:
-            self.at(self.now + 5.0, lambda: self._start_again(party, output))
+            assert party != self.host or not self.saved, "a server that has a round gathers for as long as it takes"
+            # Each pause is twice the last: an outage of days takes few attempts.
+            self.pauses[party] = pause = min(2 * self.pauses.get(party, 2.5), HOUR)
+            self.at(self.now + pause, lambda: self._start_again(party, output))
 
     def _start_again(self, party: str, ended: Ended) -> None:
         if party == self.host and self.server.state is SessionState.ENDED:
-            assert not self.saved, "a server that has a round gathers for as long as it takes"
             self.kill_server()
             self.restart_server()
         elif party in self.clients and self.clients[party].state is TrainingState.ENDED:
@@ -132,6 +137,20 @@ def test_a_server_that_started_again_waits_for_its_clients() -> None:
     one.settle(until=HOUR)
     assert [done.round for done in one.outcome(RoundDone) if not done.missed] == [1, 2, 3]
     assert one.ended(SERVER) == DONE
+
+
+def test_a_client_that_starts_again_passes_over_what_was_for_its_last_process() -> None:
+    one = Outages(3, rounds=2)
+    one.start()
+    one.settle(until=20.0)
+    client = one.start_client("client-1")
+    # The server sends it before the hello arrives.
+    for message in (EndRound(code=None, detail=""), Resume()):
+        assert not one.put(one.forge(SERVER, "client-1", message, round=0 if isinstance(message, Resume) else 1))
+    assert client.ignored == 2
+    one.settle(until=HOUR)
+    assert one.ended(SERVER) == DONE
+    assert {one.ended(name) for name in one.roster.clients} == {Ended(None, FINISHED)}
 
 
 def test_gathering_again_ends_when_its_time_is_over_or_too_few_can_come() -> None:
