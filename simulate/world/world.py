@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import shake_256
+from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from random import Random
@@ -263,7 +264,8 @@ class World(Generic[Item]):
         """A party that somebody else plays: what is delivered to it is `due`."""
         self.due: list[Item] = []
         self.disks: defaultdict[str, SimulatedDisk] = defaultdict(SimulatedDisk)
-        self._agenda: list[tuple[float, Callable[[], object]]] = []
+        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
+        self._entries = count()
 
     def make(
         self, name: str, kind: Callable[Settings, Made], /, *settings: Settings.args, **more: Settings.kwargs
@@ -295,7 +297,7 @@ class World(Generic[Item]):
 
     def at(self, time: float, act: Callable[[], object]) -> None:
         """Put something onto the agenda."""
-        self._agenda.append((time, act))
+        heappush(self._agenda, (time, next(self._entries), act))
 
     def advance(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Deliver what arrives now until the condition holds; whether it does. No time passes."""
@@ -310,14 +312,16 @@ class World(Generic[Item]):
             if self.work():
                 continue
             deadlines = [deadline for deadline, _ in self.timers() if deadline is not None]
-            times = [*deadlines, *(time for time, _ in self._agenda), self.network.next_arrival]
+            times = [*deadlines, *(entry[0] for entry in self._agenda[:1]), self.network.next_arrival]
             if min(times) >= until:
                 self.now = max(self.now, until) if until < inf else self.now
                 return self
             self.now = max(self.now, min(times))
-            for entry in [entry for entry in self._agenda if entry[0] <= self.now]:
-                self._agenda.remove(entry)
-                entry[1]()
+            due = []
+            while self._agenda and self._agenda[0][0] <= self.now:
+                due.append(heappop(self._agenda)[2])
+            for act in due:
+                act()
             self.advance()
             for deadline, expire in [*self.timers()]:
                 if deadline is not None and deadline <= self.now:
