@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from msgspec import structs
-
 from tacit.parties.learning.keeper import UnusableSumError
 from tacit.parties.learning.statistics import StatisticsKeeper
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
@@ -57,8 +55,12 @@ class ServerSettings:
     grace: float
     enough_seconds: float | None = None
     """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
-    colluders: Callable[[Roster], int] | None = None
-    """Clients of another roster that may collude; None: as many as the configuration says."""
+    participants: int | None = None
+    """Clients that take part, of whom every round draws a cohort; None: as many as a cohort has at most."""
+    sampling: bytes = b""
+    """Seed of these draws; empty: from the operating system's randomness."""
+    resized: Callable[[Roster], tuple[Configuration, int]] | None = None
+    """The configuration, and how many clients take part, with another roster; None: the same as with this one."""
     regather_seconds: float = 0.0
     """How long to gather again once rounds have begun and too few clients are left; 0: as long as it takes."""
     repeats: bool = False
@@ -134,6 +136,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             completed=settings.completed,
             enough_seconds=settings.enough_seconds,
             regather_seconds=settings.regather_seconds,
+            participants=settings.participants,
+            sampling=settings.sampling,
         )
         super().__init__(machine, diary, surroundings)
         self._settings = settings
@@ -231,17 +235,20 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         elif event == "joined":
             self._gone.pop(fields["member"], None)
         elif event == "round":
-            self._absent = self._absent_from(fields["cohort"], fields["skipped"])
+            self._absent = self._absent_from(fields["cohort"], fields["skipped"], fields["undrawn"])
             fields = {"round": fields["round"], "cohort": fields["cohort"], "absent": self._absent}
         super()._report(event, fields)
 
-    def _absent_from(self, cohort: Sequence[str], skipped: Mapping[str, str]) -> dict[str, str]:
+    def _absent_from(self, cohort: Sequence[str], skipped: Mapping[str, str], undrawn: Sequence[str]) -> dict[str, str]:
+        """Who could not take part in this round, and why; who was ready and is not drawn is not among them."""
         settings, there = self._settings, self._machine.presence.there
-        if len(cohort) >= settings.configuration.clients:
+        taking_part = {*cohort, *undrawn}
+        if len(taking_part) >= (settings.participants or settings.configuration.clients):
             return {**skipped}
         told = {name: reason for name, reason in settings.missing().items() if reason}
         known = {**dict.fromkeys(there, "its group is not complete"), **skipped, **self._gone, **told}
-        return {name: known.get(name, "it has not connected") for name in settings.roster.clients if name not in cohort}
+        absent = (name for name in settings.roster.clients if name not in taking_part)
+        return {name: known.get(name, "it has not connected") for name in absent}
 
     def _change_roster(self, unusable: str = "") -> list[Output]:
         """End the session, if there is a later version of the roster."""
@@ -252,13 +259,14 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         changes = difference(settings.roster, roster)
         self._diary.write("roster", **told_of(settings.roster, roster, changes))
         # Those who were there are back soon, and whoever else comes can wait for the next round.
-        configuration = settings.configuration
-        if settings.colluders is not None:
-            configuration = structs.replace(configuration, colluders=settings.colluders(roster))
+        configuration, participants = settings.configuration, settings.participants
+        if settings.resized is not None:
+            configuration, participants = settings.resized(roster)
         self.successor = replace(
             settings,
             roster=roster,
             configuration=configuration,
+            participants=participants,
             rounds=self._rounds_left,
             completed=self._machine.round,
             enough_seconds=settings.grace,

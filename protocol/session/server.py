@@ -25,6 +25,7 @@ from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
 from tacit.protocol.session.messages import EndRound, FetchFixed, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
+from tacit.protocol.session.sampling import check_cohorts, drawing_order
 from tacit.protocol.session.server_session import NOT_AT_FAULT, CurrentRound, Model, SessionServer, outcome
 from tacit.protocol.session.stragglers import (
     FEWEST_TIMED,
@@ -53,6 +54,10 @@ class TrainingServer(
     grace: seconds for a lost link to come back; completed: rounds of earlier sessions, after which this one goes on
     counting; regather_seconds: how long to gather again once too few are left, or as long as it takes if 0. A session
     that goes on after an earlier one gathers like that from its start.
+
+    participants: how many clients to gather, of whom every round draws a cohort of at most configuration.clients; None:
+    as many as these, and each round takes the first ones of the roster that are ready. sampling: seed of the draws, 32
+    bytes; empty draws one from `entropy`.
     """
 
     sum: ServerPart | None
@@ -73,11 +78,19 @@ class TrainingServer(
         completed: int = 0,
         enough_seconds: float | None = None,
         regather_seconds: float = 0.0,
+        participants: int | None = None,
+        sampling: bytes = b"",
     ) -> None:
         super().__init__(roster, configuration, session=entropy(KEY_BYTES), grace=grace, completed=completed)
         self._configuration = configuration
+        self._participants = max(participants or 0, configuration.clients)
+        self._sampling = b""
+        if self._participants > configuration.clients:
+            self._sampling = sampling or entropy(KEY_BYTES)
         largest = len(self._gathered(roster.clients))
         try:
+            if self._sampling:
+                self._check_sampling(smallest_cohort)
             configuration.check_groups(roster.group_sizes, largest, smallest_cohort)
             configuration.check_dropouts(grouped=bool(roster.groups))
         except ValueError as error:
@@ -141,8 +154,8 @@ class TrainingServer(
         return self._take(Step(self.state, commit=commit), now)
 
     def complete(self) -> bool:
-        there, largest = self.presence.linked, len(self._gathered(self.presence.possible))
-        return len(there) >= largest and len(self._gathered(there)) >= largest
+        there, largest = self.presence.linked, len(self._participating(self.presence.possible))
+        return len(there) >= largest and len(self._participating(there)) >= largest
 
     def on_waited(self, now: float) -> Step[SessionState]:
         if now >= self._gather_until or self._suffices(self.presence.there):
@@ -164,7 +177,22 @@ class TrainingServer(
         ranked = sorted(there, key=lambda name: (name not in readers, name in skipped))
         prompt = [name for name in ranked if name not in skipped]
         readable = not readers or not {*readers}.isdisjoint(prompt)
-        return self._prepare(self._gathered(prompt if readable and self._suffices(prompt) else ranked), model, now)
+        ready = prompt if readable and self._suffices(prompt) else ranked
+        return self._prepare(self._gathered(self._sampled(ready)), model, now)
+
+    def _sampled(self, ready: Sequence[str]) -> Sequence[str]:
+        """Those of the ready clients that take part, in the order in which the next round draws its cohort."""
+        if not self._sampling:
+            return ready
+        clients, taking_part = self._roster.clients, {*self._participating(ready)}
+        order = drawing_order(len(clients), self._sampling, self.round + 1)
+        return [clients[index] for index in order if clients[index] in taking_part]
+
+    def _check_sampling(self, smallest_cohort: int) -> None:
+        """ValueError if cohorts of these clients cannot be drawn."""
+        if self._configuration.encrypted:
+            raise ValueError("only the cohort of the last round can read an encrypted model: no cohort is drawn anew")
+        check_cohorts(self._configuration, self._roster.group_sizes, smallest_cohort)
 
     def _suffices(self, there: Sequence[str]) -> bool:
         """Whether a round can be held with these clients."""
@@ -178,6 +206,12 @@ class TrainingServer(
     def _gathered(self, there: Sequence[str]) -> tuple[str, ...]:
         """The largest cohort of these clients, in whole groups, the first ones before the others."""
         return self._roster.gather(there, self._configuration.clients)
+
+    def _participating(self, there: Sequence[str]) -> tuple[str, ...]:
+        """The clients of these, in whole groups, of whom a round draws its cohort."""
+        if not self._sampling:
+            return self._gathered(there)
+        return self._roster.gather(there, self._participants)
 
     def on_key_ready(self, result: KeyReady, now: float) -> Step[SessionState]:
         if result.model is None:
@@ -324,7 +358,10 @@ class TrainingServer(
             if len(self._seconds) >= FEWEST_TIMED:
                 begun.proceed_at = now + max(LEAST_PROCEED_SECONDS, PROCEED_AFTER * median(self._seconds))
             skipped = {name: why for name, why in self.stragglers.skipped(self.round).items() if name not in cohort}
-            report = Report("round", {"round": self.round, "cohort": list(cohort), "skipped": skipped})
+            ready = self._participating([name for name in self.presence.there if name not in skipped])
+            undrawn = [name for name in ready if name not in cohort] if self._sampling else []
+            said = {"round": self.round, "cohort": list(cohort), "skipped": skipped, "undrawn": undrawn}
+            report = Report("round", said)
             started = [self._transmit(name, start) for name in cohort]
             return [report, *started, *self.relay(begun, begun.start(now), now)]
 

@@ -53,7 +53,7 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
 class MemoryFederation(World[Parcel]):
     """rounds: after which the server finishes; fixed: the part of the model that is not trained; policies: of clients
     that do not hold the default one; members: a roster and the keys of those who are played, in the place of new ones;
-    groups: of the clients, by number, if they have any.
+    groups: of the clients, by number, if they have any; participants, sampling: as of TrainingServer.
 
     Everybody draws keys and secrets from the stream of its name, and updates from another one.
     """
@@ -71,9 +71,12 @@ class MemoryFederation(World[Parcel]):
         fixed: bytes = b"",
         members: tuple[Roster, Mapping[str, SigningKey]] | None = None,
         groups: Sequence[int] = (),
+        participants: int | None = None,
+        sampling: bytes = b"",
     ) -> None:
         super().__init__(Streams(seed))
         self.configuration = configuration
+        self.participants, self.sampling = participants, sampling
         self.policies = policies or {}
         self.smallest_cohort = smallest_cohort
         roles: dict[str, Role] = {SERVER: "server"}
@@ -136,6 +139,7 @@ class MemoryFederation(World[Parcel]):
             completed=completed,
             enough_seconds=enough_seconds,
             **({"regather_seconds": regather_seconds} if regather_seconds else {}),
+            **({"participants": self.participants, "sampling": self.sampling} if self.participants else {}),
         )
 
     def start_client(self, name: str) -> TrainingClient:
