@@ -104,7 +104,7 @@ class _Screen:
         self.status = console.status("starting")
         self._console = console
         self._rounds = experiment.federation.rounds
-        self._owners = experiment.federation.clients
+        self._owners = experiment.clients
         self._batches = experiment.adaptation.batches
         self._done: dict[str, int] = {}
         self._learned: dict[int, dict[str, Any]] = {}

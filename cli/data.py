@@ -106,7 +106,7 @@ def _write_parts(experiment: Experiment, out: Path) -> Iterator[tuple[Path, int]
     claim(out)
     source = read(data)
     labels, seed = source.train.labels, experiment.federation.seed or 0
-    clients = experiment.federation.clients
+    clients = experiment.clients
     shares = divide(labels, data, clients=clients, seed=seed, centres=source.train.centres)
     for number, share in enumerate(shares, start=1):
         path = out / f"client-{number}.npz"

@@ -90,7 +90,7 @@ def server(
         nonlocal screen, browser
         if event == "run":
             run = RunDirectory(Path(fields["directory"]))
-            running = load(run.experiment)
+            running = load(run.experiment, numbered=False)
             screen = Screen(console, running, run.path)
             begins = f"goes on after round {fields['completed']}" if fields["completed"] else "begins"
             output.say(console, f"the run in {run.path} {begins}")
@@ -111,7 +111,7 @@ def server(
     kinds = ((EndpointError, DashboardError, *WRONG_INPUT), output.WRONG_INPUT)
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)), ExitStack() as stack:
         opened = open_party(ServerFile, party)
-        chosen = None if experiment is None else load(experiment)
+        chosen = None if experiment is None else load(experiment, numbered=False)
         if chosen is not None:
             check_factories(chosen, str(experiment))
         if chosen is not None and chosen.federation.seed is not None:

@@ -38,7 +38,7 @@ def preflight(
 
     with output.complaining(((PartyFileError, ExperimentError, OSError), output.WRONG_INPUT)):
         file = read_any(party)
-        chosen = None if experiment is None else load(experiment)
+        chosen = None if experiment is None else load(experiment, numbered=False)
         # Loads torch: what is wrong with the files is said before.
         from tacit.parties.hosting.preflight import preflight
 

@@ -127,6 +127,8 @@ class Screen:
         self._bytes = 0
         self._absent: dict[str, str] = {}
         self._parameters = 0
+        self._cohort = experiment.cohort
+        """Most clients of a round."""
         self._table = PartyTable(experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
@@ -148,10 +150,12 @@ class Screen:
         elif event == "listening":
             self._say(f"{party} listens at {fields['address']}; run directory {self._place}")
         elif event == "configuration":
-            self._parameters = fields["parameters"]
-            mode, clients = self._experiment.aggregation.mode, self._experiment.federation.clients
-            secured = f"threshold {fields['threshold']} of {clients}, {mode} mode"
-            secured += self._losses(fields["threshold"])
+            self._parameters, self._cohort = fields["parameters"], fields["cohort"]
+            mode = self._experiment.aggregation.mode
+            secured = f"threshold {fields['threshold']} of {self._cohort}, {mode} mode"
+            secured += self._losses(fields)
+            if fields["clients"] > self._cohort:
+                secured += f"; each round draws {self._cohort} of {fields['clients']} clients"
             self._say(
                 f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
                 f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
@@ -161,7 +165,7 @@ class Screen:
         elif event == "round":
             self._tell_absent(fields)
         elif event == "round-done":
-            self._say(_round_line(fields, total, self._experiment.federation.clients, self._bytes))
+            self._say(_round_line(fields, total, self._cohort, self._bytes))
             self._bytes = 0
             self._warn_of_clipping(fields)
         elif event == "evaluated":
@@ -207,15 +211,19 @@ class Screen:
         if self._parameters and part > MOST_CLIPPED:
             self._say(f"  {part:.0%} of all coordinates were clipped, and are lost: {CLIPPING_REMEDY}", style="yellow")
 
-    def _losses(self, threshold: int) -> str:
-        """What it means to lose a client, where that is not just one client less."""
-        numbers = self._experiment.groups()
+    def _losses(self, fields: dict[str, Any]) -> str:
+        """What it means to lose a client, where that is not just one client less; fields: of the configuration."""
+        from msgspec.structs import replace
+
+        from tacit.protocol.core.roster import group_numbers
+
+        numbers = group_numbers(fields["clients"], self._experiment.federation.group_size)
         sizes = sorted({numbers.count(number) for number in numbers if number})
         if sizes:
             return f", groups of {' or '.join(map(str, sizes))}: who is lost takes its group out of that sum"
-
-        needed = max(threshold, self._experiment.terms().fewest_survivors(len(numbers)))
-        return ", none may be lost" if needed == len(numbers) else ""
+        terms = replace(self._experiment.terms(), colluders=fields["colluders"])
+        needed = max(fields["threshold"], terms.fewest_survivors(self._cohort))
+        return ", none may be lost" if needed == self._cohort else ""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The figures of the whole run."""

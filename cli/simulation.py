@@ -113,7 +113,7 @@ def simulate(
         check_factories(chosen, where if experiment is None else str(experiment))
         with output.complaining((FileNotFoundError, output.WRONG_INPUT)):
             place(chosen.data)
-        parties = federation.party_names(chosen.federation.clients)
+        parties = federation.party_names(chosen.clients)
         faults = read_faults(
             drop=drop or (),
             stall=stall or (),

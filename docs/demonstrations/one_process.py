@@ -57,7 +57,7 @@ def rounds(chosen: Experiment, seed: int) -> Iterator[FinishedRound]:
     configuration = configure(chosen.terms(), task, model)
     keeper, packing = Keeper(configuration, model, seed=seed), configuration.packing()
     clients = []
-    shares = divide(labels, chosen.data, clients=chosen.federation.clients, seed=seed, centres=data.centres)
+    shares = divide(labels, chosen.data, clients=chosen.clients, seed=seed, centres=data.centres)
     for index, share in enumerate(shares):
         x, y = data.share(np.setdiff1d(share, chosen.protection.shown(labels, data.classes)))
         clients.append(Learner(configuration, x, y, seed=client_seed(seed, index), device=CPU))

@@ -518,7 +518,7 @@ def _decode_some(images: Images) -> None:
 @check("experiment")
 def check_client_experiment(file: ClientFile, experiment: Experiment | None, roster: Roster) -> tuple[str, PlannedRun]:
     """An experiment was named, and a model follows from it."""
-    experiment = _named(experiment)
+    experiment = _named(experiment).numbered(len(roster.clients))
     agreed = _agreed_data(experiment)
     proposed = ProposedTask(experiment.outline(), len(roster.clients), roster.group_sizes, wanted=experiment)
     for name, _, accepted in file.policy.task_complaints(proposed):
@@ -555,6 +555,7 @@ def check_server_experiment(file: ServerFile, experiment: Experiment | None, ros
         experiment = begun.experiment
     experiment = _named(experiment)
     check_roster(experiment, roster)
+    experiment = experiment.numbered(len(roster.clients))
     plan = _plan(experiment, server_images(file, experiment), roster)
     where = "" if begun is None else f"; goes on after round {begun.completed}, in {begun.run.path}"
     return _described_plan(plan) + where, plan
@@ -581,9 +582,11 @@ def _plan(experiment: Experiment, images: ServerImages, roster: Roster) -> Plann
 
 
 def _described_plan(plan: PlannedRun) -> str:
-    wanted = plan.experiment.federation
-    parameters = sum(plan.proposal.tensor_sizes)
-    return f"{plan.experiment.name}: {parameters:,} parameters, clients: {wanted.clients}, rounds: {wanted.rounds}"
+    clients, cohort = str(plan.experiment.clients), plan.proposal.clients
+    if cohort < plan.experiment.clients:
+        clients += f" ({cohort} in a round)"
+    rounds, parameters = plan.experiment.federation.rounds, sum(plan.proposal.tensor_sizes)
+    return f"{plan.experiment.name}: {parameters:,} parameters, clients: {clients}, rounds: {rounds}"
 
 
 @check("classes")

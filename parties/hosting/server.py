@@ -140,6 +140,8 @@ class ServerJob:
     """Rounds before that one that do not count."""
     weights_seed: int
     """Seeds the initial weights."""
+    sampling: bytes = b""
+    """Seeds the draws of cohorts, with 32 bytes; empty: from the operating system's randomness."""
     seed: int | None = None
     """Of the server's own training, if it trains; None draws from the operating system's randomness."""
     recorded_seed: Seed | None = None
@@ -193,8 +195,13 @@ async def serve(
             return ended
         job, known = replace(job, address=address), images(experiment.data.given(found.mean, found.std))
     task = task_of(experiment, known, job.weights_seed)
-    terms, bits = experiment.terms(len(job.roster.clients)), experiment.aggregation.ring_bits or None
-    configuration = configure(terms, task, model, ring_bits=bits)
+
+    def sized(roster: Roster) -> tuple[Configuration, int]:
+        """The configuration for the clients of this roster, and how many of them take part."""
+        numbered, bits = experiment.numbered(len(roster.clients)), experiment.aggregation.ring_bits or None
+        return configure(numbered.terms(len(roster.clients)), task, model, ring_bits=bits), numbered.clients
+
+    configuration, participants = sized(job.roster)
     keeper = Keeper(configuration, model, seed=job.seed, device=device)
     if job.completed and keeper.velocity is not None:
         keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.layout)[0]
@@ -245,7 +252,7 @@ async def serve(
             keeper.undo()
             raise UnusableSumError(f"the model that it leads to cannot be evaluated: {error}") from error
         if total is not None:
-            on_sum(done, total, keeper, configuration)
+            on_sum(done, total, keeper, keeper.configuration)
             save(done.round)
         return judged
 
@@ -254,7 +261,9 @@ async def serve(
     settings: ServerSettings | None = replace(
         _settings(job, configuration, rounds=job.rounds, completed=job.completed),
         newer_roster=job.newer_roster,
-        colluders=lambda roster: experiment.terms(len(roster.clients)).colluders,
+        resized=sized,
+        participants=participants,
+        sampling=job.sampling,
     )
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     origin = msgspec.to_builtins(provenance(job.command, device=place, seed=job.recorded_seed))
@@ -262,8 +271,12 @@ async def serve(
         while settings is not None:
             # A diary counts the traffic of one session.
             diary = Diary(log, tell)
+            keeper.reconfigure(settings.configuration)
             diary.write(
-                "configuration", **describe(settings.configuration), evaluates="images" if known.test else "sums"
+                "configuration",
+                **describe(settings.configuration),
+                clients=settings.participants,
+                evaluates="images" if known.test else "sums",
             )
             diary.write("provenance", **origin)
             party = ServerParty(
@@ -344,7 +357,9 @@ def first_configuration(experiment: Experiment, known: ServerImages, clients: in
         classes=len(known.class_names),
         class_digest=class_digest(known.class_names),
     )
-    return configure_statistics(experiment.terms(clients), task)
+    # All of them, also where rounds draw some: the model depends on these sums to its end.
+    whole = msgspec.structs.replace(experiment.numbered(clients).federation, fraction=1.0)
+    return configure_statistics(msgspec.structs.replace(experiment, federation=whole).terms(clients), task)
 
 
 def standing_in(data: DataConfiguration, channels: int) -> DataConfiguration:
@@ -382,6 +397,7 @@ def describe(configuration: Configuration) -> dict[str, Any]:
         "step": packing.quantiser.step,
         "max_weight": configuration.max_weight,
         "colluders": configuration.colluders,
+        "cohort": configuration.clients,
         "threshold": parameters.threshold,
         "neighbours": parameters.neighbours,
         "configuration_hash": configuration.hash().hex(),
@@ -441,7 +457,7 @@ def _begun(run: RunDirectory) -> HostedRun | None:
     """A run as it was left; None if not even its experiment was written."""
     if not run.experiment.is_file():
         return None
-    experiment = load(run.experiment)
+    experiment = load(run.experiment, numbered=False)
     if not run.model.is_file():
         return HostedRun(experiment, run, 0, secrets.randbits(63))
     progress = run.progress()
@@ -456,7 +472,7 @@ def without_seed(experiment: Experiment) -> Experiment:
 def check_roster(experiment: Experiment, roster: Roster) -> None:
     """Raise ValueError, naming the key, if the clients of this roster cannot begin the experiment."""
     clients, there = experiment.federation.clients, len(roster.clients)
-    if clients > there:
+    if clients != "all" and clients > there:
         raise ValueError(
             f"federation.clients = {clients}: the roster has {there}; set it to {there}, or add the others"
         )
@@ -470,14 +486,15 @@ def check_changed(experiment: Experiment, roster: Roster) -> None:
             f'protection.scheme = "{experiment.protection.scheme}": its server works with the update of every client, '
             'which is for `tacit simulate` only; between hosts take "fedsplit"'
         )
-    clients = experiment.federation.clients
     if experiment.federation.group_size and not roster.groups:
         raise ValueError(
             f"federation.group_size = {experiment.federation.group_size}: between hosts the roster has the groups, and "
             "this one has none; make it with --group-size"
         )
-    cohort = len(roster.gather(roster.clients, clients))
-    terms = experiment.terms(len(roster.clients))
+    numbered = experiment.numbered(len(roster.clients))
+    numbered.check_drawn(len(roster.clients), roster.group_sizes)
+    cohort = len(roster.gather(roster.clients, numbered.cohort))
+    terms = numbered.terms(len(roster.clients))
     terms.check_dropouts(grouped=bool(roster.groups))
     terms.check_groups(roster.group_sizes, cohort, experiment.policy.smallest_cohort)
 

@@ -8,6 +8,7 @@ for; which coordinates have contributors enough, and what more is done with them
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ class Keeper:
         seed: int | None = None,
         device: torch.device = CPU,
     ) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         task = read_task(configuration)
         self._training = task.training
         self.layout = task.layout(model)
@@ -62,9 +63,14 @@ class Keeper:
         """The model as it is sent: little-endian float32."""
         return self.flat.astype("<f4").tobytes()
 
+    def reconfigure(self, configuration: Configuration) -> None:
+        """Go on with another configuration of the same task, as another number of clients needs."""
+        self.configuration = configuration
+        self.side.basis = replace(self.side.basis, configuration=configuration)
+
     def decode(self, words: Words, contributors: int) -> Total:
         """The sums. ValueError if they cannot be sums of honest contributions."""
-        total = self._configuration.packing().decode(words, contributors=contributors)
+        total = self.configuration.packing().decode(words, contributors=contributors)
         self.side.check(total, contributors)
         return total
 
@@ -93,13 +99,13 @@ class Keeper:
             raise UnusableSumError("no client has contributed to it; their own logs say why")
         mean, moved = self.mean(total)
         step, velocity = mean, self.velocity
-        if self._configuration.scheme == "fedsgd":
+        if self.configuration.scheme == "fedsgd":
             if velocity is not None:
                 # v = m v + g, as torch.optim.SGD has it; where nobody contributed it waits.
                 mean = np.where(moved, self._training.momentum * velocity.astype(np.float64) + mean, velocity)
                 velocity = mean.astype(np.float32)
             step = -self._training.in_round(round).learning_rate * mean
-        packing = self._configuration.packing()
+        packing = self.configuration.packing()
         alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
         flat = self.side.finish(self._moved(step, moved), clients, round)

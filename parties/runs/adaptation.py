@@ -45,6 +45,11 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
             raise ValueError("what is learned beside a model has no [protection] and no [encryption]: leave them out")
         if self.data.statistics == "sum":
             raise ValueError('data.statistics = "sum": images are prepared as the model owner says; leave it out')
+        if self.federation.fraction != 1:
+            fraction = self.federation.fraction
+            raise ValueError(
+                f"federation.fraction = {fraction}: every data owner takes part in every step; leave it out"
+            )
         if not self.terms().secure:
             raise ValueError(
                 'aggregation.mode = "none": the shares of single data owners would be seen; take "active" or '
@@ -52,15 +57,15 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
             )
         own = self.adaptation
         needed = own.smallest_cohort + own.colluders
-        if self.federation.clients < needed:
+        if self.clients < needed:
             raise ValueError(
-                f"federation.clients = {self.federation.clients}: sums of {own.smallest_cohort} data owners beside "
+                f"federation.clients = {self.clients}: sums of {own.smallest_cohort} data owners beside "
                 f"{own.colluders} who may collude need {needed}; take more, or lower adaptation.smallest_cohort"
             )
         most = LARGEST_SUM // LARGEST
-        if own.weights == "counts" and self.federation.clients > most:
+        if own.weights == "counts" and self.clients > most:
             raise ValueError(
-                f'federation.clients = {self.federation.clients}: with adaptation.weights = "counts" {most} '
+                f'federation.clients = {self.clients}: with adaptation.weights = "counts" {most} '
                 "data owners can be added"
             )
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 import msgspec.inspect
@@ -41,6 +41,7 @@ from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection, name_of
 from tacit.protocol.core.roster import group_numbers
+from tacit.protocol.session.sampling import check_cohorts, cohorts, least_cohort, most_colluders
 from tacit.protocol.sum.configuration import Configuration, Mode, Proposal, share
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import Packing
@@ -299,6 +300,8 @@ def _lengths(least: int | None, most: int | None, unit: str) -> str:
     return f" of at most {most} {units}" if most else ""
 
 
+USUAL_CLIENTS: Final = 5
+"""Clients of a simulation whose experiment names no number."""
 USUAL_CLIP: Final = 0.25
 """Largest absolute coordinate of an update where the experiment says nothing."""
 UNKNOWN_WEIGHT: Final = 2000
@@ -311,7 +314,23 @@ Seconds = Annotated[float, Meta(gt=0.0, le=LONGEST_SECONDS)]
 class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[federation]: who takes part, and for how long."""
 
-    clients: Annotated[int, Meta(description="Number of clients.", ge=2, le=1000)] = 5
+    clients: Annotated[
+        Annotated[int, Meta(ge=2, le=1000)] | Literal["all"],
+        Meta(
+            description='Clients that take part. "all": between hosts, all of the roster that are ready when gathering '
+            "ends; in a simulation, 5. A number: those to start, or, between hosts, those of the roster that are "
+            "waited for, and of whom a round takes no more."
+        ),
+    ] = "all"
+    fraction: Annotated[
+        float,
+        Meta(
+            description="Fraction of the clients, rounded down, that the server draws for each round among those that "
+            "are ready. A client's privacy budget counts every round that it takes part in, as if none were drawn.",
+            gt=0.0,
+            le=1.0,
+        ),
+    ] = 1.0
     rounds: Annotated[int, Meta(description="Number of rounds of training and aggregation.", ge=1, le=100000)] = 10
     group_size: Annotated[
         int,
@@ -474,19 +493,43 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if "/" in self.name or not self.name.isprintable():
             raise _refused("name", self.name, "it is part of the name of a folder; leave out / and control characters")
         self._check_factories()
+        if self.federation.clients != "all":
+            self._check_number()
+
+    def _check_number(self) -> None:
+        """Raise ValueError for what this number of clients cannot do."""
+        self._check_fraction()
         self._check_ring()
         self._check_protection()
         self._check_threshold()
         self._check_groups()
         self._check_policy()
 
+    @property
+    def clients(self) -> int:
+        """Clients to start in a simulation; between hosts `numbered` says how many take part."""
+        return USUAL_CLIENTS if self.federation.clients == "all" else self.federation.clients
+
+    def numbered(self, clients: int) -> Self:
+        """The experiment with a number of clients: its own, or this one where all are to take part. ValueError if it
+        cannot run with so many."""
+        if self.federation.clients != "all":
+            return self
+        return msgspec.structs.replace(self, federation=msgspec.structs.replace(self.federation, clients=clients))
+
+    @property
+    def cohort(self) -> int:
+        """Most clients of a round."""
+        fraction = self.federation.fraction
+        return self.clients if fraction == 1 else max(1, share(fraction, self.clients))
+
     def groups(self) -> tuple[int, ...]:
         """The number of every client's group in the roster: as many groups as there can be; all 0 without groups."""
-        return group_numbers(self.federation.clients, self.federation.group_size)
+        return group_numbers(self.clients, self.federation.group_size)
 
     def graph_parameters(self) -> GraphParameters:
         """Neighbours of a client, and the threshold: as configured, or as computed."""
-        return self.terms().parameters(self.federation.clients)
+        return self.terms().parameters(self.cohort)
 
     @property
     def clip(self) -> float:
@@ -499,14 +542,14 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """What the server of this experiment chooses for the sum; clients: of the roster, if more than take part."""
         chosen = msgspec.structs.asdict(self.aggregation)
         del chosen["ring_bits"]
-        chosen["colluders"] = share(chosen.pop("corrupt"), max(clients, self.federation.clients))
+        chosen["colluders"] = share(chosen.pop("corrupt"), max(clients, self.clients))
         if not self.protection.counts_samples(self.training):
             chosen["max_weight"] = 1
         chosen["max_weight"] = chosen["max_weight"] or UNKNOWN_WEIGHT
         chosen["clip"] = self.clip
         return Proposal(
             **chosen,
-            clients=self.federation.clients,
+            clients=self.cohort,
             train_seconds=self.deadlines.train,
             phase_seconds=self.deadlines.phase,
         )
@@ -551,6 +594,31 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             task=b"",
         )
 
+    def _check_fraction(self) -> None:
+        self.check_drawn(self.clients, [*Counter(filter(None, self.groups())).values()])
+
+    def check_drawn(self, roster: int, sizes: Sequence[int]) -> None:
+        """Raise ValueError, naming what would do, if the rounds cannot be held with clients drawn like this.
+
+        roster: its clients; sizes: of its groups, if it has any.
+        """
+        if (fraction := self.federation.fraction) == 1:
+            return
+        if self.encryption is not None:
+            wanted = "only the cohort of the last round can read an encrypted model; leave the key out"
+            raise _refused("federation.fraction", fraction, wanted)
+        clients, smallest, terms = self.clients, self.policy.smallest_cohort, self.terms(roster)
+        try:
+            check_cohorts(terms, sizes, smallest)
+        except ValueError as error:
+            least, fewer = least_cohort(terms, clients, sizes, smallest), most_colluders(terms, sizes, smallest)
+            remedy = f"the smallest that works is {_fraction(least, clients)}" if least else "no fraction works"
+            if fewer is not None:
+                bound = _fraction(fewer, roster)
+                remedy += f"; this one works with aggregation.corrupt = {bound} and policy.least_corrupt = {bound}"
+            reason = f"a round has {terms.clients} of {clients} clients, and {error}; {remedy}"
+            raise _refused("federation.fraction", fraction, reason) from error
+
     def _check_policy(self) -> None:
         policy, groups = self.policy, tuple(Counter(filter(None, self.groups())).values())
         if self.data.statistics == "sum":
@@ -564,7 +632,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 refused = ""
             if refused:
                 raise _refused("data.statistics", "sum", f"{refused}; give data.mean and data.std")
-        proposed = ProposedTask(self.outline(), self.federation.clients, groups, wanted=self)
+        proposed = ProposedTask(self.outline(), self.clients, groups, wanted=self)
         for _, rule, accepted in (*policy.complaints(proposed), *policy.task_complaints(proposed)):
             wanted = f"[policy] accepts {accepted}"
             if rule.key == "aggregation.clip" and not self.aggregation.clip:
@@ -617,7 +685,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def _check_threshold(self) -> None:
-        clients, threshold, terms = self.federation.clients, self.aggregation.threshold, self.terms()
+        clients, threshold, terms = self.cohort, self.aggregation.threshold, self.terms()
         if self.aggregation.mode == "none":
             if threshold:
                 wanted = "without secure aggregation there is none; set it to 0"
@@ -655,11 +723,12 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         where = f"federation.group_size = {self.federation.group_size}"
         if self.aggregation.mode == "none":
             raise ValueError(f"{where}: without secure aggregation the server sees every update; set it to 0")
-        clients = self.federation.clients
+        clients = self.clients
         if self.federation.group_size > clients:
             raise ValueError(f"{where}: {clients} clients make no group of {self.federation.group_size}")
         try:
-            self.terms().check_groups([*Counter(self.groups()).values()], clients, self.policy.smallest_cohort)
+            sizes = [*Counter(self.groups()).values()]
+            self.terms().check_groups(sizes, cohorts(self.cohort, sizes)[0], self.policy.smallest_cohort)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
 
@@ -671,6 +740,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise _refused("aggregation.ring_bits", self.aggregation.ring_bits, reason) from error
 
 
+def _fraction(part: int, whole: int) -> float:
+    """The smallest fraction of four decimals that, rounded down, is this part."""
+    return -(-part * 10_000 // whole) / 10_000
+
+
 def _refused(key: str, value: object, reason: object) -> ValueError:
     return ValueError(f"{key} = {literal(value)}: {reason}")
 
@@ -678,12 +752,16 @@ def _refused(key: str, value: object, reason: object) -> ValueError:
 Kind = TypeVar("Kind", bound=Experiment)
 
 
-def load(path: Path) -> Experiment:
-    """Reads an experiment file. Raises ExperimentError."""
-    return load_as(Experiment, path)
+def load(path: Path, *, numbered: bool = True) -> Experiment:
+    """Reads an experiment file. Raises ExperimentError.
+
+    numbered: whether it must be able to run with its number of clients, the usual one where all are to take part;
+    between hosts the roster says how many these are.
+    """
+    return load_as(Experiment, path, numbered=numbered)
 
 
-def load_as(kind: type[Kind], path: Path) -> Kind:
+def load_as(kind: type[Kind], path: Path, *, numbered: bool = True) -> Kind:
     """Reads the file of an experiment that has more sections. Raises ExperimentError."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -691,7 +769,7 @@ def load_as(kind: type[Kind], path: Path) -> Kind:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    return _parse(kind, text, str(path))
+    return _parse(kind, text, str(path), numbered=numbered)
 
 
 def parse(text: str, where: str) -> Experiment:
@@ -699,12 +777,12 @@ def parse(text: str, where: str) -> Experiment:
     return _parse(Experiment, text, where)
 
 
-def _parse(kind: type[Kind], text: str, where: str) -> Kind:
+def _parse(kind: type[Kind], text: str, where: str, *, numbered: bool = True) -> Kind:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{where}: is not TOML: {error}") from error
-    return _build(kind, data, where)
+    return _build(kind, data, where, numbered=numbered)
 
 
 def built(content: dict[str, Any], where: str) -> Experiment:
@@ -740,11 +818,16 @@ def with_overrides(
     return _build(type(experiment), data, where)
 
 
-def _build(kind: type[Kind], data: dict[str, Any], where: str) -> Kind:
+def _build(kind: type[Kind], data: dict[str, Any], where: str, *, numbered: bool = True) -> Kind:
     try:
-        return msgspec.convert(data, kind, dec_hook=read_section)
+        found = msgspec.convert(data, kind, dec_hook=read_section)
+        if numbered:
+            found.numbered(USUAL_CLIENTS)
     except msgspec.ValidationError as error:
         raise ExperimentError(f"{where}: {refusal(error, data, kind)}") from error
+    except ValueError as error:
+        raise ExperimentError(f"{where}: {error}") from error
+    return found
 
 
 FIGURES: Final = "distillation.json"

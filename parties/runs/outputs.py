@@ -147,6 +147,10 @@ class AggregationFigures(TypedDict, total=False):
     step: float
     max_weight: int
     colluders: int
+    clients: int
+    """That take part."""
+    cohort: int
+    """Most of them in a round."""
     threshold: int
     neighbours: int
     configuration_hash: str

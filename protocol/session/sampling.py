@@ -1,8 +1,8 @@
 """Client sampling: the server draws the cohort of each round among the clients that are ready.
 
-The server draws, and a server may lie about it: a client's privacy budget counts every round that it takes part in, with
-no amplification by sampling. A cohort that is drawn keeps every client's bound, as any other does: fractions with which
-it cannot are refused before the start.
+The server draws, and may lie about it: a client's privacy budget counts every round that it takes part in, with no
+amplification by sampling. A drawn cohort keeps every client's bound, as any other does: a server whose cohorts cannot
+does not start.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def check_cohorts(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -
     least = max(smallest_cohort, terms.smallest_group)
     fewest, most = cohorts(terms.clients, sizes)
     if fewest < least:
-        whole = f", which in whole groups may leave {fewest}" if fewest < terms.clients else ""
-        beside = f", of which {terms.colluders} may collude" if terms.colluders else ""
-        raise ValueError(f"a round of {terms.clients} clients{whole}; it needs {least}{beside}")
+        whole = " in whole groups" if fewest < terms.clients else ""
+        beside = f", beside {terms.colluders} that may collude" if terms.secure and terms.colluders else ""
+        raise ValueError(f"{fewest}{whole} are too few{beside}: a round needs {least}")
     for cohort in {fewest, most}:
         terms.parameters(cohort)
     terms.check_dropouts(grouped=bool(sizes))
@@ -57,9 +57,9 @@ def check_cohorts(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -
 
 
 def least_cohort(terms: Proposal, participants: int, sizes: Sequence[int], smallest_cohort: int) -> int | None:
-    """The smallest cohort above terms.clients with which rounds can be held; None if not even all suffice."""
-    larger = (msgspec.structs.replace(terms, clients=clients) for clients in range(terms.clients + 1, participants + 1))
-    return next((one.clients for one in _possible(larger, sizes, smallest_cohort)), None)
+    """The smallest cohort with which rounds can be held; None if not even all participants suffice."""
+    choices = (msgspec.structs.replace(terms, clients=clients) for clients in range(1, participants + 1))
+    return next((one.clients for one in _possible(choices, sizes, smallest_cohort)), None)
 
 
 def most_colluders(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -> int | None:

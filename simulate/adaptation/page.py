@@ -111,7 +111,7 @@ def noise_told(noise: SumNoiseFigures) -> str:
 
 def collusions(experiment: AdaptationExperiment) -> list[Collusion]:
     """Who together sees more than the parties by themselves."""
-    own, clients = experiment.adaptation, experiment.federation.clients
+    own, clients = experiment.adaptation, experiment.clients
     counted = (
         Collusion(
             f"{own.colluders} data owners, whom adaptation.colluders counts",

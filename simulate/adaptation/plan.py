@@ -179,7 +179,7 @@ class Seat:
             learning=self.learning,
             opening=OpeningPolicy(
                 rounds=own.most_rounds or experiment.federation.rounds,
-                owners=experiment.federation.clients,
+                owners=experiment.clients,
                 smallest_cohort=own.smallest_cohort,
                 colluders=own.colluders,
             ),
@@ -207,7 +207,7 @@ class Seat:
             smallest_cohort=own.smallest_cohort,
             weights=own.weights,
             # So that it draws what it would draw in the clear (models/adapters/federated.py).
-            seed=(self.seed, owner_names(self.experiment.federation.clients).index(self.keys.name)),
+            seed=(self.seed, owner_names(self.experiment.clients).index(self.keys.name)),
         )
 
     def client(self, sums_address: str) -> ClientSettings:

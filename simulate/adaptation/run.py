@@ -95,7 +95,7 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
     policy = noise_policy(own)
     if policy is not None:
         # What the budget has no room for is refused before anybody learns.
-        SumNoise(policy, learning, owners=experiment.federation.clients).rounds(experiment.federation.rounds)
+        SumNoise(policy, learning, owners=experiment.clients).rounds(experiment.federation.rounds)
     if margin < own.margin:
         show("", "narrow", {"margin": margin})
     with writing(folder.learning):
@@ -114,7 +114,7 @@ async def _held(
     recorded: Recorded | None,
 ) -> dict[str, Any]:
     """Run the parties to the end of the rounds; what became of the dealer's sums and of every data owner."""
-    owners = owner_names(experiment.federation.clients)
+    owners = owner_names(experiment.clients)
     keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}
     roster = Roster(
         (

@@ -118,7 +118,7 @@ def _divided(
     parts = divide(
         source.train.labels,
         experiment.data,
-        clients=experiment.federation.clients,
+        clients=experiment.clients,
         seed=seed,
         centres=source.train.centres,
     )

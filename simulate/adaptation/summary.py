@@ -119,7 +119,7 @@ def summarise(
     wall_seconds: float,
 ) -> AdaptationFigures:
     """All figures; ends: what became of the dealer and of the data owners, of those that are over."""
-    owners, judged = owner_names(experiment.federation.clients), known.judged
+    owners, judged = owner_names(experiment.clients), known.judged
     logs = {name: folder.events(name) for name in (DEALER, MODEL_OWNER, *owners)}
     sessions, seed = msgspec.to_builtins(told(logs[DEALER]))
     last = max(judged)
@@ -154,7 +154,7 @@ def _noise(folder: Folder, experiment: AdaptationExperiment, events: Events) -> 
     policy = noise_policy(experiment.adaptation)
     if policy is None:
         return None
-    noise = SumNoise(policy, read_learning(folder), owners=experiment.federation.clients)
+    noise = SumNoise(policy, read_learning(folder), owners=experiment.clients)
     sums = len({event["round"] for event in events if event["event"] == "sum" and event["told"]})
     return {
         "deviation": policy.deviation,
@@ -177,7 +177,7 @@ def figures_of(folder: Folder, experiment: AdaptationExperiment) -> AdaptationFi
                 f"{folder.run.summary} cannot be read ({error}): restore it, or remove it"
             ) from None
     known = read_known(folder)
-    logs = {name: folder.events(name) for name in (DEALER, *owner_names(experiment.federation.clients))}
+    logs = {name: folder.events(name) for name in (DEALER, *owner_names(experiment.clients))}
     ends = {name: event["detail"] for name, log in logs.items() for event in log if event["event"] == "ended"}
     last = max((log[-1]["time"] for log in logs.values() if log), default=known.began)
     return summarise(folder, experiment, known, ends=ends, wall_seconds=last - known.began)

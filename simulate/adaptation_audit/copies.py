@@ -183,7 +183,7 @@ class AuditedAdaptation:
     def of(cls, experiment: AdaptationExperiment, folder: Folder, seed: int) -> AuditedAdaptation:
         """Of a run in this folder. ValueError or OSError for what is not there any more."""
         learning = read_learning(folder)
-        last, _ = standing.load(folder.of_owner(owner_names(experiment.federation.clients)[0]), learning.initial())
+        last, _ = standing.load(folder.of_owner(owner_names(experiment.clients)[0]), learning.initial())
         return cls(experiment, seed, setting(experiment, folder.path, seed=seed), learning, last)
 
     def images_of(self, owner: str) -> Labelled:
@@ -249,4 +249,4 @@ class AuditedAdaptation:
         return image
 
     def _number(self, owner: str) -> int:
-        return owner_names(self.experiment.federation.clients).index(owner)
+        return owner_names(self.experiment.clients).index(owner)

@@ -117,7 +117,7 @@ def adaptation_order(
     if seed is None:
         seed = secrets.randbits(31) if experiment.federation.seed is None else experiment.federation.seed
     federation = msgspec.structs.replace(experiment.federation, seed=seed)
-    names = owner_names(experiment.federation.clients)
+    names = owner_names(experiment.clients)
     parties = [_party(given, names) for given in dict.fromkeys(adversaries or (DATA_OWNER, MODEL_OWNER))]
     data_owners = tuple(dict.fromkeys(name for name in parties if name != MODEL_OWNER))
     own = {**(MODEL_ATTACKS if data_owners else {}), **(IMAGE_ATTACKS if MODEL_OWNER in parties else {})}
@@ -214,7 +214,7 @@ class _FoundOwners:
         public = subject.learning.public
         images = {
             owner: [subject.images_of(owner).images[torch.from_numpy(batch)] for batch in subject.batches(owner)]
-            for owner in owner_names(subject.experiment.federation.clients)
+            for owner in owner_names(subject.experiment.clients)
         }
         try:
             heard = heard_words(recordings, images, public)

@@ -45,7 +45,7 @@ def default_order(
     _check(base)
     if data is not None:
         base = msgspec.structs.replace(base, data=images_of(base.data, data))
-    clients = base.federation.clients
+    clients = base.clients
     # Of a round there is one sum, and what a client knows of it, it knows when the next one begins.
     rounds = images + 1
     base = msgspec.structs.replace(base, federation=msgspec.structs.replace(base.federation, rounds=rounds))
@@ -91,6 +91,7 @@ def _check(experiment: Experiment) -> None:
         "data.factory": bool(data.factory),
         'data.statistics = "sum"': data.statistics == "sum",
         "training.momentum of a server": training.algorithm == "fedsgd" and training.momentum > 0,
+        "federation.fraction": experiment.federation.fraction != 1,
         "training.decay_rounds": bool(training.decay_rounds),
     }
     if found := [key for key, there in refused.items() if there]:

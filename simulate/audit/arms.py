@@ -113,7 +113,7 @@ def protections(experiment: Experiment) -> str:
     """What protects the updates of an experiment, in words."""
     parts = []
     if experiment.aggregation.mode != "none":
-        parts.append(f"secure sum of {experiment.federation.clients} ({experiment.aggregation.mode})")
+        parts.append(f"secure sum of {experiment.clients} ({experiment.aggregation.mode})")
     if not isinstance(experiment.protection, NoProtection):
         parts.append(experiment.protection.scheme)
     if experiment.encryption is not None:
@@ -129,9 +129,8 @@ def _with(
     protection: Protection | None = None,
     encryption: Encryption | None = None,
 ) -> Experiment:
-    federation = msgspec.structs.replace(
-        experiment.federation, clients=clients or experiment.federation.clients, group_size=0
-    )
+    number = clients or experiment.clients
+    federation = msgspec.structs.replace(experiment.federation, clients=number, group_size=0)
     if mode != "none" and clients is None:
         federation = experiment.federation
     return msgspec.structs.replace(
@@ -144,7 +143,7 @@ def _with(
         policy=msgspec.structs.replace(
             experiment.policy,
             modes=MODES,
-            smallest_cohort=min(SMALL, federation.clients),
+            smallest_cohort=min(SMALL, number),
             accept_known_plaintext=True,
             uncoordinated_weights=True,
         ),

@@ -80,7 +80,7 @@ class AuditedRun:
         terms = RunTerms(
             configuration=configuration,
             learning_rate=experiment.training.learning_rate,
-            clients=party_names(experiment.federation.clients)[1:],
+            clients=party_names(experiment.clients)[1:],
             keeper=lambda: Keeper(configuration, build(), seed=seed),
             group_model=_group_model(task),
         )

@@ -70,7 +70,7 @@ def one_image_each(experiment: Experiment, path: Path, seed: int) -> Experiment:
     source = read(experiment.data)
     mean, std = load(experiment.data, image_size=experiment.model.image_size, source=source).normalisation
     generator = np.random.default_rng(seed)
-    labels, clients = source.train.labels, experiment.federation.clients
+    labels, clients = source.train.labels, experiment.clients
     # That of the largest label says how many classes there are.
     last = int(labels.argmax())
     others = generator.permutation(np.delete(np.arange(len(labels)), last))

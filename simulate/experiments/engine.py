@@ -156,7 +156,7 @@ class PreparedStudy:
             federation=replace(experiment.federation, seed=seed),
             data=self.federated,
             model=model,
-            aggregation=replace(experiment.aggregation, max_weight=-(-images // experiment.federation.clients)),
+            aggregation=replace(experiment.aggregation, max_weight=-(-images // experiment.clients)),
         )
 
 
@@ -179,7 +179,7 @@ def prepare(
     for pattern in patterns:
         if not any(fnmatchcase(arm.name, pattern) for arm in size.arms):
             raise ArmsError(f"{study.name} has no arm {pattern!r}; it has {', '.join(arm.name for arm in size.arms)}")
-    clients = max(arm.experiment.federation.clients for arm in size.arms)
+    clients = max(arm.experiment.clients for arm in size.arms)
     images = find(
         data,
         small=small,

@@ -258,7 +258,7 @@ class Page:
             train, test = work.images.samples
             found.append(f"{train:,} training and {test:,} test images instead of 50,000 and 10,000")
         if not work.small and per_client:
-            wanted = per_client[len(work.images.source.class_names)] * work.arms[0].experiment.federation.clients
+            wanted = per_client[len(work.images.source.class_names)] * work.arms[0].experiment.clients
             if work.test_images < wanted:
                 found.append(f"{work.test_images:,} test images, all that there are, instead of {wanted:,}")
         return found

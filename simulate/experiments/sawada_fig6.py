@@ -45,7 +45,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
 def computed(result: ArmResult) -> npt.NDArray[np.float64]:
     """P(f), f = 0..m [m + 1], of an arm."""
     experiment = result.arm.experiment
-    protection, clients, rounds = experiment.protection, experiment.federation.clients, experiment.federation.rounds
+    protection, clients, rounds = experiment.protection, experiment.clients, experiment.federation.rounds
     if isinstance(protection, BinaryWeights | LockedBinaryWeights):
         locked = isinstance(protection, LockedBinaryWeights)
         return update_distribution(rounds, clients, protection.zero_probability, locked=locked)

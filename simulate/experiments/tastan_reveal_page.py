@@ -52,7 +52,7 @@ class RevealMeasurement:
         from tacit.simulate.experiments.tastan_reveal_runs import RevealWork
 
         size = self.claim.size(small=small)
-        images = find(data, small=small, clients=size.experiment.federation.clients, halved=False)
+        images = find(data, small=small, clients=size.experiment.clients, halved=False)
         return PreparedReveal(table=self.claim, work=RevealWork(size=size, images=images))
 
     def summary(self) -> list[str]:

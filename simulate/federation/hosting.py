@@ -101,7 +101,7 @@ def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str
 def memory(experiment: Experiment, processes: int) -> float:
     """Bytes that a run takes with its clients in so many processes, roughly; their images are not counted."""
     per_client = PARAMETER_BYTES * (parameters(experiment.model, classes=1, channels=1) or 0)
-    return OTHER_BYTES + processes * PROCESS_BYTES + experiment.federation.clients * per_client
+    return OTHER_BYTES + processes * PROCESS_BYTES + experiment.clients * per_client
 
 
 STEP: Final = 100
@@ -111,9 +111,7 @@ STEP: Final = 100
 def shares(experiment: Experiment, source: Source, seed: int) -> list[Indices]:
     """The training images of every client: its part, without what the server shows to all. ValueError of `divide`."""
     labels = source.train.labels
-    parts = divide(
-        labels, experiment.data, clients=experiment.federation.clients, seed=seed, centres=source.train.centres
-    )
+    parts = divide(labels, experiment.data, clients=experiment.clients, seed=seed, centres=source.train.centres)
     shown = experiment.protection.shown(labels, len(source.class_names))
     return [np.setdiff1d(part, shown) for part in parts]
 

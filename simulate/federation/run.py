@@ -133,7 +133,7 @@ def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], 
 
 def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
     """Where the clients of a run keep what they remember."""
-    return [run.memory(name) for name in party_names(experiment.federation.clients)[1:]]
+    return [run.memory(name) for name in party_names(experiment.clients)[1:]]
 
 
 def kept(plan: Plan) -> str:
@@ -163,7 +163,7 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
 
 
 async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
-    names = party_names(plan.experiment.federation.clients)
+    names = party_names(plan.experiment.clients)
     keys = {name: generate(name) for name in names}
     server, *clients = keys.values()
     grouped = zip(clients, plan.experiment.groups(), strict=True)

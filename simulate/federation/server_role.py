@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         completed=plan.completed,
         repeated=plan.repeated,
         weights_seed=plan.split_seed,
+        sampling=hashlib.sha256(b"sampling %d" % plan.split_seed).digest(),
         seed=plan.seed,
         recorded_seed=plan.recorded_seed,
         command=plan.command,

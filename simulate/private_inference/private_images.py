@@ -293,7 +293,7 @@ def _learned(
 ) -> tuple[AdapterParameters, int]:
     """What the data owner has that has heard last. ValueError if none has."""
     found = []
-    for name in owner_names(experiment.federation.clients):
+    for name in owner_names(experiment.clients):
         try:
             found.append(standing.load(folder.of_owner(name), like))
         except FileNotFoundError:

@@ -37,7 +37,7 @@ def compare(directories: Sequence[Path]) -> Comparison:
         RunDirectory.of_a_run(directory)
         if resolved[number] in resolved[:number]:
             raise RunDirectoryError(f"{directory} is named twice; name every run once")
-    experiments = [load(RunDirectory(directory).experiment) for directory in directories]
+    experiments = [load(RunDirectory(directory).experiment, numbered=False) for directory in directories]
     names = [path.name for path in resolved]
     labels = [str(given) if names.count(name) > 1 else name for given, name in zip(directories, names, strict=True)]
     runs = [

@@ -70,9 +70,15 @@ def smallest_sum(history: History) -> int:
     return min((len(round.result.survivors) for round in history.completed if round.result), default=0)
 
 
+def taking_part(history: History, experiment: Experiment) -> int:
+    """Clients that take part, of whom a round may draw some."""
+    return (history.configured and history.configured.clients) or experiment.clients
+
+
 def _server(history: History, experiment: Experiment) -> Exposure:
-    clients = experiment.federation.clients
-    corrupt = experiment.terms().colluders
+    clients = taking_part(history, experiment)
+    corrupt = history.configured.colluders if history.configured else None
+    corrupt = experiment.terms(clients).colluders if corrupt is None else corrupt
     threshold = history.configured.threshold if history.configured else None
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
@@ -170,7 +176,7 @@ def _client(history: History, experiment: Experiment) -> Exposure:
     unknown = "data, update, loss, accuracy or number of samples of any one other client"
     if mode == "none":
         return Exposure("each client", (model, "the roster; who is in a round"), (unknown,))
-    neighbours = history.configured.neighbours if history.configured else experiment.federation.clients - 1
+    neighbours = history.configured.neighbours if history.configured else experiment.cohort - 1
     order = "the signed list of survivors" if mode == "active" else "the list of survivors"
     return Exposure(
         "each client",
@@ -185,6 +191,6 @@ def _client(history: History, experiment: Experiment) -> Exposure:
 
 def sharers(history: History, experiment: Experiment) -> str:
     """Among whom the threshold counts: "5 clients"; in a regular graph "6 neighbours of each client"."""
-    clients = experiment.federation.clients
+    clients = (history.configured and history.configured.cohort) or experiment.cohort
     neighbours = history.configured.neighbours if history.configured else clients - 1
     return f"{clients} clients" if neighbours == clients - 1 else f"{neighbours} neighbours of each client"

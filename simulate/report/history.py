@@ -40,6 +40,12 @@ class Configured(msgspec.Struct, frozen=True):
     configuration_hash: str
     evaluates: Literal["images", "sums"] = "images"
     """What the server knows the model's accuracy by."""
+    clients: int = 0
+    """Clients that take part; 0 in runs of an earlier version."""
+    cohort: int = 0
+    """Most clients of a round; 0 in runs of an earlier version."""
+    colluders: int | None = None
+    """Clients of the roster that may collude, where the server says so."""
 
 
 JUDGED_ON: Final = {"images": "the test images", "sums": "the images that clients train on, by their sum"}

@@ -26,7 +26,7 @@ from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
+from tacit.simulate.report.exposure import exposure, sharers, smallest_sum, taking_part
 from tacit.simulate.report.figures import (
     ACTIVITY_COLOURS,
     COLOURS,
@@ -126,7 +126,7 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
 
     ExperimentError or EventLogError if the directory holds no run, or a broken one.
     """
-    experiment = load(run.experiment)
+    experiment = load(run.experiment, numbered=False)
     history = read_history(run.path / "events", *others)
     for log in history.unread:
         on_unread(log)
@@ -230,8 +230,9 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
         notices.append(f"{more} more losses are in the tables below.")
     if smallest_sum(history) == 2:
         notices.append("A sum had only two clients: each of them can work out the update of the other.")
-    if missing := experiment.federation.clients - len(history.clients):
-        notices.append(f"The event logs of {missing} of {experiment.federation.clients} clients are missing.")
+    clients = taking_part(history, experiment)
+    if missing := clients - len(history.clients):
+        notices.append(f"The event logs of {missing} of {clients} clients are missing.")
     if unknown := [clock.party for clock in history.clocks if clock.uncertainty is None]:
         notices.append(
             f"Too few messages tell of the clock of {', '.join(unknown)}: times of that log may be wrong by any amount."

@@ -138,8 +138,9 @@ class MemoryFederation(World[Parcel]):
             now=self.now,
             completed=completed,
             enough_seconds=enough_seconds,
-            **({"regather_seconds": regather_seconds} if regather_seconds else {}),
-            **({"participants": self.participants, "sampling": self.sampling} if self.participants else {}),
+            regather_seconds=regather_seconds,
+            participants=self.participants,
+            sampling=self.sampling,
         )
 
     def start_client(self, name: str) -> TrainingClient:

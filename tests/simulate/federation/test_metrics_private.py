@@ -238,8 +238,8 @@ MESSAGE_TIMES = {"received", "sent"}
 """When single messages came and left."""
 SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
-        "colluders", "configuration_hash", "evaluates", "max_weight", "neighbours", "parameters", "ring_bits", "step",
-        "threshold", "vector_bytes",
+        "clients", "cohort", "colluders", "configuration_hash", "evaluates", "max_weight", "neighbours", "parameters",
+        "ring_bits", "step", "threshold", "vector_bytes",
     },
     "provenance": {"command", "machine", "seed", "versions"},
     "listening": {"address", "session"},
