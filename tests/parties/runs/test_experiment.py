@@ -63,8 +63,8 @@ def test_what_is_written_is_what_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[federation]\nclients = 1", "federation.clients = 1: expected an integer from 2 to 1000"),
-        ("[federation]\nclients = true", "federation.clients = true: expected an integer from 2 to 1000"),
+        ("[federation]\nclients = 1", 'federation.clients = 1: expected an integer from 2 to 1000, or "all"'),
+        ("[federation]\nclients = true", 'federation.clients = true: expected an integer from 2 to 1000, or "all"'),
         (
             "[federation]\nseed = -1",
             "federation.seed = -1: expected an integer from 0 to 9223372036854775807, or leave the key out",
@@ -280,7 +280,7 @@ def test_a_protection_at_the_edge_of_these_rules_is_accepted(text: str) -> None:
 
 def test_an_experiment_made_in_python_is_checked_too() -> None:
     with pytest.raises(ValueError, match=r"^aggregation\.clip = 2\.0: \[policy\] accepts at most"):
-        Experiment(aggregation=Aggregation(clip=2.0))
+        Experiment(federation=FederationSection(clients=5), aggregation=Aggregation(clip=2.0))
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,9 @@ def test_packing_takes_its_numbers_from_the_experiment() -> None:
     assert (packing.form, packing.max_weight, packing.ring.bits) == (WeightForm.COORDINATE, 1, 32)
     fixed = Experiment(protection=FixedPosition())
     assert fixed.packing(tensor_sizes=(10, 3), metrics=()).form is WeightForm.TENSOR
+    five = FederationSection(clients=5)
     with pytest.raises(ValueError, match="ring_bits = 24 is too small"):
-        Experiment(protection=BinaryWeights(), policy=accepting, aggregation=Aggregation(ring_bits=24))
+        Experiment(federation=five, protection=BinaryWeights(), policy=accepting, aggregation=Aggregation(ring_bits=24))
 
 
 TOML = st.recursive(
