@@ -22,8 +22,10 @@ noise multiplier dp_noise / 2, and the rounds together one whose inverse square 
 
 `update` holds towards whoever sees the client's updates one by one: the server without secure aggregation. `sum` holds
 towards whoever sees nothing but the sums: the noise of those in the sum adds up, without that of clients who collude,
-and where it is cut or rounded away, without that of anybody else. Rounds are not taken for subsampled: a client is in
-all of them, and an update for a round that was never closed, as when the server was killed, counts as one more.
+and where it is cut or rounded away, without that of anybody else. Both are of the client with the least protection.
+Every round that a client takes part in counts in full, also where the server draws its cohort: nothing is made of
+amplification by sampling, because the server knows its draws. An update for a round that was never closed, as when the
+server was killed, counts as one more.
 """
 
 from __future__ import annotations
@@ -72,10 +74,10 @@ MOST_EPSILON: Final = 10.0
 
 
 def guarantee(
-    experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: int, *, colluders: int
+    experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: Mapping[str, int], *, colluders: int
 ) -> dict[str, Any] | None:
     """`delta`, `epsilon_update` and `epsilon_sum`; None without noise. rounds: those of summary.json; updates: how many
-    a client made, at most; colluders: clients whose noise does not count.
+    each client made, where that is known; colluders: clients whose noise does not count.
 
     An epsilon of None stands for infinity: without dp_clip noise of any size guarantees nothing. So does that of sums
     without secure aggregation, where nobody sees the sums alone.
@@ -84,18 +86,23 @@ def guarantee(
     if noise is None:
         return None
     result: dict[str, Any] = {"delta": noise.delta, "epsilon_update": None, "epsilon_sum": None}
-    held = max(len(rounds), updates)
-    if not noise.norm or not held:
+    cohorts = [frozenset(entry["cohort"] or ()) for entry in rounds]
+    # A round that was aborted opened no sum, but is counted as the least that it could have.
+    honest = [max(1, len(entry["survivors"]) - colluders) for entry in rounds]
+    if not _arrives_whole(experiment, noise):
+        honest = [1] * len(rounds)
+    seen = {
+        name: [count for count, cohort in zip(honest, cohorts, strict=True) if name in cohort]
+        for name in frozenset(updates).union(*cohorts)
+    }
+    held = [counts + [1] * (updates.get(name, 0) - len(counts)) for name, counts in seen.items()]
+    if not noise.norm or not any(held):
         return result
     multiplier = noise.multiplier / 2
-    result["epsilon_update"] = epsilon_of(noise.delta, held / multiplier**2)
+    result["epsilon_update"] = epsilon_of(noise.delta, max(map(len, held)) / multiplier**2)
     if aggregation.mode != "none":
-        # A round that was aborted opened no sum, but is counted as the least that it could have.
-        honest = [1] * held
-        if _arrives_whole(experiment, noise):
-            for place, entry in enumerate(rounds):
-                honest[place] = max(1, len(entry["survivors"]) - colluders)
-        result["epsilon_sum"] = epsilon_of(noise.delta, sum(1 / (multiplier**2 * count) for count in honest))
+        worst = max(sum(1 / count for count in counts) for counts in held)
+        result["epsilon_sum"] = epsilon_of(noise.delta, worst / multiplier**2)
     return result
 
 
@@ -159,7 +166,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
     local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
     parties = {name: _party(events) for name, events in logs.items()}
-    updates = max((sum(event["event"] == "update" for event in events) for events in logs.values()), default=0)
+    updates = {name: sum(event["event"] == "update" for event in events) for name, events in logs.items()}
     of_server: dict[str, PhaseFigures] = next(
         (party["phases"] for party in parties.values() if party["role"] == "server"), {}
     )

@@ -39,7 +39,10 @@ def delta(epsilon: float, multipliers: list[float]) -> float:
 def test_epsilon_is_that_of_the_gaussian_mechanism(noise: float, wanted: float, held: int) -> None:
     """Two updates of norm C differ by 2 C: the multiplier is half the noise. One of five colludes, four add noise."""
     found = guarantee(
-        experiment(dp_noise=noise, dp_delta=wanted, dp_clip=0.3), rounds(*[CLIENTS] * held), held, colluders=1
+        experiment(dp_noise=noise, dp_delta=wanted, dp_clip=0.3),
+        rounds(*[CLIENTS] * held),
+        {"client": held},
+        colluders=1,
     )
     assert found is not None
     assert found["delta"] == wanted
@@ -49,7 +52,7 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(noise: float, wanted: float, 
 
 
 def test_the_noise_of_those_who_dropped_out_does_not_count() -> None:
-    found = guarantee(experiment(dp_noise=6.0), rounds(5, 3, 0), 3, colluders=1)
+    found = guarantee(experiment(dp_noise=6.0), rounds(5, 3, 0), {"client": 3}, colluders=1)
     assert found is not None
     # Without the colluding one: 4, 2, and no fewer than the client itself.
     assert delta(found["epsilon_sum"], [3 * 2.0, 3 * math.sqrt(2), 3.0]) == pytest.approx(1e-5, rel=1e-4)
@@ -58,17 +61,30 @@ def test_the_noise_of_those_who_dropped_out_does_not_count() -> None:
 def test_colluding_clients_are_counted_exactly() -> None:
     """0.29 of 100 are 29, although the product of floating-point numbers is below."""
     one = experiment(corrupt=0.29, dp_noise=6.0)
-    found = guarantee(one, rounds(100, cohort=100), 1, colluders=one.terms(100).colluders)
+    found = guarantee(one, rounds(100, cohort=100), {"client": 1}, colluders=one.terms(100).colluders)
     assert found is not None
     assert delta(found["epsilon_sum"], [3 * math.sqrt(71)]) == pytest.approx(1e-5, rel=1e-4)
 
 
 def test_an_update_for_a_round_that_was_never_closed_counts() -> None:
     """The server was killed with it, and asked for another one when it was back."""
-    found = guarantee(experiment(dp_noise=6.0), rounds(5, 5), 3, colluders=1)
+    found = guarantee(experiment(dp_noise=6.0), rounds(5, 5), {"client": 3}, colluders=1)
     assert found is not None
     assert delta(found["epsilon_update"], [3.0] * 3) == pytest.approx(1e-5, rel=1e-4)
     assert delta(found["epsilon_sum"], [6.0, 6.0, 3.0]) == pytest.approx(1e-5, rel=1e-4)
+
+
+def test_every_round_of_a_client_counts_in_full_and_those_of_others_do_not() -> None:
+    """Nothing is made of who might have been drawn: the client in most rounds, or with the fewest beside it, decides."""
+    cohorts = (["a", "b", "c"], ["a", "c", "d"], ["b", "c", "d"], ["b", "d", "e", "f", "g"])
+    drawn = [{"cohort": cohort, "survivors": cohort} for cohort in cohorts]
+    found = guarantee(experiment(dp_noise=6.0), drawn, {}, colluders=1)
+    assert found is not None
+    assert delta(found["epsilon_update"], [3.0] * 3) == pytest.approx(1e-5, rel=1e-4)
+    assert delta(found["epsilon_sum"], [3 * math.sqrt(2)] * 3) == pytest.approx(1e-5, rel=1e-4)
+    more = guarantee(experiment(dp_noise=6.0), drawn, {"a": 3}, colluders=1)
+    assert more is not None
+    assert delta(more["epsilon_sum"], [3 * math.sqrt(2)] * 2 + [3.0]) == pytest.approx(1e-5, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,7 @@ def test_an_update_for_a_round_that_was_never_closed_counts() -> None:
     ],
 )
 def test_noise_that_is_cut_or_rounded_away_protects_nobody_else(settings: Any, whole: bool) -> None:
-    found = guarantee(experiment(dp_clip=1.0, dp_noise=0.5, **settings), rounds(CLIENTS), 1, colluders=1)
+    found = guarantee(experiment(dp_clip=1.0, dp_noise=0.5, **settings), rounds(CLIENTS), {"client": 1}, colluders=1)
     assert found is not None
     assert (found["epsilon_sum"] < found["epsilon_update"]) == whole
     if not whole:
@@ -99,11 +115,11 @@ def test_noise_that_is_cut_or_rounded_away_protects_nobody_else(settings: Any, w
     ],
 )
 def test_without_a_bound_epsilon_is_infinite(settings: Any, held: int, update: str | None, total: str | None) -> None:
-    found = guarantee(experiment(**settings), rounds(*[CLIENTS] * held), held, colluders=1)
+    found = guarantee(experiment(**settings), rounds(*[CLIENTS] * held), {"client": held}, colluders=1)
     assert found is not None
     assert (found["epsilon_update"] is None) == (update is None)
     assert (found["epsilon_sum"] is None) == (total is None)
 
 
 def test_without_noise_nothing_is_said() -> None:
-    assert guarantee(Experiment(), rounds(5), 1, colluders=1) is None
+    assert guarantee(Experiment(), rounds(5), {"client": 1}, colluders=1) is None
