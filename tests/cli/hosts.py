@@ -181,7 +181,7 @@ class Hosts:
         return self.party(name, f'connect = "{connect}"\ngrace = 1\n{more}\n{data}{sections}')
 
     def experiment(
-        self, *, rounds: int = 2, clients: int = 3, epochs: int = 1, max_weight: int = 100, more: str = ""
+        self, *, rounds: int = 2, clients: int | str = 3, epochs: int = 1, max_weight: int = 100, more: str = ""
     ) -> Path:
         """Write an experiment onto the server's host."""
         path = self.path / "server" / "experiment.toml"

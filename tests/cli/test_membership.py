@@ -32,7 +32,7 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     hosts.command("new", "keys", "new", "client-3", "--role", "client")
     cards = {"add": hosts.path / "client-4.card", "rotate": hosts.path / "new" / "client-3.card"}
     office = Office(hosts, ("add", str(cards["add"])), ("remove", "client-1"), ("rotate", str(cards["rotate"])))
-    hosts.experiment(rounds=ROUNDS, epochs=30)
+    hosts.experiment(rounds=ROUNDS, clients='"all"', epochs=30)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = {name: takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")}
     server.until(f"round   2 of {ROUNDS}  completed")
@@ -45,6 +45,8 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     office.give("client-4", 2)
     clients["client-4"] = takes_part(hosts, "client-4")
     clients["client-4"].until("accepted")
+    # With all the others: client-1 is still there.
+    clients["client-4"].until("round .* completed")
 
     office.give("server", 3)
     assert clients["client-1"].end() == 1
@@ -73,6 +75,7 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     rounds = summary["rounds"]
     assert [entry["round"] for entry in rounds] == list(range(1, ROUNDS + 1))
     assert {entry["status"] for entry in rounds} == {"completed"}
+    assert list(clients) in [entry["survivors"] for entry in rounds]
     assert rounds[0]["survivors"] == ["client-1", "client-2", "client-3"]
     assert rounds[-1]["survivors"] == ["client-2", "client-3", "client-4"]
     events = [json.loads(line) for line in (run / "events" / "server.jsonl").read_text().splitlines()]

@@ -38,12 +38,8 @@ def delta(epsilon: float, multipliers: list[float]) -> float:
 @pytest.mark.parametrize(("noise", "wanted", "held"), [(4.0, 1e-5, 3), (10.0, 1e-3, 10), (20.0, 1e-6, 1)])
 def test_epsilon_is_that_of_the_gaussian_mechanism(noise: float, wanted: float, held: int) -> None:
     """Two updates of norm C differ by 2 C: the multiplier is half the noise. One of five colludes, four add noise."""
-    found = guarantee(
-        experiment(dp_noise=noise, dp_delta=wanted, dp_clip=0.3),
-        rounds(*[CLIENTS] * held),
-        {"client": held},
-        colluders=1,
-    )
+    one = experiment(dp_noise=noise, dp_delta=wanted, dp_clip=0.3)
+    found = guarantee(one, rounds(*[CLIENTS] * held), {"client": held}, colluders=1)
     assert found is not None
     assert found["delta"] == wanted
     assert delta(found["epsilon_update"], [noise / 2] * held) == pytest.approx(wanted, rel=1e-4)
@@ -75,7 +71,7 @@ def test_an_update_for_a_round_that_was_never_closed_counts() -> None:
 
 
 def test_every_round_of_a_client_counts_in_full_and_those_of_others_do_not() -> None:
-    """Nothing is made of who might have been drawn: the client in most rounds, or with the fewest beside it, decides."""
+    """Nothing is made of who might have been drawn; the client that is worst off decides."""
     cohorts = (["a", "b", "c"], ["a", "c", "d"], ["b", "c", "d"], ["b", "d", "e", "f", "g"])
     drawn = [{"cohort": cohort, "survivors": cohort} for cohort in cohorts]
     found = guarantee(experiment(dp_noise=6.0), drawn, {}, colluders=1)

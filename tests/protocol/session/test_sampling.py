@@ -7,7 +7,7 @@ import pytest
 
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.machine import Ended, Report
-from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.rounds import JournalEntry, RoundDone
 from tacit.protocol.session.tables import SessionState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tests.cases import cases
@@ -129,6 +129,10 @@ def test_who_is_ready_and_not_drawn_is_named_apart() -> None:
     said = [report.fields for report in one.outcome(Report, SERVER) if report.event == "round"]
     assert all({*round["cohort"], *round["undrawn"]} == {*one.roster.clients} for round in said)
     assert all(len(round["undrawn"]) == 2 and not round["skipped"] for round in said)
+    # Nothing of a round leaves a client that is not drawn, and nothing is spent of its budget.
+    for name, lines in one.journals.items():
+        entered = {line.round for line in lines if isinstance(line, JournalEntry)}
+        assert entered == {done.round for done in one.outcome(RoundDone) if name in done.cohort}
 
 
 def test_groups_are_drawn_whole() -> None:
