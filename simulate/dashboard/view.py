@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from tacit.parties.runs.experiment import Experiment
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.exposure import exposure
+from tacit.simulate.report.exposure import cohort_size, exposure, taking_part
 from tacit.simulate.report.history import Event, Fold, History, PartyHistory, RoundHistory
 from tacit.simulate.report.page import reason
 from tacit.simulate.report.words import FILTERS, NOTHING
@@ -136,6 +136,8 @@ def _context(live: Live) -> dict[str, Any]:
     last = next((round for round in reversed(history.rounds) if round.result), None)
     return {
         "experiment": experiment,
+        "taking_part": taking_part(history, experiment),
+        "cohort": cohort_size(history, experiment),
         "history": history,
         "server": server,
         "current": history.rounds[-1] if history.rounds and history.rounds[-1].result is None else None,

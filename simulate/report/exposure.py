@@ -75,6 +75,11 @@ def taking_part(history: History, experiment: Experiment) -> int:
     return (history.configured and history.configured.clients) or experiment.clients
 
 
+def cohort_size(history: History, experiment: Experiment) -> int:
+    """Most clients of a round."""
+    return (history.configured and history.configured.cohort) or experiment.cohort
+
+
 def _server(history: History, experiment: Experiment) -> Exposure:
     clients = taking_part(history, experiment)
     corrupt = history.configured.colluders if history.configured else None
@@ -176,7 +181,7 @@ def _client(history: History, experiment: Experiment) -> Exposure:
     unknown = "data, update, loss, accuracy or number of samples of any one other client"
     if mode == "none":
         return Exposure("each client", (model, "the roster; who is in a round"), (unknown,))
-    neighbours = history.configured.neighbours if history.configured else experiment.cohort - 1
+    neighbours = history.configured.neighbours if history.configured else cohort_size(history, experiment) - 1
     order = "the signed list of survivors" if mode == "active" else "the list of survivors"
     return Exposure(
         "each client",
@@ -191,6 +196,6 @@ def _client(history: History, experiment: Experiment) -> Exposure:
 
 def sharers(history: History, experiment: Experiment) -> str:
     """Among whom the threshold counts: "5 clients"; in a regular graph "6 neighbours of each client"."""
-    clients = (history.configured and history.configured.cohort) or experiment.cohort
+    clients = cohort_size(history, experiment)
     neighbours = history.configured.neighbours if history.configured else clients - 1
     return f"{clients} clients" if neighbours == clients - 1 else f"{neighbours} neighbours of each client"

@@ -26,7 +26,7 @@ from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.exposure import exposure, sharers, smallest_sum, taking_part
+from tacit.simulate.report.exposure import cohort_size, exposure, sharers, smallest_sum, taking_part
 from tacit.simulate.report.figures import (
     ACTIVITY_COLOURS,
     COLOURS,
@@ -197,6 +197,8 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
         "strangers": sorted(history.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_TROUBLES],
         "secure": secure,
         "sharers": sharers(history, experiment),
+        "taking_part": taking_part(history, experiment),
+        "cohort": cohort_size(history, experiment),
         "exposures": exposure(history, experiment),
         "settings": settings(experiment),
     }
