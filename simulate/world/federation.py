@@ -124,6 +124,10 @@ class MemoryFederation(World[Parcel]):
         self.kill(self.host)
         self.dead.discard(self.host)
         self.disks[self.host].start_again()
+        # Transcripts have what is not the default.
+        chosen: dict[str, Any] = {"regather_seconds": regather_seconds} if regather_seconds else {}
+        if self.participants:
+            chosen |= {"participants": self.participants, "sampling": self.sampling}
         self.server = self.make(
             self.host,
             TrainingServer,
@@ -138,9 +142,7 @@ class MemoryFederation(World[Parcel]):
             now=self.now,
             completed=completed,
             enough_seconds=enough_seconds,
-            regather_seconds=regather_seconds,
-            participants=self.participants,
-            sampling=self.sampling,
+            **chosen,
         )
 
     def start_client(self, name: str) -> TrainingClient:
