@@ -119,7 +119,8 @@ def test_a_guarantee_that_is_next_to_none_is_called_so(epsilon: float | None, wa
 def test_clipping_more_than_a_hundredth_of_all_coordinates_is_a_warning(clipped: int, warned: bool) -> None:
     """Of two survivors with 100 coordinates each."""
     made, file = screen()
-    fields = {"parameters": 100, "ring_bits": 24, "vector_bytes": 300, "threshold": 4}
+    fields = {"parameters": 100, "ring_bits": 24, "vector_bytes": 300, "threshold": 4, "colluders": 1}
+    fields |= {"clients": 5, "cohort": 5}
     made.show("server", "configuration", fields)
     made.show("server", "round-done", done(clipped=clipped))
     said = [line for line in shown(file) if "of all coordinates were clipped" in line]

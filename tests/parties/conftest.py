@@ -128,6 +128,8 @@ class Federation:
     seconds: ClassVar = SECONDS
     grace: float = GRACE
     regather: float = 0.0
+    participants: int | None = None
+    """Clients of whom every round draws its cohort."""
     width: int = 8
     """Of the model."""
     train: tuple[str, ...] = ()
@@ -166,6 +168,7 @@ class Federation:
             join_seconds=SECONDS,
             grace=self.grace,
             regather_seconds=self.regather,
+            participants=self.participants,
         )
 
         def note(done: RoundDone, total: Total | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tacit.parties.learning.learner import Update
 from tacit.parties.learning.policy import ClientPolicy
@@ -253,3 +254,31 @@ async def test_a_client_that_refuses_rounds_does_not_end_well(federation: Any) -
     (refusal,) = [dropped for dropped in first["dropped"] if dropped["party"] == one]
     assert "this client's policy accepts" in refusal["detail"]
     assert "it refused its last round" in federation.fields("server", "round")[1]["absent"][one]
+
+
+@pytest.mark.asyncio
+async def test_clients_that_are_not_drawn_are_not_absent_and_those_that_left_are(federation: Any) -> None:
+    everybody, gone = federation.clients, federation.clients[0]
+    federation.participants = len(everybody)
+    federation.configuration = replace(federation.configuration, clients=len(everybody) - 1)
+    federation.keeper.reconfigure(federation.configuration)
+
+    loop = asyncio.get_running_loop()
+
+    def stop_one(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        assert total is not None
+        if done.round == 3:
+            loop.call_soon_threadsafe(joined[gone].cancel)
+            asyncio.run_coroutine_threadsafe(federation.event("server", "left"), loop).result(federation.seconds)
+        return {}
+
+    server = await federation.serve(rounds=6, on_round=stop_one)
+    joined = {name: federation.join(name) for name in everybody}
+    ended = await federation.all_of(server, *(joined[name] for name in everybody[1:]))
+    assert [end.code for end in ended] == [None] * len(everybody)
+    rounds = federation.fields("server", "round")
+    assert all(len(round["cohort"]) == len(everybody) - 1 for round in rounds)
+    assert [round["absent"] for round in rounds[:3]] == [{}] * 3
+    assert all("undrawn" not in round for round in rounds)
+    assert set(rounds[-1]["absent"]) == {gone}
+    assert rounds[-1]["cohort"] == list(everybody[1:])
