@@ -9,7 +9,7 @@ inside a round ends that round. What is no matter of a round is in client_sessio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tacit.protocol.core.blob import IncomingBlob
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Report, Send, Step, Transmit, Trigger
-from tacit.protocol.core.messages import Abort, Chunk, Phase
+from tacit.protocol.core.messages import Abort, Blob, Chunk, Phase
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import GroupKey
@@ -51,6 +51,8 @@ class _Round:
     """Its digest."""
     key: GroupKey | None
     """The group key of the cohort, where there is one."""
+    data: bytes = field(default=b"", repr=False)
+    """The model itself, once it is here."""
     incoming: tuple[IncomingBlob, ...] = ()
     """What is fetched, one after the other; the model is the last."""
 
@@ -74,14 +76,16 @@ class TrainingClient(
     """One client of one server, in its rounds."""
 
     sum: ClientPart | None
-    _held: bytes = b""
+    _fixed: bytes = b""
     """The digest of the fixed part that this party has."""
+    _model: tuple[Blob, bytes] | None = None
+    """The last model that this server sent, and how it was announced."""
     opened: tuple[int, tuple[str, ...]] = (0, ())
     """The last round whose sum this client has helped to open, and over whom that is; 0 before the first."""
 
     def hold(self, fixed: bytes) -> None:
         """This party has the fixed part of this digest of an earlier session, and does not fetch it again."""
-        self._held = fixed
+        self._fixed = fixed
 
     @property
     def phase(self) -> Phase:
@@ -115,19 +119,22 @@ class TrainingClient(
         if message.model.size != expected:
             raise RemoteProtocolError(Code.MODEL, f"a model of {message.model.size} bytes; its layout has {expected}")
         key = None if self.holder is None else self.holder.for_round(cohort)
-        blobs, fixed = [IncomingBlob(message.model, Label.MODEL)], self.configuration.fixed
-        if fixed.size and fixed.digest != self._held:
-            blobs.insert(0, IncomingBlob(fixed, Label.FIXED))
-        part = _Round(cohort, message.model.digest, key, incoming=tuple(blobs))
+        blobs, fixed = list[IncomingBlob](), self.configuration.fixed
+        if fixed.size and fixed.digest != self._fixed:
+            blobs.append(IncomingBlob(fixed, Label.FIXED))
+        held = self._model if self._model is not None and self._model[0] == message.model else None
+        if held is None:
+            blobs.append(IncomingBlob(message.model, Label.MODEL))
+        part = _Round(cohort, message.model.digest, key, held[1] if held else b"", tuple(blobs))
         begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
-        fetching, entry = self._fetched(part, now), self._entry(round)
+        fetching, entry = self._fetched(part, round, now), self._entry(round)
 
         def enter() -> list[Output]:
             if self.holder is not None:
                 self.holder.round_begun()
             self._link.round, self._open = round, True
             self._entered.add((entry.session, entry.round))
-            self.sum = begun
+            self._model, self.sum = held, begun
             return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
 
         return replace(fetching, outputs=(Journal(entry),), commit=enter)
@@ -139,14 +146,18 @@ class TrainingClient(
         incoming, *others = part.incoming
         incoming = incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
-            return self._fetched(replace(part, incoming=(incoming, *others)), now)
+            return self._fetched(replace(part, incoming=(incoming, *others)), self.round, now)
         data, rest = incoming.whole(), replace(part, incoming=tuple(others))
-        if not others:
-            return Step(TrainingState.TRAINING, (Train(self.round, data, part.key),), data=rest)
-        following = self._fetched(rest, now)
+        if incoming.label is Label.MODEL:
+
+            def keep() -> None:
+                self._model = incoming.announced, data
+
+            return replace(self._fetched(replace(rest, data=data), self.round, now), commit=keep)
+        following = self._fetched(rest, self.round, now)
 
         def commit() -> None:
-            self._held = incoming.announced.digest
+            self._fixed = incoming.announced.digest
 
         return replace(following, outputs=(FixedPart(data), *following.outputs), commit=commit)
 
@@ -214,8 +225,10 @@ class TrainingClient(
         self._policy.check_cohort(self.configuration, len(cohort))
         return cohort
 
-    def _fetched(self, part: _Round, now: float) -> Step[TrainingState]:
-        """Ask for what is due of the model."""
+    def _fetched(self, part: _Round, round: int, now: float) -> Step[TrainingState]:
+        """Ask for what is due of the model, or train once all of it is here."""
+        if not part.incoming:
+            return Step(TrainingState.TRAINING, (Train(round, part.data, part.key),), data=replace(part, data=b""))
         incoming = part.incoming[0]
         sends = tuple(
             Send(self._server, FetchFixed(chunk=fetch.chunk) if incoming.label is Label.FIXED else fetch)

@@ -107,7 +107,7 @@ def _client_table() -> Table[TrainingState]:
     table: dict[Any, Any] = {
         (s.OFFLINE, Trigger.START): Row("on_start", (s.AWAIT_WELCOME,)),
         (s.AWAIT_WELCOME, Welcome): Row("on_welcome", (s.AWAIT_ROUND,)),
-        (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL,)),
+        (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL, s.TRAINING)),
         (s.AWAIT_ROUND, EndRound): Row("on_end_round", (s.AWAIT_ROUND,)),
         **{(s.AWAIT_ROUND, kind): Inside("holder") for kind in TO_HOLDER},
         (s.AWAIT_ROUND, GroupKey): Row("on_key", (s.AWAIT_ROUND,)),

@@ -61,7 +61,7 @@ class SessionClient:
         self.round, self.awaits_end = 0, False
         self.greeted, self.former, self.encoded = False, b"", b""
         self.holder: KeyHolder | None = None
-        self.fixed = b""
+        self.fixed = self.held = b""
         self.key: tuple[bytes, bytes] | None = None
 
     @property
@@ -270,13 +270,22 @@ class SessionClient:
         )
         self.begin_sum(now)
         fixed = self.configuration["fixed"]
-        self.then_fetched = [Incoming(MODEL, body["model"])]
+        self.then_fetched = []
         if fixed["size"] and self.fixed != fixed["digest"]:
-            self.then_fetched.insert(0, Incoming(FIXED, fixed))
-        self.fetch_next()
-        self.go_to("FETCHING_MODEL", now + 2 * self.terms.phase_seconds)
+            self.then_fetched.append(Incoming(FIXED, fixed))
+        if self.held != self.model:
+            self.held = b""
+            self.then_fetched.append(Incoming(MODEL, body["model"]))
+        self.fetch_next(now)
 
-    def fetch_next(self) -> None:
+    def fetch_next(self, now: float) -> None:
+        """docs/spec/session.md, *Fetching*: what is not here yet, or else the training."""
+        if not self.then_fetched:
+            keys = {"key": self.key[0], "transcript": self.key[1]} if self.key else {}
+            self.report({"event": "train", "round": self.round, "model": self.model} | keys)
+            self.go_to("TRAINING", None)
+            return
+        self.go_to("FETCHING_MODEL", now + 2 * self.terms.phase_seconds)
         self.incoming = self.then_fetched.pop(0)
         for chunk in self.incoming.first():
             self.ask(chunk)
@@ -288,17 +297,15 @@ class SessionClient:
         following = self.incoming.take(body["chunk"], raw)
         if following is not None:
             self.ask(following)
-        if self.incoming.whole and self.then_fetched:
+        if not self.incoming.whole:
+            self.go_to(self.state, now + 2 * self.terms.phase_seconds)
+        elif self.incoming.label == FIXED:
             self.fixed = self.incoming.expected
             self.report({"event": "fixed part", "digest": self.fixed})
-            self.fetch_next()
-            self.go_to(self.state, now + 2 * self.terms.phase_seconds)
-        elif not self.incoming.whole:
-            self.go_to(self.state, now + 2 * self.terms.phase_seconds)
+            self.fetch_next(now)
         else:
-            keys = {"key": self.key[0], "transcript": self.key[1]} if self.key else {}
-            self.report({"event": "train", "round": self.round, "model": self.model} | keys)
-            self.go_to("TRAINING", None)
+            self.held = self.incoming.expected
+            self.fetch_next(now)
 
     def begin_sum(self, now: float) -> None:
         """docs/spec/session.md, *Journal*: the entry, and only then the first word."""

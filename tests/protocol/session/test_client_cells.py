@@ -131,7 +131,8 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
                 ),
                 "ignored",
             ),
-            StartRound: "FETCHING_MODEL",
+            # From the model that it has.
+            StartRound: "TRAINING",
             EndRound: "AWAIT_ROUND",
         },
     ),
@@ -182,7 +183,7 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
         assert [(output.round, output.code) for output in over] == ([closing[kind]] if kind in closing else [])
         assert [output.code for output in ended] == ([None] if verdict == "ENDED" else [])
         assert [type(output) for output in outputs if isinstance(output, Accepted | Train)] == (
-            {Welcome: [Accepted], Chunk: [Train]}.get(kind, [])
+            [Accepted] if kind is Welcome else [Train] if verdict == "TRAINING" else []
         )
 
 
