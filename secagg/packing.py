@@ -78,7 +78,7 @@ class Packing:
     clip: bound of a value before it is multiplied by its weight; weighted values are clipped to clip * max_weight.
     value_bits: 2 to 32, the resolution of a weighted value.
     max_weight: the largest integer weight of one client, at least 1.
-    tensor_sizes: number of values of each tensor; their sum is D.
+    tensor_sizes: number of values of each tensor; their sum is D. None where metrics are summed alone.
     metrics: names of non-negative integers below 2^48 that are summed along.
     ring_bits: width of the ring; by default the smallest whole number of bytes that is enough.
     """
@@ -95,8 +95,12 @@ class Packing:
     def __post_init__(self) -> None:
         if self.clients < 1 or self.max_weight < 1:
             raise ValueError(f"clients ({self.clients}) and max_weight ({self.max_weight}) are at least 1")
-        if not self.tensor_sizes or min(self.tensor_sizes) < 1:
-            raise ValueError(f"tensor_sizes is a list of positive sizes, not {self.tensor_sizes}")
+        alone = self.metrics and self.form is WeightForm.SCALAR
+        if min(self.tensor_sizes, default=1 if alone else 0) < 1:
+            raise ValueError(
+                f"tensor_sizes is a list of positive sizes, not {self.tensor_sizes}; it may be empty where metrics are "
+                "summed alone, with one weight"
+            )
         if len(set(self.metrics)) != len(self.metrics):
             raise ValueError(f"a metric is named twice: {self.metrics}")
         needed = self.needed_bits

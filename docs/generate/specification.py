@@ -99,7 +99,7 @@ of [messages.md](messages.md).
 
 def messages_page() -> str:
     """docs/spec/messages.md: every structure on the wire with its fields in their order."""
-    nested = (messages.Blob,)
+    nested = (messages.Blob, blob.StateLayout)
     inference = {
         name: kind
         for name, kind in inference_messages.INFERENCE_MESSAGES.items()

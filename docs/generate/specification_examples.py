@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from docs.generate.specification import prose
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.codec import Envelope, encode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
@@ -179,6 +180,7 @@ def _configuration() -> Configuration:
         form=WeightForm.SCALAR,
         tensor_sizes=(2, 3),
         metrics=("samples",),
+        state=StateLayout(type="float32", count=5),
         layout=COUNTING,
         task=b"",
         train_seconds=60.0,

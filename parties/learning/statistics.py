@@ -26,8 +26,6 @@ from tacit.secagg.ring import Words
 SCHEME: Final = "statistics"
 NO_LAYOUT: Final = bytes(32)
 """Stands for the names and shapes of tensors, of which there are none."""
-NO_MODEL: Final = bytes(4)
-"""A sum has one value at least: zero."""
 
 
 class StatisticsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,13 +58,13 @@ def configure_statistics(terms: Proposal, task: StatisticsTask) -> Configuration
     """The configuration of the first sum under the terms of an experiment. ValueError if they leave no room for it."""
     chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__} | {"max_weight": 1}
     metrics = metrics_of(task.channels)
-    packing = Proposal(**chosen).packing_of(form=WeightForm.SCALAR, tensor_sizes=(1,), metrics=metrics, ring_bits=None)
+    packing = Proposal(**chosen).packing_of(form=WeightForm.SCALAR, tensor_sizes=(), metrics=metrics, ring_bits=None)
     return Configuration(
         **chosen,
         scheme=SCHEME,
         ring_bits=packing.ring.bits,
         form=WeightForm.SCALAR,
-        tensor_sizes=(1,),
+        tensor_sizes=(),
         metrics=metrics,
         layout=NO_LAYOUT,
         task=encode_structure(task),
@@ -91,28 +89,24 @@ def statistics_words(configuration: Configuration, own: Moments) -> Words:
     """A client's contribution. ValueError for more pixels than a metric can count, 2^32."""
     numbers = [own.pixels, *(number for pair in zip(own.sums, own.squares, strict=True) for number in pair)]
     metrics = dict(zip(configuration.metrics, numbers, strict=True))
-    # The one value is 0, of which nothing is rounded.
+    # Nothing is rounded.
     generator = np.random.default_rng(0)
-    return configuration.packing().encode(np.zeros(1, np.float32), 1, metrics, generator).words
+    return configuration.packing().encode(np.zeros(0, np.float32), 1, metrics, generator).words
 
 
 Octets = bytes
 
 
 class StatisticsKeeper:
-    """The server's side, in the place of a model."""
+    """The server's side: there is no model."""
 
+    bytes: Octets = b""
     fixed: Octets = b""
 
     def __init__(self, configuration: Configuration) -> None:
         self._packing = configuration.packing()
         self.found: Statistics | None = None
         """Once a sum was opened."""
-
-    @property
-    def bytes(self) -> Octets:
-        """What stands for the model."""
-        return NO_MODEL
 
     def replace(self, model: Octets) -> None:
         """There is none."""

@@ -22,7 +22,7 @@ from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import OtherClassesError, TaskError, Work
-from tacit.protocol.core.blob import NO_BLOB, announce
+from tacit.protocol.core.blob import NO_BLOB, StateLayout, announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT, Blob
 from tacit.protocol.core.primitives import Label, digest
@@ -139,6 +139,7 @@ def configure(
         ring_bits=packing.ring.bits,
         tensor_sizes=layout.tensor_sizes,
         metrics=metrics,
+        state=StateLayout(type="float32", count=layout.size),
         layout=layout.digest(),
         fixed=fixed,
         task=task.encode(),

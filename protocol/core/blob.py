@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -23,6 +25,27 @@ WINDOW: Final = 4
 
 NO_BLOB: Final = Blob(digest=bytes(32), size=0)
 """Stands where an announcement is expected and there is nothing to announce."""
+
+
+class StateLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Form of the bytes that a round begins with: little-endian numbers of one type."""
+
+    type: Literal["float32", "uint64"]
+    count: Annotated[int, Meta(ge=0, le=2**40)]
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.count * np.dtype(self.type).itemsize
+
+    def check(self, state: bytes) -> None:
+        """Refuse floating-point numbers that are not finite."""
+        if self.type == "float32" and not np.isfinite(np.frombuffer(state, "<f4")).all():
+            raise RemoteProtocolError(Code.MODEL, "the model has numbers that are not finite")
+
+
+NO_STATE: Final = StateLayout(type="float32", count=0)
+"""Layout of a state of no bytes."""
 
 
 def requests_after(received: int, chunks: int) -> range:
@@ -43,10 +66,11 @@ def announce(data: bytes, label: Label) -> Blob:
 
 @dataclass(frozen=True)
 class IncomingBlob:
-    """What has come of an announced blob of at least one byte; label: of its kind."""
+    """What has come of an announced blob; label: of its kind; layout: of a state."""
 
     announced: Blob
     label: Label
+    layout: StateLayout | None = None
     chunks: tuple[Frame, ...] = field(default=(), repr=False)
 
     @property
@@ -69,12 +93,12 @@ class IncomingBlob:
         return len(self.chunks) == self._count
 
     def whole(self) -> bytes:
-        """All of it. Refuses what is not what was announced, and a model with numbers that are not finite."""
+        """All of it. Refuses what is not what was announced, or not of its layout."""
         data = b"".join(self.chunks)
         if digest(self.label, data) != self.announced.digest:
             raise RemoteProtocolError(Code.MODEL, f"what came of the {self._name} is not what was announced")
-        if self.label is Label.MODEL and not np.isfinite(np.frombuffer(data, "<f4")).all():
-            raise RemoteProtocolError(Code.MODEL, "the model has numbers that are not finite")
+        if self.layout is not None:
+            self.layout.check(data)
         return data
 
     @property

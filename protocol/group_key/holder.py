@@ -35,7 +35,7 @@ from typing import Any, Literal
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
-from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
+from tacit.protocol.core.messages import Abort, Blob, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, SigningKey
 from tacit.protocol.core.roster import Roster, decode_members, split_records
 from tacit.protocol.group_key.agreement import (
@@ -326,14 +326,13 @@ class GroupKeyHolder(
             raise RemoteProtocolError(Code.MODEL, f"the first model is to come from {order.source}")
         if made_here:
             return self._encrypt(order, b"")
-        return self._fetch(HolderState.FETCHING_MODEL, _Fetching(IncomingBlob(order.model, Label.MODEL), order), now)
+        return self._fetch(HolderState.FETCHING_MODEL, _Fetching(self._incoming(order.model), order), now)
 
     def on_last_model(self, heard: Heard[KeyedModel], now: float) -> Step[HolderState]:
         self._check_encrypted()
         if heard.message.epoch != self._epoch or heard.message.model.size != self._model_bytes:
             raise RemoteProtocolError(Code.MODEL, "the last model is under another key, or has another length")
-        fetching = _Fetching(IncomingBlob(heard.message.model, Label.MODEL), None)
-        return self._fetch(HolderState.FETCHING_LAST, fetching, now)
+        return self._fetch(HolderState.FETCHING_LAST, _Fetching(self._incoming(heard.message.model), None), now)
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[HolderState]:
         fetching = self.at(_Fetching)
@@ -370,7 +369,10 @@ class GroupKeyHolder(
 
     @property
     def _model_bytes(self) -> int:
-        return 4 * sum(self._configuration.tensor_sizes)
+        return self._configuration.state.size
+
+    def _incoming(self, model: Blob) -> IncomingBlob:
+        return IncomingBlob(model, Label.MODEL, self._configuration.state)
 
     def _check_encrypted(self) -> None:
         if not self._configuration.encrypted:

@@ -445,9 +445,9 @@ class GroupKeyKeeper(
             wanted = f"after round {self._completed} or {self._completed - 1}"
             lost = KeyLost(f"no client that is here remembers the model {wanted}: start again when others are there")
             return Step(KeeperState.IDLE, (lost,))
-        if epoch != self._epoch or model.size != 4 * sum(self._configuration.tensor_sizes):
+        if epoch != self._epoch or model.size != self._configuration.state.size:
             raise RemoteProtocolError(Code.MODEL, "its model is under another key, or has another length")
-        return self._fetch(IncomingBlob(model, Label.MODEL))
+        return self._fetch(IncomingBlob(model, Label.MODEL, self._configuration.state))
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
         encrypting = self.at(_Encrypting)

@@ -115,17 +115,24 @@ class TrainingClient(
         if (heard.envelope.session, round) in self._entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in round {round} of this session before")
         self._policy.check_budget(self._spent + self._policy.cost(self.configuration))
-        expected = 4 * sum(self.configuration.tensor_sizes)
-        if message.model.size != expected:
-            raise RemoteProtocolError(Code.MODEL, f"a model of {message.model.size} bytes; its layout has {expected}")
+        layout = self.configuration.state
+        if message.model.size != layout.size:
+            raise RemoteProtocolError(
+                Code.MODEL, f"a model of {message.model.size} bytes; its layout has {layout.size}"
+            )
         key = None if self.holder is None else self.holder.for_round(cohort)
         blobs, fixed = list[IncomingBlob](), self.configuration.fixed
         if fixed.size and fixed.digest != self._fixed:
             blobs.append(IncomingBlob(fixed, Label.FIXED))
+        incoming, data = IncomingBlob(message.model, Label.MODEL, layout), b""
         held = self._model if self._model is not None and self._model[0] == message.model else None
-        if held is None:
-            blobs.append(IncomingBlob(message.model, Label.MODEL))
-        part = _Round(cohort, message.model.digest, key, held[1] if held else b"", tuple(blobs))
+        if held is not None:
+            layout.check(data := held[1])
+        elif incoming.complete:
+            data = incoming.whole()
+        else:
+            blobs.append(incoming)
+        part = _Round(cohort, message.model.digest, key, data, tuple(blobs))
         begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
         fetching, entry = self._fetched(part, round, now), self._entry(round)
 

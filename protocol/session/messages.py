@@ -50,7 +50,7 @@ class StartRound(Message, frozen=True, kw_only=True):
     cohort: Bitmap
     """The clients selected, over the clients of the roster in its order."""
     model: Blob
-    """Little-endian float32 bytes of the model, under the label of models."""
+    """The state that it begins with, in the form that the configuration declares, under the label of models."""
 
 
 class FetchFixed(Message, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ class FixedPart(Output):
 
 @dataclass(frozen=True)
 class Train(Output):
-    """Train from this model and call `contribute`; `model` is little-endian float32 bytes.
+    """Work from this state of the round, `model`, and call `contribute`.
 
     key: what the cohort agreed on, where the configuration asks for a group key; its members are the cohort.
     """

@@ -48,7 +48,7 @@ class TrainingServer(
 ):
     """The server of one session.
 
-    model: the first model, little-endian float32 bytes in the configuration's layout; fixed: the part of it that is not
+    model: the first state, in the form that the configuration declares; fixed: the part of it that is not
     trained, which the configuration announces; join_seconds: how long to gather
     before starting with those who are there; enough_seconds: how long before starting with as few as a round takes;
     grace: seconds for a lost link to come back; completed: rounds of earlier sessions, after which this one goes on

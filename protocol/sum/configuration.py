@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tacit.protocol.core.blob import NO_BLOB
+from tacit.protocol.core.blob import NO_BLOB, NO_STATE, StateLayout
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT, Blob, Hash
 from tacit.protocol.core.primitives import Label, digest
@@ -164,6 +164,8 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     form: WeightForm
     tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
     metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
+    state: StateLayout = NO_STATE
+    """The form of what every round begins with, as a model; that of the summed vector is another matter."""
     layout: Hash
     """Hash of the names, shapes and parts of the model's tensors."""
     fixed: Blob = NO_BLOB

@@ -100,6 +100,11 @@ def _size(policy: Policy, proposed: Proposed) -> str:
     return "" if sum(proposed.configuration.tensor_sizes) <= policy.largest_model else f"at most {policy.largest_model}"
 
 
+def _state(policy: Policy, proposed: Proposed) -> str:
+    most = 4 * policy.largest_model
+    return "" if proposed.configuration.state.size <= most else f"at most {most} bytes"
+
+
 def _fixed(policy: Policy, proposed: Proposed) -> str:
     found = proposed.configuration.fixed
     if policy.fixed_part and found.digest.hex() != policy.fixed_part:
@@ -169,6 +174,7 @@ CONFIGURATION_RULES: Final[Mapping[str, Rule]] = {
         "model", "those of the model built here, at most largest_model values", ("largest_model",), _size
     ),
     "metrics": Rule("metrics", _DERIVED, code=Code.LOCAL),
+    "state": Rule("model", "that of the model built here, at most largest_model values", ("largest_model",), _state),
     "layout": Rule("model", "the layout of the model built here", code=Code.LOCAL),
     "fixed": Rule(
         "model",

@@ -23,6 +23,7 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, NotConnectedError, Received
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
@@ -62,8 +63,8 @@ class BenchedSession:
         configuration = Configuration(
             scheme="fedavg", mode="active", graph="auto", colluders=share(_CORRUPT, clients), dropout=0.05, threshold=0,
             clients=clients, clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR,
-            tensor_sizes=(parameters,), metrics=(), layout=bytes(32), task=b"", train_seconds=PATIENCE,
-            phase_seconds=PATIENCE,
+            tensor_sizes=(parameters,), metrics=(), state=StateLayout(type="float32", count=parameters),
+            layout=bytes(32), task=b"", train_seconds=PATIENCE, phase_seconds=PATIENCE,
         )  # fmt: skip
         return cls(
             configuration=configuration,
@@ -162,7 +163,7 @@ class _TimedEnd:
     def __init__(self, cast: BenchedSession, endpoint: ServerEndpoint) -> None:
         self._cast = cast
         self._endpoint = endpoint
-        self._model = bytes(4 * sum(cast.configuration.tensor_sizes))
+        self._model = bytes(cast.configuration.state.size)
         self._machine = TrainingServer(
             cast.roster,
             cast.configuration,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.parties.session import journal
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Message
@@ -47,7 +48,9 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
         "form": WeightForm.SCALAR, "tensor_sizes": (parameters,), "metrics": (), "layout": bytes(32), "task": b"",
         "train_seconds": 100.0, "phase_seconds": 10.0,
     }  # fmt: skip
-    return Configuration(**(settings | changes))
+    settings |= changes
+    settings.setdefault("state", StateLayout(type="float32", count=sum(settings["tensor_sizes"])))
+    return Configuration(**settings)
 
 
 class MemoryFederation(World[Parcel]):
@@ -87,7 +90,7 @@ class MemoryFederation(World[Parcel]):
         # As many colluders as are configured, and no more than a third.
         bound = min(0.33, (configuration.colluders + 0.5) / len(self.roster.clients))
         self.policy = Policy(modes=(configuration.mode,), least_corrupt=bound)
-        self.model = model or np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
+        self.model = model or np.arange(configuration.state.count, dtype="<f4").tobytes()
         self.fixed = fixed
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
         """What the clients contributed, by name and round."""

@@ -45,11 +45,7 @@ class BentKeeper(StatisticsKeeper):
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
-        self._size = 4 * sum(configuration.tensor_sizes)
-
-    @property
-    def bytes(self) -> Octets:
-        return bytes(self._size)
+        self.bytes = bytes(configuration.state.size)
 
 
 async def listening(federation: Any, configuration: Configuration) -> tuple[StatisticsKeeper, asyncio.Task[Ended]]:

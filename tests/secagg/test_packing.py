@@ -172,7 +172,9 @@ def test_the_narrowest_ring_is_wide_enough_and_one_bit_less_is_not(form: WeightF
         ({"ring_bits": 65}, "8 to 64 bits"),
         ({"clients": 0}, "at least 1"),
         ({"max_weight": 0}, "at least 1"),
-        ({"tensor_sizes": ()}, "positive sizes"),
+        ({"tensor_sizes": (), "metrics": ()}, "positive sizes"),
+        ({"tensor_sizes": (), "form": WeightForm.TENSOR}, "positive sizes"),
+        ({"tensor_sizes": (), "form": WeightForm.COORDINATE}, "positive sizes"),
         ({"tensor_sizes": (3, 0)}, "positive sizes"),
         ({"metrics": ("loss", "loss")}, "named twice"),
         ({"value_bits": 33}, "2 to 32 bits"),
@@ -354,3 +356,14 @@ def test_the_widest_sums_are_those_of_64_bits_and_counts_of_63() -> None:
     packing(clients=1, max_weight=2**63 - 1)
     with pytest.raises(ValueError, match="weights of 64 bits; 64 and 63 are possible"):
         packing(clients=1, max_weight=2**63)
+
+
+def test_metrics_are_summed_alone() -> None:
+    """Without values, and exactly."""
+    layout = packing(tensor_sizes=())
+    total = np.zeros(layout.length, layout.ring.word)
+    for number in (1, 2**47):
+        layout.ring.add_into(total, layout.encode(np.zeros(0), 1, metrics_of(layout, number), generator()).words)
+    found = layout.decode(total, contributors=2)
+    assert (found.values.tolist(), int(found.weights)) == ([], 2)
+    assert found.metrics == metrics_of(layout, 2**47 + 1)

@@ -317,7 +317,8 @@ CONFIGURATION: Final[dict[str, Any]] = {
     "value_bits": 16, "max_weight": 100, "train_seconds": 60.0, "phase_seconds": 5.0, "scheme": "fedavg",
     "min_contributors": 0, "group_key": False, "rekey_every": 0, "encrypted": False, "initial_model": "server",
     "single_vectors": False, "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2],
-    "metrics": ["correct", "samples"], "layout": octets(drawn("layout")), "fixed": NO_FIXED_PART,
+    "metrics": ["correct", "samples"],
+    "state": {"type": "float32", "count": 6}, "layout": octets(drawn("layout")), "fixed": NO_FIXED_PART,
     "task": octets(b"opaque"),
 }  # fmt: skip
 POLICY: Final[dict[str, Any]] = {
@@ -335,7 +336,9 @@ def configuration() -> Script:
     script = message("Configurations, their hashes, and policies that accept them.")
     accepted: tuple[dict[str, Any], ...] = (
         {}, {"mode": "semi-honest", "scheme": "fedsgd", "colluders": 2, "dropout": 0.1 + 0.2}, {"clip": 1e-300},
-        {"scheme": "statistics", "max_weight": 1, "tensor_sizes": [1], "metrics": ["pixels", "sum-0", "squares-0"]},
+        {"scheme": "statistics", "max_weight": 1, "tensor_sizes": [], "metrics": ["pixels", "sum-0", "squares-0"],
+         "state": {"type": "float32", "count": 0}},
+        {"state": {"type": "uint64", "count": 8}},
         {"group_key": True, "rekey_every": 100_000},
         {"mode": "none", "colluders": 0, "form": "tensor", "single_vectors": True},
         {"encrypted": True, "group_key": True, "initial_model": "clients"},
@@ -354,7 +357,8 @@ def configuration_bad_policy() -> Script:
     below: tuple[dict[str, Any], ...] = (
         {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"scheme": "statistics"}, {"clip": 1.0000001},
         {"colluders": 0}, {"dropout": 0.6}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24},
-        {"tensor_sizes": []}, {"metrics": ["a", "a"]}, {"mode": "none"}, {"form": "coordinate", "min_contributors": 1},
+        {"tensor_sizes": [], "metrics": []}, {"tensor_sizes": [], "form": "tensor"}, {"metrics": ["a", "a"]},
+        {"state": {"type": "float32", "count": 2**40}}, {"mode": "none"}, {"form": "coordinate", "min_contributors": 1},
         {"form": "coordinate"}, {"form": "tensor", "min_contributors": 1},
     )  # fmt: skip
     for changes in below:
@@ -379,6 +383,7 @@ def configuration_bad_encoding() -> Script:
         with_value("dropout", 1.0), with_value("dropout", float("nan")), with_value("clip", float("inf")),
         with_value("clip", 0.0), with_value("clip", 1), with_value("threshold", 10_001), with_value("clients", 0),
         with_value("value_bits", 33), with_value("ring_bits", 7), with_value("tensor_sizes", [0]),
+        with_value("state", {"count": 6, "type": "float16"}), with_value("state", {"count": -1, "type": "float32"}),
         with_value("layout", bytes(31)), with_value("phase_seconds", 0.0), with_value("train_seconds", 86_401.0),
         with_value("encrypted", True), with_value("single_vectors", True),
         with_value("group_key", 1), with_value("group_key", None), with_value("rekey_every", 100_001),

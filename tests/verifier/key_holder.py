@@ -6,7 +6,7 @@ from constants import MODEL, require
 from encoding import read_members
 from group_key import TO_MEMBER, KeyMember, KeyTerms
 from proposal import configuration_hash
-from transfer import Incoming, Outgoing, announcement
+from transfer import Incoming, Outgoing, announcement, state_size
 
 FROM_SERVER = (*TO_MEMBER, "start-key", "end-key", "reencrypt-model", "keyed-model", "fetch")
 """Outside of rounds a chunk as well."""
@@ -129,7 +129,7 @@ class KeyHolder:
 
     @property
     def model_bytes(self) -> int:
-        return 4 * sum(self.client.configuration["tensor_sizes"])
+        return state_size(self.client.configuration)
 
     def on_reencrypt(self, body: dict[str, Any], now: float) -> None:
         self.check_encrypted()
@@ -148,7 +148,7 @@ class KeyHolder:
             self.fetch("FETCHING_MODEL", body["model"], now)
 
     def fetch(self, state: str, model: dict[str, Any], now: float) -> None:
-        self.incoming = Incoming(MODEL, model)
+        self.incoming = Incoming(MODEL, model, self.client.configuration["state"])
         for chunk in self.incoming.first():
             self.send("fetch", {"chunk": chunk})
         self.go_to(state, now + 2 * self.phase_seconds)

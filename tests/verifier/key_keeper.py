@@ -7,7 +7,7 @@ from encoding import write_members
 from group_key import PHASE_OF, KeyRelay, KeyTerms
 from messages import read_body
 from proposal import configuration_hash
-from transfer import Incoming, Outgoing, announcement
+from transfer import Incoming, Outgoing, announcement, state_size
 
 NOTHING = {"digest": bytes(32), "size": 0}
 OF_ATTEMPT = (*PHASE_OF, "key-complaint")
@@ -170,7 +170,7 @@ class KeyKeeper:
         self.send(name, "chunk", {"chunk": body["chunk"]}, self.outgoing[name].give(body["chunk"]))
 
     def on_keyed_model(self, name: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        size = 4 * sum(self.configuration["tensor_sizes"])
+        size = state_size(self.configuration)
         require(body["epoch"] == self.epoch, "MODEL")
         if self.source == "remembered" and body["model"] == NOTHING:
             self.to_ask.pop(0)
@@ -181,7 +181,7 @@ class KeyKeeper:
                 self.server.end("KEYS")
             return
         require(body["model"]["size"] == size, "MODEL")
-        self.incoming = Incoming(MODEL, body["model"])
+        self.incoming = Incoming(MODEL, body["model"], self.configuration["state"])
         for chunk in self.incoming.first():
             self.send(name, "fetch", {"chunk": chunk})
         self.state = "FETCHING_MODEL"

@@ -23,6 +23,7 @@ HASH = Binary(32, 32)
 SIGNATURE = Binary(64)
 BITMAP = Binary(LARGEST_COHORT // 8)
 LARGE = Binary(BODY_LIMIT)
+STATE = Map(type=choice("float32", "uint64"), count=Integer(0, 2**40))
 BLOB = Map(digest=HASH, size=Integer(0, 2**40))
 
 ENVELOPE = Map(
@@ -99,6 +100,7 @@ CONFIGURATION = Map(
     form=choice("scalar", "tensor", "coordinate"),
     tensor_sizes=Array(100000, Integer(1, 2**40)),
     metrics=Array(32, Text(32)),
+    state=STATE,
     layout=HASH,
     fixed=BLOB,
     task=LARGE,

@@ -126,7 +126,8 @@ class Packing:
         self.ring_bits = ring_bits if ring_bits is not None else 8 * word_bytes(needed)
         require(8 <= self.ring_bits <= 64 and needed <= self.ring_bits, "INVALID")
         require((clients * max_weight).bit_length() <= 63 and math.isfinite(clip * max_weight), "INVALID")
-        require(bool(tensor_sizes) and len(set(metrics)) == len(metrics), "INVALID")
+        require(bool(tensor_sizes) or (bool(metrics) and form == "scalar"), "INVALID")
+        require(len(set(metrics)) == len(metrics), "INVALID")
         self.bound = clip * max_weight
         self.limb_bits = self.ring_bits - clients.bit_length()
         self.weight_limbs = math.ceil(max_weight.bit_length() / self.limb_bits)

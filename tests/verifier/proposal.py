@@ -10,6 +10,7 @@ from conversation import Roster
 from messages import read_configuration
 from parameters import Packing, graph_of, parameters, whole
 from primitives import digest
+from transfer import state_size
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Policy:
             and (not secure or found["dropout"] <= self.largest_dropout)
             and found["clients"] >= self.fewest(found)
             and sum(found["tensor_sizes"]) <= self.largest_model
+            and state_size(found) <= 4 * self.largest_model
             and found["fixed"]["size"] <= 4 * self.largest_model
             and self.fixed_part in ("", found["fixed"]["digest"].hex())
             and found["train_seconds"] <= self.longest_train

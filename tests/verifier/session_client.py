@@ -12,8 +12,9 @@ from key_holder import FROM_SERVER, KeyHolder
 from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
 from parameters import unpack_words
 from plain_sum import PlainClient
+from primitives import digest
 from proposal import Policy, configuration_hash, terms_of
-from transfer import Incoming
+from transfer import Incoming, state_size
 
 SUM_MESSAGES = ("peer-keys", "peer-shares", "fetch-vector", "survivors", "unmask-request")
 IN_ROUND = ("end-round", "new-roster", "finish", "abort", "resume")
@@ -255,7 +256,7 @@ class SessionClient:
         cohort = self.cohort_of(body["cohort"])
         session = self.conversation.session
         require(all((old["session"], old["round"]) != (session, number) for old in self.journal), "SESSION")
-        require(body["model"]["size"] == 4 * sum(self.configuration["tensor_sizes"]), "MODEL")
+        require(body["model"]["size"] == state_size(self.configuration), "MODEL")
         self.key = self.holder.for_round(cohort) if self.holder else None
         self.model = body["model"]["digest"]
         self.terms: Terms = terms_of(
@@ -273,9 +274,12 @@ class SessionClient:
         self.then_fetched = []
         if fixed["size"] and self.fixed != fixed["digest"]:
             self.then_fetched.append(Incoming(FIXED, fixed))
-        if self.held != self.model:
+        model = Incoming(MODEL, body["model"], self.configuration["state"])
+        if model.size and self.held != self.model:
             self.held = b""
-            self.then_fetched.append(Incoming(MODEL, body["model"]))
+            self.then_fetched.append(model)
+        elif not model.size:
+            require(digest(MODEL, b"") == self.model, "MODEL")
         self.fetch_next(now)
 
     def fetch_next(self, now: float) -> None:

@@ -4,14 +4,20 @@ import math
 import struct
 from typing import Any
 
-from constants import CHUNK_BYTES, MODEL, WINDOW, require
+from constants import CHUNK_BYTES, WINDOW, require
 from primitives import digest
 
 
-class Incoming:
-    """What has come of it; `label` is that of its digest."""
+def state_size(configuration: dict[str, Any]) -> int:
+    """The length of what a round begins with."""
+    return {"float32": 4, "uint64": 8}[configuration["state"]["type"]] * int(configuration["state"]["count"])
 
-    def __init__(self, label: bytes, blob: dict[str, Any]) -> None:
+
+class Incoming:
+    """What has come of it; `label` is that of its digest; `state`: the form of a state."""
+
+    def __init__(self, label: bytes, blob: dict[str, Any], state: dict[str, Any] | None = None) -> None:
+        self.floats = state is not None and state["type"] == "float32"
         self.label, self.expected, self.size, self.data = label, blob["digest"], blob["size"], b""
 
     @property
@@ -32,7 +38,7 @@ class Incoming:
         self.data += raw or b""
         if self.whole:
             require(digest(self.label, self.data) == self.expected, "MODEL")
-        if self.whole and self.label == MODEL:
+        if self.whole and self.floats:
             numbers = struct.unpack(f"<{self.size // 4}f", self.data)
             require(all(math.isfinite(number) for number in numbers), "MODEL")
         return chunk + WINDOW if chunk + WINDOW < self.chunks else None

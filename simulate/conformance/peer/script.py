@@ -224,4 +224,4 @@ def draw_update(configuration: Configuration) -> DrawnUpdate:
 def draw_model(configuration: Configuration) -> bytes:
     """A model that nobody has seen: little-endian float32 bytes."""
     generator = np.random.default_rng(list(os.urandom(32)))
-    return generator.normal(0, 0.02, sum(configuration.tensor_sizes)).astype("<f4").tobytes()
+    return generator.normal(0, 0.02, configuration.state.count).astype("<f4").tobytes()

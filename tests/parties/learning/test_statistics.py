@@ -25,6 +25,7 @@ from tacit.parties.protections.catalogue import registered
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
@@ -59,7 +60,8 @@ def test_the_server_learns_the_sums_exactly() -> None:
     together = CLIENTS[0] + CLIENTS[1] + CLIENTS[2]
     mean, std = together.normalisation()
     assert keeper.found == Statistics(clients=3, pixels=together.pixels, mean=mean, std=std)
-    assert np.asarray(total.values).tolist() == [0.0]
+    assert np.asarray(total.values).tolist() == []
+    assert (keeper.bytes, configuration.state.size) == (b"", 0)
 
 
 def test_as_many_channels_as_there_can_be_fit() -> None:
@@ -111,6 +113,7 @@ def test_the_first_sum_is_plain_whatever_protects_the_training(experiment: Exper
     [
         {"metrics": ("pixels", "sum-0", "squares-0", "sum-1", "squares-1", "brightest")},
         {"tensor_sizes": (2,)},
+        {"state": StateLayout(type="float32", count=1)},
         {"layout": b"l" * 32},
         {"max_weight": 2},
         {"min_contributors": 1},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Blob
 from tacit.protocol.sum.configuration import Configuration
@@ -57,6 +58,8 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
           "min_contributors": 1},
          "the configuration has no room for its sum"),
         ({}, {"tensor_sizes": ()}, "the configuration has no room for its sum: tensor_sizes"),
+        ({"largest_model": 10}, {"state": StateLayout(type="uint64", count=6)},
+         "accepts at most 40 bytes"),
         ({}, {"metrics": ("loss", "loss")}, "the configuration has no room for its sum: a metric is named twice"),
     ],
 )  # fmt: skip
@@ -208,7 +211,8 @@ def test_the_hash_depends_on_every_field() -> None:
         "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
         9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients",
-        "encrypted": True, "fixed": Blob(digest=bytes(31) + b"x", size=4),
+        "state": StateLayout(type="uint64", count=10), "encrypted": True,
+        "fixed": Blob(digest=bytes(31) + b"x", size=4),
     }  # fmt: skip
     assert {*other, "single_vectors"} == set(Configuration.__struct_fields__)
     base = {"form": WeightForm.COORDINATE, "min_contributors": 1}
