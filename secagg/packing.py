@@ -35,11 +35,14 @@ Integers = npt.NDArray[np.integer[Any]]
 
 
 class WeightForm(StrEnum):
-    """How fine the weights are: one for all values, one per tensor (layer), or one per coordinate."""
+    """What is summed beside the metrics: values with one weight for all, one per tensor (layer) or one per coordinate;
+    or words, without a weight."""
 
     SCALAR = "scalar"
     TENSOR = "tensor"
     COORDINATE = "coordinate"
+    WORDS = "words"
+    """No number is quantised: words of the ring, summed modulo 2^ring_bits, and how many clients are in the sum."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,9 @@ class Packing:
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        """Quantiser of the weighted values."""
+        """Quantiser of the weighted values. ValueError where words are summed."""
+        if self.form is WeightForm.WORDS:
+            raise ValueError("words of the ring are summed as they are")
         return Quantiser(self.clip * self.max_weight, self.value_bits)
 
     @cached_property
@@ -129,7 +134,9 @@ class Packing:
 
     @property
     def needed_bits(self) -> int:
-        """Bits of the narrowest ring in which no sum wraps."""
+        """Bits of the narrowest ring in which no sum wraps; of words, that is their number alone."""
+        if self.form is WeightForm.WORDS:
+            return self.clients.bit_length() + 1
         count_field = (self.clients * self.max_weight).bit_length() if self.form is WeightForm.COORDINATE else 0
         return self.value_field + count_field
 
@@ -228,7 +235,7 @@ class Packing:
 
     @property
     def _metrics_start(self) -> int:
-        tail = {WeightForm.SCALAR: 1, WeightForm.TENSOR: len(self.tensor_sizes), WeightForm.COORDINATE: 0}[self.form]
+        tail = {WeightForm.TENSOR: len(self.tensor_sizes), WeightForm.COORDINATE: 0}.get(self.form, 1)
         return self.values_length + tail * self._limbs(self.max_weight.bit_length())
 
     def _limbs(self, number_bits: int) -> int:

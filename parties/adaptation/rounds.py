@@ -15,9 +15,8 @@ A data owner contributes its share, modulo 2^64, of its parameters and of its co
 it receives, in the place of a model, the last such sum, with its round and its survivors. So a session of sums has one
 round more than learning, in which nobody learns: it delivers the last sum.
 
-A word of 64 bits travels as three parts of 22 bits, which are added as whole numbers, in a ring in which no sum of
-parts goes round. As numbers they stand in the place of a model too: float32 holds them exactly. The parts of a fresh
-share are uniform, whatever is shared, so that their sums disclose nothing beyond the sum modulo 2^64.
+The ring of the sum is that of the shares, modulo 2^64. The state of a round is the last sum behind its head: words of
+64 bits, little-endian.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from msgspec import Meta, structs
 
@@ -48,6 +46,7 @@ from tacit.parties.session.event_log import Diary
 from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 from tacit.protocol.adaptation.sums import LARGEST_SUM
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import BODY_LIMIT
@@ -57,11 +56,10 @@ from tacit.protocol.sum.configuration import Configuration, Proposal
 from tacit.secagg.packing import Total, WeightForm
 from tacit.secagg.ring import Words
 
-_PART_BITS: Final = 22
-_PARTS: Final = 3
-"""Of a word."""
+SCHEME: Final = "adaptation"
+_RING_BITS: Final = 64
 _HEAD: Final = 2
-"""Words before the shares: the round of the sum, and over how many it is. Contributions have zeros there."""
+"""Words of the state before the sum: its round, and over how many it is."""
 _NO_LAYOUT: Final = bytes(32)
 """Stands for the names and shapes of tensors, of which there are none."""
 _MOST_WORDS: Final = 1 << 28
@@ -94,18 +92,16 @@ def roster_of_sums(roster: Roster) -> Roster:
 
 
 def configure_rounds(terms: Proposal, task: RoundsTask) -> Configuration:
-    """The configuration of sums under the terms of an experiment. ValueError if they leave no room for it."""
+    """The configuration of sums under the terms of an experiment."""
     chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__}
-    chosen |= {"max_weight": 1, "clip": 1.0, "value_bits": _PART_BITS + 1}
-    sizes = (_PARTS * (_HEAD + task.words),)
-    packing = Proposal(**chosen).packing_of(form=WeightForm.SCALAR, tensor_sizes=sizes, metrics=(), ring_bits=None)
     return Configuration(
-        **chosen,
-        scheme="fedsgd",
-        ring_bits=packing.ring.bits,
-        form=WeightForm.SCALAR,
-        tensor_sizes=sizes,
+        **chosen | {"max_weight": 1, "clip": 1.0},
+        scheme=SCHEME,
+        ring_bits=_RING_BITS,
+        form=WeightForm.WORDS,
+        tensor_sizes=(task.words,),
         metrics=(),
+        state=StateLayout(type="uint64", count=_HEAD + task.words),
         layout=_NO_LAYOUT,
         task=encode_structure(task),
     )
@@ -126,27 +122,22 @@ def read_rounds_task(said: Configuration) -> RoundsTask:
 
 
 def contribution(configuration: Configuration, share: torch.Tensor) -> Words:
-    """The ring words of a share, int64 [n]."""
-    packing = configuration.packing()
-    parts = _parted(np.concatenate([np.zeros(_HEAD, np.uint64), share.numpy().view(np.uint64)]))
-    words = np.append(parts, np.uint64(1))  # The weight: one data owner.
-    if len(words) != packing.length:
-        raise TaskError(f"a share of {len(share)} words, where the dealer sums {packing.length // _PARTS - _HEAD}")
-    return words.astype(packing.ring.word)
+    """The ring words of a share, int64 [n], and of one data owner."""
+    (words,) = configuration.tensor_sizes
+    if len(share) != words:
+        raise TaskError(f"a share of {len(share)} words, where the dealer sums {words}")
+    return np.append(share.numpy().view(np.uint64), np.uint64(1))
 
 
-def read_sum(model: bytes) -> SharesSum | None:
+def read_sum(state: bytes) -> SharesSum | None:
     """What a round begins with; None before the first sum. TaskError for what no dealer has summed."""
-    parts = np.frombuffer(model, "<f4").astype(np.float64)
-    if not ((parts >= 0) & (parts < 1 << _PART_BITS) & (parts == np.floor(parts))).all():
-        raise TaskError("the dealer tells a sum of which the parts are no whole numbers")
-    words = _joined(parts.astype(np.uint64))
+    words = np.frombuffer(state, "<u8")
     number, owners = int(words[0]), int(words[1])
     if not number:
         return None
     if not 1 <= owners <= 10_000 or number > 1 << 31:
         raise TaskError(f"the dealer's sum is of round {number}, over {owners} data owners")
-    return SharesSum(number, owners, torch.from_numpy(words[_HEAD:].view(np.int64).copy()))
+    return SharesSum(number, owners, torch.from_numpy(words[_HEAD:].astype(np.int64)))
 
 
 class RoundsKeeper:
@@ -158,14 +149,12 @@ class RoundsKeeper:
     fixed = b""
 
     def __init__(self, configuration: Configuration, *, last: bytes | None = None) -> None:
-        task = read_rounds_task(configuration)
-        self._packing, self._rounds = configuration.packing(), task.rounds
-        size = 4 * _PARTS * (_HEAD + task.words)
+        self._rounds, size = read_rounds_task(configuration).rounds, configuration.state.size
         self.bytes = bytes(size) if last is None else last
         """What a round begins with."""
         if len(self.bytes) != size:
             raise ValueError(f"a sum of {len(self.bytes)} bytes is kept, and one of {size} bytes is summed")
-        self._summed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._summed: Words = np.zeros(0, np.uint64)
         self._former = self.bytes
 
     def replace(self, model: bytes) -> None:
@@ -173,37 +162,21 @@ class RoundsKeeper:
 
     def decode(self, words: Words, contributors: int) -> Total:
         """Check the sum. ValueError if it cannot be a sum of contributions."""
-        whole = words.astype(np.uint64)
-        if int(whole[-1]) != contributors or whole[: _PARTS * _HEAD].any():
-            raise ValueError(f"the sum says of itself that it is over {int(whole[-1])} data owners, not {contributors}")
-        self._summed = _joined(whole[:-1])
-        return Total(
-            values=np.zeros(0), weights=np.asarray(contributors), metrics={}, tensor_sizes=self._packing.tensor_sizes
-        )
+        if int(words[-1]) != contributors:
+            raise ValueError(f"the sum says of itself that it is over {int(words[-1])} data owners, not {contributors}")
+        self._summed = words[:-1]
+        return Total(values=np.zeros(0), weights=np.asarray(contributors), metrics={}, tensor_sizes=())
 
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
         """Keep it, unless it is that of the round in which nobody learns."""
         if round <= self._rounds:
             self._former = self.bytes
-            self._summed[:_HEAD] = round, int(total.weights)
-            self.bytes = _parted(self._summed).astype("<f4").tobytes()
+            head = np.array([round, int(total.weights)], np.uint64)
+            self.bytes = np.append(head, self._summed).astype("<u8").tobytes()
 
     def undo(self) -> None:
         """Take the last `apply` back."""
         self.bytes = self._former
-
-
-def _parted(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The parts of every word, lowest first, one word after the other."""
-    places = np.arange(_PARTS, dtype=np.uint64) * np.uint64(_PART_BITS)
-    return (words[:, np.newaxis] >> places & np.uint64((1 << _PART_BITS) - 1)).reshape(-1)
-
-
-def _joined(parts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Words modulo 2^64 from sums of parts."""
-    places = np.arange(_PARTS, dtype=np.uint64) * np.uint64(_PART_BITS)
-    words: npt.NDArray[np.uint64] = (parts.reshape(-1, _PARTS) << places).sum(1, dtype=np.uint64)
-    return words
 
 
 def shares_of_known(parameters: AdapterParameters) -> ParameterShares:

@@ -33,7 +33,7 @@ from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
-from tacit.parties.adaptation.rounds import read_rounds_task, roster_of_sums
+from tacit.parties.adaptation.rounds import SCHEME, read_rounds_task, roster_of_sums
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
 from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, Waiting
@@ -342,7 +342,7 @@ class _Learning:
             address=own.sums,
             keys=party.keys,
             roster=roster_of_sums(party.roster),
-            policy=Policy(smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=()),
+            policy=Policy(schemes=(SCHEME,), smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=()),
             journal=JournalFile(party.folder.journal(party.name)),
             memory=MemoryFile(party.folder.memory(party.name)),
             patience=file.patience,

@@ -23,7 +23,7 @@ from tacit.secagg.packing import Packing, WeightForm
 
 Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
-Scheme = Literal["fedavg", "fedsgd", "statistics"]
+Scheme = Literal["fedavg", "fedsgd", "statistics", "adaptation"]
 InitialModel = Literal["clients", "server"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 

@@ -200,7 +200,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schemes: Annotated[
         tuple[Scheme, ...],
         Meta(
-            description='Accepted training.algorithm; "statistics": a first sum, of pixels (data.statistics = "sum").',
+            description='Accepted training.algorithm; "statistics": a first sum, of pixels (data.statistics = "sum"); '
+            '"adaptation": sums of shares, which only data owners of an adaptation have.',
             min_length=1,
         ),
     ] = ("fedavg", "fedsgd", "statistics")

@@ -26,6 +26,7 @@ from tacit.parties.adaptation.model_owner import TeachingSettings
 from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import (
+    SCHEME,
     RoundsTask,
     SummingDealerSettings,
     configure_rounds,
@@ -214,6 +215,7 @@ class Seat:
         """Of a data owner towards the dealer's sums."""
         experiment, run, name = self.experiment, self.folder.run, self.keys.name
         policy = {key: getattr(experiment.policy, key) for key in Policy.__struct_fields__}
+        policy["schemes"] = (SCHEME,)
         policy["smallest_cohort"] = experiment.adaptation.smallest_cohort + experiment.adaptation.colluders
         return ClientSettings(
             address=sums_address,

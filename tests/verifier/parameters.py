@@ -122,7 +122,7 @@ class Packing:
         self.levels = 2 ** (value_bits - 1) - 1
         self.value_field = (clients * self.levels).bit_length() + 1
         count_field = (clients * max_weight).bit_length() if form == "coordinate" else 0
-        needed = self.value_field + count_field
+        needed = clients.bit_length() + 1 if form == "words" else self.value_field + count_field
         self.ring_bits = ring_bits if ring_bits is not None else 8 * word_bytes(needed)
         require(8 <= self.ring_bits <= 64 and needed <= self.ring_bits, "INVALID")
         require((clients * max_weight).bit_length() <= 63 and math.isfinite(clip * max_weight), "INVALID")
@@ -133,7 +133,7 @@ class Packing:
         self.weight_limbs = math.ceil(max_weight.bit_length() / self.limb_bits)
         self.metric_limbs = math.ceil(METRIC_BITS / self.limb_bits)
         self.coordinates = sum(tensor_sizes)
-        self.weights = {"scalar": 1, "tensor": len(tensor_sizes), "coordinate": 0}[form]
+        self.weights = {"scalar": 1, "tensor": len(tensor_sizes), "coordinate": 0, "words": 1}[form]
         self.length = self.coordinates + self.weights * self.weight_limbs + len(metrics) * self.metric_limbs
 
     def spread(self, weights: Any) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, get_args
 
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
@@ -24,7 +24,7 @@ from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.agreement import Agreement, complaint_signed
-from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.ring import Words
@@ -46,7 +46,7 @@ from tacit.simulate.conformance.peer.training_cases import TAKES_PART, refuses_r
 from tacit.simulate.world.federation import MemoryFederation
 from tacit.simulate.world.world import Parcel
 
-_POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
+_POLICY: Final = Policy(schemes=get_args(Scheme), smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
 """Of our own clients, which accept what is proposed to the live one."""
 
 

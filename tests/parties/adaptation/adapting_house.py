@@ -21,6 +21,7 @@ from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import (
+    SCHEME,
     RoundsTask,
     SummingDealerSettings,
     configure_rounds,
@@ -153,7 +154,7 @@ class AdaptingHouse:
             address=self.house.addresses[SUMS],
             keys=KEYS[name],
             roster=roster_of_sums(ROSTER),
-            policy=Policy(smallest_cohort=2, modes=("active", "semi-honest")),
+            policy=Policy(schemes=(SCHEME,), smallest_cohort=2, modes=("active", "semi-honest")),
             journal=JournalFile(self.house.directory / f"{name}-journal.jsonl"),
             memory=MemoryFile(self.house.directory / f"{name}.safetensors"),
             patience=PATIENCE,

@@ -1,5 +1,5 @@
-"""Words of shares as a session of sums carries them: any words of any number of data owners add up modulo 2^64, no sum
-of parts goes round in the ring, and what is no such sum, or no such session, is refused."""
+"""Words of shares as a session of sums carries them: any words of any number of data owners add up modulo 2^64, and
+what is no such sum, or no such session, is refused."""
 
 from typing import Any
 
@@ -20,13 +20,14 @@ from tacit.parties.adaptation.rounds import (
     read_sum,
 )
 from tacit.parties.protections.sides import TaskError
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Proposal
 from tacit.secagg.ring import Words
 
 MOST_OWNERS = 12
 TASK = RoundsTask(words=3, rounds=2)
-WORD = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from((-1, 0, 2**22 - 1, 2**44 - 1, -(2**63), 2**63 - 1)))
+WORD = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from((-1, 0, -(2**63), 2**63 - 1)))
 SHARE = st.lists(WORD, min_size=TASK.words, max_size=TASK.words)
 
 
@@ -44,10 +45,11 @@ def configured(**changes: Any) -> Configuration:
 def summed(configuration: Configuration, shares: list[list[int]]) -> Words:
     """The sum of what these contribute, in the ring."""
     given_words = [contribution(configuration, torch.tensor(share, dtype=torch.int64)) for share in shares]
-    total = sum(words.astype(object) for words in given_words)
-    ring = configuration.packing().ring
-    assert max(total) < 1 << ring.bits, "a sum of parts goes round"
-    return np.asarray(total % (1 << ring.bits)).astype(ring.word)
+    packing = configuration.packing()
+    total = np.zeros(packing.length, packing.ring.word)
+    for words in given_words:
+        packing.ring.add_into(total, words)
+    return total
 
 
 def told(keeper: RoundsKeeper) -> SharesSum:
@@ -68,11 +70,6 @@ def test_any_words_add_up(shares: list[list[int]], number: int) -> None:
     assert (found.round, found.owners) == (number, len(shares))
     words = [sum(column) % 2**64 for column in zip(*shares, strict=True)]
     assert [word % 2**64 for word in found.words.tolist()] == words
-
-
-@pytest.mark.parametrize("word", [-1, 2**22 - 1, 2**63 - 1])
-def test_the_largest_parts_of_all_do_not_go_round(word: int) -> None:
-    summed(configured(), [[word] * TASK.words] * MOST_OWNERS)
 
 
 def test_a_kept_sum_is_told_after_a_restart() -> None:
@@ -98,7 +95,8 @@ def test_the_task_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("tensor_sizes", (18,)), ("value_bits", 22), ("ring_bits", 64), ("scheme", "fedavg"), ("layout", bytes(31) + b"1"),
+    [("tensor_sizes", (18,)), ("ring_bits", 32), ("form", "scalar"), ("scheme", "fedavg"),
+     ("state", StateLayout(type="float32", count=10)), ("layout", bytes(31) + b"1"),
      ("metrics", ("loss",)), ("max_weight", 2)],
 )  # fmt: skip
 def test_a_configuration_that_contradicts_its_task_is_refused(name: str, value: Any) -> None:
@@ -123,28 +121,16 @@ def test_a_sum_that_says_other_contributors_is_refused() -> None:
     keeper, words = RoundsKeeper(configuration), summed(configuration, [[1, 2, 3], [4, 5, 6]])
     with pytest.raises(ValueError, match="over 2 data owners, not 3"):
         keeper.decode(words, 3)
-    words[0] = 1  # In the head, which contributions leave to the dealer.
-    with pytest.raises(ValueError, match="the sum says of itself"):
-        keeper.decode(words, 2)
-
-
-@pytest.mark.parametrize("part", [0.5, -1.0, 2.0**22, float("inf"), float("nan")])
-def test_parts_that_are_no_whole_numbers_or_too_large_are_refused(part: float) -> None:
-    parts = np.zeros(3 * (2 + TASK.words), "<f4")
-    parts[-1] = part
-    with pytest.raises(TaskError, match="no whole numbers"):
-        read_sum(parts.tobytes())
 
 
 @pytest.mark.parametrize(("number", "owners"), [(1, 0), (1, 10_001), (2**31 + 1, 1)])
 def test_a_head_that_no_sum_has_is_refused(number: int, owners: int) -> None:
-    parts = np.zeros(3 * (2 + TASK.words), "<f4")
-    parts[:6] = [word >> place & (1 << 22) - 1 for word in (number, owners) for place in (0, 22, 44)]
+    state = np.array([number, owners, *[0] * TASK.words], "<u8").tobytes()
     with pytest.raises(TaskError, match=f"the dealer's sum is of round {number}, over {owners} data owners"):
-        read_sum(parts.tobytes())
+        read_sum(state)
 
 
-@pytest.mark.parametrize("size", [0, 12 * (2 + TASK.words) - 4, 12 * (2 + TASK.words) + 12])
+@pytest.mark.parametrize("size", [0, 8 * (2 + TASK.words) - 4, 8 * (2 + TASK.words) + 8])
 def test_a_kept_sum_of_another_size_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"a sum of {size} bytes is kept, and one of 60 bytes is summed"):
+    with pytest.raises(ValueError, match=f"a sum of {size} bytes is kept, and one of 40 bytes is summed"):
         RoundsKeeper(configured(), last=bytes(size))

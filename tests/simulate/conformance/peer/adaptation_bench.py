@@ -19,7 +19,7 @@ from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings,
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
-from tacit.parties.adaptation.rounds import roster_of_sums
+from tacit.parties.adaptation.rounds import SCHEME, roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.session.client import ClientSettings
 from tacit.parties.session.event_log import Diary
@@ -88,7 +88,7 @@ class AdaptationBench(InferenceBench):
                 address=self.sums_address,
                 keys=self.keys[LIVE[side]],
                 roster=roster_of_sums(self.roster),
-                policy=Policy(smallest_cohort=2),
+                policy=Policy(schemes=(SCHEME,), smallest_cohort=2),
                 journal=JournalFile(self.directory / f"journal-{number}"),
                 memory=MemoryFile(self.directory / f"memory-{number}"),
                 patience=SECONDS,
