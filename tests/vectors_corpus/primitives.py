@@ -257,7 +257,7 @@ def packing_bad_width() -> Script:
     wrong: tuple[dict[str, Any], ...] = (
         {"value_bits": 1},
         {"value_bits": 33},
-        {"tensor_sizes": []},
+        {"tensor_sizes": [], "metrics": []},
         {"metrics": ["a", "a"]},
         {"clip": 0.0},
     )
