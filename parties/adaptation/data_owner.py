@@ -2,7 +2,7 @@
 model that it does not get.
 
 It is a client of two: in a session of sums with the dealer it is asked, round after round, for what it has learned
-(`DataOwnerParty`); and it learns that in a session with the model owner, batch by batch (`PrivateLearner`). In a round
+(`SharesTask`); and it learns that in a session with the model owner, batch by batch (`PrivateLearner`). In a round
 it has the last sum opened, which makes the common parameters, goes through its batches, and has its share refreshed and
 summed. Sessions with the model owner that are lost are opened anew, and go on behind the last batch.
 """
@@ -27,6 +27,7 @@ from tacit.models.interruption import Interrupted, Proceed
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import (
+    RoundsTask,
     SharesSum,
     contribution,
     mean_of,
@@ -44,18 +45,15 @@ from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.protections.sides import TaskError
-from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.sums import sum_of_weights, weight_of
 from tacit.protocol.adaptation.tables import RoundAnswered, SumTold
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Output, Trigger
+from tacit.protocol.core.machine import Trigger
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.results import Agreed, PassBegun
-from tacit.protocol.session.rounds import Train
-from tacit.protocol.sum.configuration import Configuration
-from tacit.secagg.ring import Words
 
 T = TypeVar("T")
 
@@ -369,25 +367,29 @@ class PrivateLearner:
         self._on_batch(spent)
 
 
-class DataOwnerParty(ClientParty):
-    """Runs one data owner until the session of sums ends; `learner` has its session closed by whoever made it."""
+class SharesTask(ClientTask):
+    """A data owner's shares of what it learns; `learner` has its session closed by whoever made it.
 
-    def __init__(self, settings: ClientSettings, learner: PrivateLearner, diary: Diary) -> None:
-        super().__init__(settings, _no_learner, diary)
-        self._private = learner
+    expected: the task that the dealer is to have; None: any. Made within the event loop.
+    """
+
+    def __init__(self, learner: PrivateLearner, *, expected: RoundsTask | None = None) -> None:
+        self._learner = learner
+        self._expected = expected
         self._loop = asyncio.get_running_loop()
 
-    def _work(self, job: Train, proceed: Proceed) -> Callable[[float], list[Output]]:
-        configuration, machine = self._machine.configuration, self._machine
-        task, last = read_rounds_task(configuration), read_sum(job.model)
-        opened, survivors = machine.opened
+    def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution:
+        task, last = read_rounds_task(work.configuration), read_sum(work.state)
+        if self._expected is not None:
+            task.check(self._expected)
+        opened, survivors = work.opened
         survivors = survivors if last is not None and opened == last.round else ()
-        if job.round > task.rounds:
-            self._in_loop(self._private.hear_last(last, survivors), proceed)
-            words: Words = contribution(configuration, torch.zeros(task.words, dtype=torch.int64))
+        if work.round > task.rounds:
+            self._in_loop(self._learner.hear_last(last, survivors), proceed)
+            share = torch.zeros(task.words, dtype=torch.int64)
         else:
-            words = contribution(configuration, self._in_loop(self._private.learn(job.round, last, survivors), proceed))
-        return lambda now: machine.contribute(job.round, words, now)
+            share = self._in_loop(self._learner.learn(work.round, last, survivors), proceed)
+        return Contribution(contribution(work.configuration, share))
 
     def _in_loop(self, work: Coroutine[Any, Any, T], proceed: Proceed) -> T:
         """What the session with the model owner comes to, in the event loop; from the thread of this party's work."""
@@ -401,7 +403,3 @@ class DataOwnerParty(ClientParty):
                 except Interrupted:
                     future.cancel()
                     raise
-
-
-def _no_learner(configuration: Configuration) -> Any:
-    raise TaskError("the dealer's configuration is not one of sums of shares")

@@ -44,6 +44,7 @@ from tacit.parties.inference.stages import encoded
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.event_log import Diary
 from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.task import Octets, ServerTask, check_derived
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 from tacit.protocol.adaptation.sums import LARGEST_SUM
 from tacit.protocol.core.blob import StateLayout
@@ -72,6 +73,15 @@ class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of a share."""
     rounds: Annotated[int, Meta(ge=1, le=100_000)]
     """Of learning; the one after them tells the last sum."""
+
+    def check(self, expected: RoundsTask) -> None:
+        """Raise TaskError unless this is the task that a party expects of the dealer."""
+        if self.rounds != expected.rounds:
+            raise TaskError(
+                f"the dealer sums {self.rounds} rounds; here and at the model owner there are {expected.rounds}"
+            )
+        if self.words != expected.words:
+            raise TaskError(f"the dealer sums {self.words} words, and a share has {expected.words}: correct its file")
 
 
 @dataclass(frozen=True)
@@ -111,13 +121,7 @@ def read_rounds_task(said: Configuration) -> RoundsTask:
     """The task in a dealer's configuration; TaskError if another configuration follows from it, RemoteProtocolError if
     there is none."""
     task = decode_structure(said.task, RoundsTask, limit=BODY_LIMIT)
-    derived = configure_rounds(said, task)
-    for name, value in structs.asdict(said).items():
-        if value != getattr(derived, name):
-            raise TaskError(
-                f"the dealer's configuration has {name} = {value}, and from its task follows {getattr(derived, name)}: "
-                "it contradicts itself"
-            )
+    check_derived(said, configure_rounds(said, task), "dealer")
     return task
 
 
@@ -140,25 +144,23 @@ def read_sum(state: bytes) -> SharesSum | None:
     return SharesSum(number, owners, torch.from_numpy(words[_HEAD:].astype(np.int64)))
 
 
-class RoundsKeeper:
+class RoundsKeeper(ServerTask):
     """The dealer's side, in the place of a model. last: what it held when it was stopped; None: nothing yet.
 
     ValueError for what is no sum of this task.
     """
 
-    fixed = b""
-
-    def __init__(self, configuration: Configuration, *, last: bytes | None = None) -> None:
+    def __init__(self, configuration: Configuration, *, last: Octets | None = None) -> None:
         self._rounds, size = read_rounds_task(configuration).rounds, configuration.state.size
-        self.bytes = bytes(size) if last is None else last
-        """What a round begins with."""
-        if len(self.bytes) != size:
-            raise ValueError(f"a sum of {len(self.bytes)} bytes is kept, and one of {size} bytes is summed")
+        self._state = bytes(size) if last is None else last
+        if len(self._state) != size:
+            raise ValueError(f"a sum of {len(self._state)} bytes is kept, and one of {size} bytes is summed")
         self._summed: Words = np.zeros(0, np.uint64)
-        self._former = self.bytes
+        self._former = self._state
 
-    def replace(self, model: bytes) -> None:
-        """Only members with a key of their own change it."""
+    @property
+    def bytes(self) -> Octets:
+        return self._state
 
     def decode(self, words: Words, contributors: int) -> Total:
         """Check the sum. ValueError if it cannot be a sum of contributions."""
@@ -170,13 +172,13 @@ class RoundsKeeper:
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
         """Keep it, unless it is that of the round in which nobody learns."""
         if round <= self._rounds:
-            self._former = self.bytes
+            self._former = self._state
             head = np.array([round, int(total.weights)], np.uint64)
-            self.bytes = np.append(head, self._summed).astype("<u8").tobytes()
+            self._state = np.append(head, self._summed).astype("<u8").tobytes()
 
     def undo(self) -> None:
         """Take the last `apply` back."""
-        self.bytes = self._former
+        self._state = self._former
 
 
 def shares_of_known(parameters: AdapterParameters) -> ParameterShares:

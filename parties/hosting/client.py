@@ -31,7 +31,9 @@ from tacit.parties.hosting.folder import OpenedParty, Status, at_work
 from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.remembered import MemoryFile
 from tacit.parties.learning.statistics import StatisticsTask
+from tacit.parties.learning.taking_part import training_tasks
 from tacit.parties.learning.task import Task, check_classes, read_task
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.links.endpoint import EndpointError
@@ -41,7 +43,7 @@ from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog, Tell
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Stopwatch, Surroundings
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
@@ -129,7 +131,6 @@ class ClientWork:
             roster=job.roster,
             policy=job.policy,
             journal=JournalFile(job.journal),
-            memory=MemoryFile(job.memory),
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,
@@ -137,13 +138,19 @@ class ClientWork:
             accepted_groups=job.accepted_groups,
             keep_roster=job.keep_roster,
         )
-        party = ClientParty(
-            settings,
+        tasks = training_tasks(
+            job.keys.name,
+            MemoryFile(job.memory),
             self._learner,
             self._diary,
             moments=self._moments,
             on_update=self._keep,
             on_model=self.judge,
+        )
+        party = ClientParty(
+            settings,
+            tasks,
+            self._diary,
             surroundings=self._surroundings,
             make_machine=self._make_machine,
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,31 +26,28 @@ from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
 from tacit.models.file_system import FILES, replace_file
-from tacit.models.interruption import Proceed
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
-from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
+from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
-from tacit.parties.adaptation.rounds import SCHEME, read_rounds_task, roster_of_sums
+from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
 from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, Waiting
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
 from tacit.parties.links.client_endpoint import UnreachableError
-from tacit.parties.protections.sides import TaskError
-from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog, Tell
 from tacit.parties.session.event_log import read as read_events
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Ended, Output
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed
-from tacit.protocol.session.rounds import Train
 from tacit.protocol.sum.policy import Policy
 
 
@@ -214,24 +210,6 @@ def check_own(file: DataOwnerFile, own: LearningSection, source: Source, learnin
         )
 
 
-class _HostedParty(DataOwnerParty):
-    """It has the dealer's task checked before it learns anything."""
-
-    def check_by(self, rounds: int, words: int) -> None:
-        """Of the learning."""
-        self._rounds, self._words = rounds, words
-
-    def _work(self, job: Train, proceed: Proceed) -> Callable[[float], list[Output]]:
-        task = read_rounds_task(self._machine.configuration)
-        if task.rounds != self._rounds:
-            raise TaskError(
-                f"the dealer sums {task.rounds} rounds; here and at the model owner there are {self._rounds}"
-            )
-        if task.words != self._words:
-            raise TaskError(f"the dealer sums {task.words} words, and a share has {self._words}: correct its file")
-        return super()._work(job, proceed)
-
-
 @dataclass(frozen=True)
 class _Learning:
     party: OpenedParty[DataOwnerFile]
@@ -315,13 +293,13 @@ class _Learning:
             smallest_cohort=own.smallest_cohort,
         )
         learner = PrivateLearner(settings, images, labels, diary, last=last, terms=kept.terms, on_told=keep)
+        expected = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=own.rounds)
         since, said = time.monotonic(), ""
         try:
             while True:
                 try:
-                    party = _HostedParty(self._client(), learner, Diary(self.log, self.tell))
-                    party.check_by(own.rounds, sum_words(learning.public.sizes, learning.learning))
-                    ended = await party.run()
+                    tasks = {SCHEME: SharesTask(learner, expected=expected)}
+                    ended = await ClientParty(self._client(), tasks, Diary(self.log, self.tell)).run()
                     if ended.code not in _PASSING:
                         return ended
                     since = time.monotonic()
@@ -344,7 +322,6 @@ class _Learning:
             roster=roster_of_sums(party.roster),
             policy=Policy(schemes=(SCHEME,), smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=()),
             journal=JournalFile(party.folder.journal(party.name)),
-            memory=MemoryFile(party.folder.memory(party.name)),
             patience=file.patience,
             grace=own.grace,
             connect_seconds=min(CONNECT_SECONDS, file.patience),

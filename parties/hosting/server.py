@@ -35,7 +35,7 @@ from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate, resolve_device
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work, open_many_files
 from tacit.parties.hosting.party_file import ServerFile
-from tacit.parties.learning.keeper import Keeper, UnusableSumError
+from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.statistics import (
     Statistics,
     StatisticsKeeper,
@@ -60,8 +60,9 @@ from tacit.parties.runs.outputs import keep_summary
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import FIGURES, summarise
 from tacit.parties.session.event_log import Diary, EventLog, Tell
-from tacit.parties.session.server import ServerParty, ServerSettings, StatisticsServerParty
+from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.parties.session.shell import Stopwatch, Surroundings
+from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster, check_later
@@ -318,7 +319,7 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
         settings = replace(_settings(job, configuration, rounds=STATISTICS_ATTEMPTS), address=address)
         with EventLog(run.events(job.keys.name), job.keys.name) as log:
             diary = Diary(log, follow)
-            ended = await StatisticsServerParty(settings, keeper, diary, on_round=note).run()
+            ended = await ServerParty(settings, keeper, diary, on_round=note).run()
             if keeper.found is not None or ended.code is not None:
                 return keeper.found, address, ended
             # A sum does not show whose part of it is impossible: nobody can be left out for it.

@@ -8,15 +8,15 @@ together. Whatever protects the training, this is a plain sum: it has no noise, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from tacit.models.configuration import MOST_SUMMED_CHANNELS
 from tacit.models.moments import Moments
-from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.task import ServerTask, check_derived
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.sum.configuration import Configuration, Proposal
@@ -24,6 +24,8 @@ from tacit.secagg.packing import Total, WeightForm
 from tacit.secagg.ring import Words
 
 SCHEME: Final = "statistics"
+EVENT_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
+"""Fields of the event of such a sum; `on_round` knows the last three."""
 NO_LAYOUT: Final = bytes(32)
 """Stands for the names and shapes of tensors, of which there are none."""
 
@@ -75,13 +77,7 @@ def read_statistics_task(said: Configuration) -> StatisticsTask:
     """The task in a server's configuration; TaskError if another configuration follows from it, RemoteProtocolError
     if there is none."""
     task = decode_structure(said.task, StatisticsTask, limit=BODY_LIMIT)
-    derived = configure_statistics(said, task)
-    for name, value in structs.asdict(said).items():
-        if value != getattr(derived, name):
-            raise TaskError(
-                f"the server's configuration has {name} = {value}, and from its task of statistics follows "
-                f"{getattr(derived, name)}: it contradicts itself"
-            )
+    check_derived(said, configure_statistics(said, task))
     return task
 
 
@@ -94,22 +90,15 @@ def statistics_words(configuration: Configuration, own: Moments) -> Words:
     return configuration.packing().encode(np.zeros(0, np.float32), 1, metrics, generator).words
 
 
-Octets = bytes
-
-
-class StatisticsKeeper:
+class StatisticsKeeper(ServerTask):
     """The server's side: there is no model."""
 
-    bytes: Octets = b""
-    fixed: Octets = b""
+    outside = True
 
     def __init__(self, configuration: Configuration) -> None:
         self._packing = configuration.packing()
         self.found: Statistics | None = None
         """Once a sum was opened."""
-
-    def replace(self, model: Octets) -> None:
-        """There is none."""
 
     def decode(self, words: Words, contributors: int) -> Total:
         """The sums. ValueError if they cannot be sums of honest contributions."""
@@ -126,6 +115,13 @@ class StatisticsKeeper:
     def undo(self) -> None:
         """Take the last `apply` back."""
         self.found = None
+
+    @property
+    def finished(self) -> bool:
+        return self.found is not None
+
+    def event(self, total: Total | None, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "statistics", {key: fields.get(key) for key in EVENT_KEYS}
 
 
 def moments_of(metrics: Mapping[str, int]) -> Moments:

@@ -12,8 +12,6 @@ from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
-
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.workload import Workload
 from tacit.parties.learning.statistics import StatisticsTask
@@ -22,6 +20,7 @@ from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import OtherClassesError, TaskError, Work
+from tacit.parties.session.task import check_derived
 from tacit.protocol.core.blob import NO_BLOB, StateLayout, announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT, Blob
@@ -155,9 +154,4 @@ def check_configuration(said: Configuration, task: Task, model: nn.Module) -> No
         if task.model.factory:
             raise TaskError(f"the model of {task.model.factory} has other tensors here than at the server's")
         raise TaskError("the model built here has other tensors than the server's: install the same versions of timm")
-    for name, value in structs.asdict(said).items():
-        if value != getattr(derived, name):
-            raise TaskError(
-                f"the server's configuration has {name} = {value}, and from its task follows {getattr(derived, name)}: "
-                "it contradicts itself"
-            )
+    check_derived(said, derived)

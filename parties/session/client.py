@@ -1,4 +1,4 @@
-"""The client process: the training client machine on a ZeroMQ link, with training in a thread of its own.
+"""The client process: the client's machine on a ZeroMQ link, with the work on its task in a thread of its own.
 
 `Journal` outputs are on the disk before any later output leaves; a disk that takes none ends the client.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,18 +15,14 @@ from typing import Final
 
 from tacit.models.file_system import FILES, replace_file
 from tacit.models.interruption import Proceed
-from tacit.models.layout import Flat
-from tacit.models.moments import Moments
-from tacit.parties.learning.learner import Draft, Learner, Update
-from tacit.parties.learning.remembered import Remembered, SetBackError
-from tacit.parties.learning.statistics import SCHEME, StatisticsTask, read_statistics_task, statistics_words
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.protections.sides import CraftedModelError, Group, OtherClassesError, TaskError
+from tacit.parties.protections.sides import CraftedModelError, OtherClassesError, TaskError
 from tacit.parties.session.event_log import Diary, told_of
-from tacit.parties.session.journal import Belonging, JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Shell, Surroundings
+from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Blob
@@ -35,7 +31,6 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import Accepted, FixedPart, Journal, RosterChanged, RoundOver, Train
-from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
@@ -59,7 +54,6 @@ class ClientSettings:
     roster: Roster
     policy: Policy
     journal: JournalFile
-    memory: MemoryFile
     patience: float
     grace: float
     connect_seconds: float | None = None
@@ -72,28 +66,19 @@ class ClientSettings:
     """Called with every later version of the roster that it takes up, before the session is over."""
 
 
-OnModel = Callable[[Learner, Flat, Group | None, int], None]
-
-
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     """Runs one client until its session ends, and has its journal until then. JournalError if another one has it.
 
-    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); moments:
-    counts the client's own pixels there, None for one that has none; on_update:
-    called there with every update before it is masked; on_model: called there with every model of the server that only
-    the clients can read, in the clear or with this client's own part in it, and the number of the round that it is the
-    result of; make_machine: what the machine is made by, where a simulation wants another one.
+    tasks: its sides of what the server may ask for, by the scheme of the configuration; make_machine: what the machine
+    is made by, where a simulation wants another one.
     """
 
     def __init__(
         self,
         settings: ClientSettings,
-        learner: Callable[[Configuration], Learner],
+        tasks: Mapping[str, ClientTask],
         diary: Diary,
         *,
-        moments: Callable[[StatisticsTask, Proceed], Moments] | None = None,
-        on_update: Callable[[int, Update], None] = lambda round, update: None,
-        on_model: OnModel = lambda learner, model, group, round: None,
         surroundings: Surroundings | None = None,
         make_machine: Callable[..., TrainingClient] = TrainingClient,
     ) -> None:
@@ -111,27 +96,14 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         )
         super().__init__(machine, diary, surroundings)
         self._settings = settings
-        self._make_learner = learner
-        self._moments = moments
-        self._on_update = on_update
-        self._on_model = on_model
+        self._tasks = tasks
+        self._task = ClientTask()
+        """That of the configuration that was accepted last."""
         self._obstacle = ""
         """Why it gave up; for this side only."""
-        self._failure = ""
-        """Why training failed the last time it did; for this side only."""
         self._refusal = ""
         """Why it refused its last round by its policy."""
         self._linked = False
-        self._fixed: bytes | None = None
-        """The fixed part of the model, until the learner has it."""
-        self._made: tuple[Configuration, Learner] | None = None
-        """The learner, and what it was made for."""
-        self._owner: Belonging | None = None
-        """Whose memory is kept in a file, where there is any."""
-        self._written: Remembered | None = None
-        """What the file holds."""
-        self._kept = False
-        """Whether something new is remembered, of what has not left yet."""
 
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
@@ -157,8 +129,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     # The last model may still be at work.
                     await asyncio.wait([last])
                     self._take_work(last)
-                if ended.code is None and self._owner is not None:
-                    settings.memory.remove()
+                if ended.code is None:
+                    self._task.finish()
         finally:
             self._bench.drop()
             settings.journal.close()
@@ -166,8 +138,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         if ended.code is Code.LEFT and endpoint.refusal is not None:
             # Said by nobody who has shown a key, but most likely the reason.
             return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
-        if ended.code is None and (self._failure or self._refusal):
-            return Ended(Code.LOCAL, self._failure) if self._failure else Ended(Code.POLICY, self._refusal)
+        if ended.code is None and (failure := self._task.failure):
+            return Ended(Code.LOCAL, failure)
+        if ended.code is None and self._refusal:
+            return Ended(Code.POLICY, self._refusal)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:
@@ -198,15 +172,14 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
-            if self._kept:
+            if self._task.unsaved:
                 # On the disk before anything that depends on it leaves.
-                await asyncio.to_thread(self._write_memory)
-                self._kept = False
+                await asyncio.to_thread(self._task.save)
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
             await asyncio.to_thread(self._settings.journal.write, output.entry)
         elif isinstance(output, FixedPart):
-            self._fixed = output.data
+            self._task.take_fixed(output.data)
             if self._settings.fixed is not None:
                 await asyncio.to_thread(replace_file, self._settings.fixed, output.data)
         elif isinstance(output, Train):
@@ -218,7 +191,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._bench.begin(partial(self._read_last, output))
         elif isinstance(output, Accepted):
             chosen, session = output.configuration, self._machine.session.hex()
-            self._diary.outside = chosen.scheme == SCHEME
+            self._task = self._tasks.get(chosen.scheme) or ClientTask()
+            self._diary.outside = self._task.outside
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
             await asyncio.to_thread(self._look_for, chosen.fixed)
         elif isinstance(output, RosterChanged):
@@ -227,8 +201,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._refusal = output.detail if output.code is Code.POLICY else ""
-            if self._diary.outside and code is None:
-                self._diary.write("gave-statistics")
+            if code is None:
+                self._task.summed()
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
             # It may be over before its update was made.
             self._bench.drop()
@@ -241,97 +215,23 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         with suppress(OSError):
             data = FILES.read(path)
             if digest(Label.FIXED, data) == announced.digest:
-                self._fixed = data
+                self._task.take_fixed(data)
                 self._machine.hold(announced.digest)
 
     def _work(self, job: Train, proceed: Proceed) -> _Tell:
-        if self._machine.configuration.scheme == SCHEME:
-            return self._count(job.round, proceed)
-        learner = self._learner
-        group = None if job.key is None else Group(job.key, self._machine.name)
-        if learner.reads_alone:
-            plain = learner.plain(job.model, job.key)
-            self._on_model(learner, plain, group, job.round - 1)
-            if group is not None:
-                learner.keep_model(job.round - 1, plain)
-                self._write_memory()
-        try:
-            draft = learner.learn(job.round, job.model, group, proceed=proceed)
-        except SetBackError as error:
-            raise TaskError(
-                f"{self._settings.memory.path}: {error}; give the server its newer run again, or delete the file, and "
-                "this client goes on as one that is new"
-            ) from error
-        update = learner.encode(draft)
+        work = RoundWork(self._machine.configuration, job.round, job.model, job.key, self._machine.opened)
+        contribution = self._task.contribute(work, proceed)
         proceed()
-        self._on_update(job.round, update)
-        return lambda now: self._contribute(draft, update, job.round, now)
+        return lambda now: self._contribute(contribution, job.round, now)
 
-    def _count(self, round: int, proceed: Proceed) -> _Tell:
-        configuration = self._machine.configuration
-        task = read_statistics_task(configuration)
-        if self._moments is None:
-            raise TaskError("the server asks for statistics of pixels, and this client has none")
-        words = statistics_words(configuration, self._moments(task, proceed))
-        proceed()
-        return lambda now: self._machine.contribute(round, words, now)
-
-    def _contribute(self, draft: Draft, update: Update, round: int, now: float) -> list[Output]:
-        """Contribute what is still wanted; nothing of what is not reaches this."""
-        if update.failure:
-            self._diary.write("cannot-train", detail=update.failure)
-            self._failure = update.failure
-        self._learner.keep(draft)
-        self._kept = True
-        return self._machine.contribute(round, update.words, now)
+    def _contribute(self, contribution: Contribution, round: int, now: float) -> list[Output]:
+        contribution.keep()
+        return self._machine.contribute(round, contribution.words, now)
 
     def _reencrypt(self, order: Reencrypt, proceed: Proceed) -> _Tell:
-        model = self._learner.reencrypt(order)
+        model = self._task.reencrypt(self._machine.configuration, order)
         return lambda now: self._machine.provide(order.key.epoch, model, now)
 
     def _read_last(self, last: LastModel, proceed: Proceed) -> _Tell:
-        learner = self._learner
-        group = Group(last.key, self._machine.name)
-        plain = learner.plain(last.model, last.key)
-        self._on_model(learner, plain, group, self._machine.round)
-        if learner.remembers:
-            # There may be another session, from this model.
-            learner.keep_model(self._machine.round, plain)
-            self._write_memory()
+        self._task.read_last(self._machine.configuration, self._machine.round, last)
         return lambda now: []
-
-    @property
-    def _learner(self) -> Learner:
-        """Made by the first work in the thread: it may load data. A server that was started again for something else
-        needs another one."""
-        configuration = self._machine.configuration
-        if self._made is None or self._made[0] != configuration:
-            self._owner = self._written = None
-            learner = self._make_learner(configuration)
-            if learner.remembers:
-                self._take_up(
-                    learner, Belonging(client=self._machine.name, run=learner.run, layout=configuration.layout)
-                )
-            self._made = configuration, learner
-        if self._fixed is not None:
-            self._made[1].take_fixed(self._fixed)
-            self._fixed = None
-        return self._made[1]
-
-    def _take_up(self, learner: Learner, owner: Belonging) -> None:
-        file = self._settings.memory
-        remembered = file.read(owner)
-        if remembered is not None:
-            try:
-                learner.take_up(remembered)
-            except TaskError as error:
-                raise TaskError(
-                    f"{file.path}: {error}; restore it, or delete it, and this client goes on as one that is new"
-                ) from error
-            self._diary.write("remembered", round=remembered.round)
-        self._owner = owner
-
-    def _write_memory(self) -> None:
-        if self._owner is not None and self._learner.remembered is not self._written:
-            self._written = self._learner.remembered
-            self._settings.memory.write(self._owner, self._written)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any
 
 from tacit.parties.learning.keeper import UnusableSumError
-from tacit.parties.learning.statistics import StatisticsKeeper
-from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
     Event,
     HandshakeRefused,
@@ -27,6 +25,7 @@ from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.event_log import Diary, told_of
 from tacit.parties.session.shell import Shell, Surroundings
+from tacit.parties.session.task import ServerTask, UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.roster import Roster, difference
@@ -35,7 +34,6 @@ from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.secagg.ring import Words
 
 
 @dataclass(frozen=True)
@@ -72,35 +70,7 @@ class ServerSettings:
     round."""
 
 
-STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
-"""What the server tells of a sum of pixels."""
-
 OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
-Octets = bytes
-
-
-class SumKeeper(Protocol):
-    """What a session's sums are for: a model, in most of them."""
-
-    @property
-    def bytes(self) -> Octets:
-        """What a round begins with."""
-
-    @property
-    def fixed(self) -> Octets:
-        """The part of it that no sum changes."""
-
-    def replace(self, model: Octets) -> None:
-        """Clients have made another one of it."""
-
-    def decode(self, words: Words, contributors: int) -> Total:
-        """The sums. ValueError if they cannot be sums of honest contributions."""
-
-    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int) -> None:
-        """Go on from this sum, that of this round."""
-
-    def undo(self) -> None:
-        """Take the last `apply` back."""
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
@@ -115,7 +85,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     def __init__(
         self,
         settings: ServerSettings,
-        keeper: SumKeeper,
+        keeper: ServerTask,
         diary: Diary,
         *,
         on_round: OnRound,
@@ -140,6 +110,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             sampling=settings.sampling,
         )
         super().__init__(machine, diary, surroundings)
+        diary.outside = keeper.outside
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()
@@ -210,16 +181,15 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             self._rounds_left -= not again
             self._bench.begin(lambda proceed: self._apply(output))
 
-    def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
-        unusable, fields = finished.result()
-        self._tell_round(fields)
+    def _take_work(self, finished: asyncio.Future[tuple[str, str, dict[str, Any]]]) -> list[Output]:
+        unusable, event, fields = finished.result()
+        self._diary.write(event, **fields)
+        if self._keeper.finished:
+            self._rounds_left = 0
         if self._rounds_left and (changed := self._change_roster(unusable)):
             return changed
         following = self._machine.next_round if self._rounds_left else self._machine.finish
         return following(self._keeper.bytes, self._diary.now(), unusable=unusable)
-
-    def _tell_round(self, fields: dict[str, Any]) -> None:
-        self._diary.write("round-done", **fields)
 
     def _look_around(self) -> list[Output]:
         if self._machine.state is not SessionState.GATHERING:
@@ -273,8 +243,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         )
         return self._machine.change_roster(roster, self._keeper.bytes, self._diary.now(), unusable=unusable)
 
-    def _apply(self, done: RoundDone) -> tuple[str, dict[str, Any]]:
-        """Apply the sum of a round, if there is one; returns why that is impossible, and the fields of its event."""
+    def _apply(self, done: RoundDone) -> tuple[str, str, dict[str, Any]]:
+        """Apply the sum of a round, if there is one; returns why that is impossible, and the event of the round."""
         total: Total | None = None
         unusable, code = "", done.code
         judged: dict[str, Any] = {}
@@ -304,9 +274,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 raise
             except Exception as error:  # The model is as it was, and nothing is known of it.
                 unusable = unusable or f"the model cannot be evaluated: {_in_words(error)}"
-        metrics = total.metrics if total else {}
-        samples = metrics.get("samples", 0)
-        return unusable, {
+        fields = {
             "round": done.round,
             "status": "completed" if total else "aborted",
             "code": code.name if code else None,
@@ -326,40 +294,11 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 }
                 for dropped in done.dropped
             ],
-            "samples": samples,
-            "train_accuracy": metrics["correct"] / samples if samples and "correct" in metrics else None,
-            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples and "loss" in metrics else None,
-            "clipped": metrics.get("clipped"),
-            "held_out": _held_out(done.round - 1, metrics),
             "seconds": self._diary.now() - done.began,
-            **judged,
         }
-
-
-class StatisticsServerParty(ServerParty):
-    """Runs rounds until one has a sum of pixels, at most as many as it is told.
-
-    on_round: as of ServerParty; what it returns goes into the event "statistics".
-    """
-
-    def __init__(self, settings: ServerSettings, keeper: StatisticsKeeper, diary: Diary, *, on_round: OnRound) -> None:
-        diary.outside = True
-        super().__init__(settings, keeper, diary, on_round=on_round)
-
-    def _tell_round(self, fields: dict[str, Any]) -> None:
-        if fields["status"] == "completed":
-            self._rounds_left = 0
-        told = {key: fields.get(key) for key in STATISTICS_KEYS}
-        self._diary.write("statistics", **told)
+        event, told = self._keeper.event(total, fields)
+        return unusable, event, told | judged
 
 
 def _in_words(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:
-    """What a sum says of the model after this round, which the next one began with; None if nothing."""
-    images, correct, loss = (metrics.get(name, 0) for name in HELD_OUT_METRICS)
-    if not images:
-        return None
-    return {"round": round, "images": images, "accuracy": correct / images, "loss": loss * LOSS_UNIT / images}

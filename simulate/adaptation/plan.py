@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from tacit.parties.adaptation import standing
-from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, RoundLearned
+from tacit.parties.adaptation.data_owner import LearnerSettings, RoundLearned, SharesTask
 from tacit.parties.adaptation.model_owner import TeachingSettings
 from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.public import PublicLearning
@@ -40,9 +40,9 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import Provenance, RunDirectory, Seed, command_line, provenance
-from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog, read
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.adaptation.schedule import sum_words
@@ -223,7 +223,6 @@ class Seat:
             roster=roster_of_sums(self.roster),
             policy=Policy(**policy),
             journal=JournalFile(run.journal(name)),
-            memory=MemoryFile(run.memory(name)),
             patience=experiment.deadlines.join + experiment.deadlines.train,
             grace=experiment.deadlines.grace,
         )
@@ -317,7 +316,7 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
             on_told=keep,
         )
         try:
-            ended = await DataOwnerParty(seat.client(summing), learns, diary).run()
+            ended = await ClientParty(seat.client(summing), {SCHEME: SharesTask(learns)}, diary).run()
         finally:
             await asyncio.shield(learns.close())
     return {"code": ended.code.name if ended.code else None, "detail": ended.detail}

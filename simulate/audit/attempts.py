@@ -15,21 +15,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
-
-import numpy as np
+from typing import Any, Final
 
 from tacit.models.interruption import Proceed
-from tacit.models.training import LocalStatistics
-from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.sum.configuration import Configuration, Mode
+from tacit.protocol.sum.configuration import Mode
 from tacit.protocol.sum.policy import Policy
 from tacit.simulate.audit.figures import ServerAttempt
 from tacit.simulate.conformance.peer.against_client import AgainstClient
@@ -45,29 +42,11 @@ _PATIENCE: Final = 60.0
 _GRACE: Final = 0.2
 
 
-class DrawingLearner:
-    """Learns nothing: it draws its updates."""
+class DrawingTask(ClientTask):
+    """Learns nothing: it draws updates that the configuration admits."""
 
-    reads_alone = remembers = False
-
-    def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-
-    def learn(self, round: int, model: bytes, group: None, *, proceed: Proceed) -> None:
-        """Nothing is learnt."""
-
-    def keep(self, draft: None) -> None:
-        """Nothing is remembered."""
-
-    def encode(self, draft: None) -> Update:
-        """A random update that the configuration admits."""
-        drawn = draw_update(self._configuration)
-        statistics = LocalStatistics(samples=1, correct=0, loss_sum=0.0)
-        return Update(drawn.words, drawn.values.astype(np.float32), statistics, 0)
-
-
-drawing = cast(Callable[[Configuration], Learner], DrawingLearner)
-"""Makes one, for whoever wants a learner."""
+    def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution:
+        return Contribution(draw_update(work.configuration).words)
 
 
 async def live_client(
@@ -80,14 +59,13 @@ async def live_client(
         roster=roster,
         policy=Policy(modes=(mode,)),
         journal=JournalFile(folder / "journal.jsonl"),
-        memory=MemoryFile(folder / "memory.safetensors"),
         patience=_PATIENCE,
         grace=_GRACE,
     )
     with EventLog(folder / "events.jsonl", keys.name) as log:
         while True:
             with contextlib.suppress(EndpointError, LocalProtocolError):
-                await ClientParty(settings, drawing, Diary(log, lambda event, fields: None)).run()
+                await ClientParty(settings, {"fedavg": DrawingTask()}, Diary(log, lambda event, fields: None)).run()
 
 
 PLAYED: Final = "active"

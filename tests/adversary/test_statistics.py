@@ -16,7 +16,7 @@ from tacit.models.moments import Moments, moments
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.statistics import SCHEME, StatisticsKeeper, StatisticsTask, configure_statistics
 from tacit.parties.session.event_log import read
-from tacit.parties.session.server import ServerSettings, StatisticsServerParty
+from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.sum.configuration import Configuration
@@ -45,7 +45,11 @@ class BentKeeper(StatisticsKeeper):
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
-        self.bytes = bytes(configuration.state.size)
+        self._state = bytes(configuration.state.size)
+
+    @property
+    def bytes(self) -> Octets:
+        return self._state
 
 
 async def listening(federation: Any, configuration: Configuration) -> tuple[StatisticsKeeper, asyncio.Task[Ended]]:
@@ -61,7 +65,7 @@ async def listening(federation: Any, configuration: Configuration) -> tuple[Stat
         grace=federation.grace,
     )
     keeper = BentKeeper(configuration)
-    party = StatisticsServerParty(settings, keeper, federation.diary("server"), on_round=lambda done, total: {})
+    party = ServerParty(settings, keeper, federation.diary("server"), on_round=lambda done, total: {})
     task = asyncio.create_task(party.run())
     await federation.event("server", "listening")
     federation.address = federation.fields("server", "listening")[-1]["address"]

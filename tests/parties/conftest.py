@@ -16,7 +16,9 @@ from tacit.models.moments import Moments
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.remembered import MemoryFile
 from tacit.parties.learning.statistics import StatisticsTask
+from tacit.parties.learning.taking_part import OnModel, training_tasks
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.links.endpoint import Endpoint, Event
 from tacit.parties.links.keys import PartyKeys, generate
@@ -26,9 +28,9 @@ from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment
 from tacit.parties.runs.experiment import FederationSection as Cohort
-from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
+from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
@@ -201,13 +203,14 @@ class Federation:
             roster=roster or self.roster,
             policy=policy or accepting(self.protection),
             journal=JournalFile(self.journal(name)),
-            memory=MemoryFile(self.memory(name)),
             patience=patience,
             grace=self.grace,
             fixed=self.directory / f"{name}.fixed",
         )
         diary, own = self.diary(name), make or self.learner
-        return ClientParty(settings, own, diary, moments=moments, on_update=on_update, on_model=on_model)
+        memory = MemoryFile(self.memory(name))
+        tasks = training_tasks(name, memory, own, diary, moments=moments, on_update=on_update, on_model=on_model)
+        return ClientParty(settings, tasks, diary)
 
     def diary(self, name: str) -> Diary:
         said = self.told.setdefault(name, [])

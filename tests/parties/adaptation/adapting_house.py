@@ -16,7 +16,7 @@ import torch
 
 from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
-from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
+from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
 from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
@@ -33,9 +33,9 @@ from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import material_bytes
 from tacit.parties.links import endpoint
-from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
@@ -156,7 +156,6 @@ class AdaptingHouse:
             roster=roster_of_sums(ROSTER),
             policy=Policy(schemes=(SCHEME,), smallest_cohort=2, modes=("active", "semi-honest")),
             journal=JournalFile(self.house.directory / f"{name}-journal.jsonl"),
-            memory=MemoryFile(self.house.directory / f"{name}.safetensors"),
             patience=PATIENCE,
             grace=0.5,
         )
@@ -164,7 +163,7 @@ class AdaptingHouse:
 
         async def work() -> Any:
             try:
-                return await DataOwnerParty(client, learner, diary).run()
+                return await ClientParty(client, {SCHEME: SharesTask(learner)}, diary).run()
             finally:
                 closing = asyncio.ensure_future(learner.close())
                 try:

@@ -36,7 +36,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 self.keeper.found = FOUND
             return Ended(None, "all rounds are done")
 
-    monkeypatch.setattr(server, "StatisticsServerParty", Party)
+    monkeypatch.setattr(server, "ServerParty", Party)
     monkeypatch.setattr(server, "STATISTICS_PAUSE", 0.0)
     return addresses
 

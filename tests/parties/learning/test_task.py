@@ -13,10 +13,12 @@ from torch import nn
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import gradient, train
-from tacit.parties.learning.keeper import Keeper, UnusableSumError
+from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.task import LOSS_UNIT, METRICS, Task, check_classes, class_digest, read_task
 from tacit.parties.protections.sides import OtherClassesError, TaskError
+from tacit.parties.session.task import UnusableSumError
+from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.secagg.packing import Packing, Total, WeightForm
@@ -65,6 +67,7 @@ def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2, **more: A
         form=WeightForm.SCALAR,
         tensor_sizes=layout.tensor_sizes,
         metrics=METRICS,
+        state=StateLayout(type="float32", count=layout.size),
         layout=layout.digest(),
         task=task.encode(),
         train_seconds=60.0,

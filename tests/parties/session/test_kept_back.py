@@ -15,7 +15,7 @@ from tacit.models.layout import Flat
 from tacit.models.representation import Representation, alteration, consistency
 from tacit.models.stimuli import Stimuli
 from tacit.models.training import evaluate
-from tacit.parties.learning.keeper import Keeper, UnusableSumError
+from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import METRICS, Task, configure, read_task
@@ -30,6 +30,7 @@ from tacit.parties.protections.fedrsm import (
 )
 from tacit.parties.protections.sides import Basis, TaskError
 from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
+from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 

@@ -17,13 +17,12 @@ from tacit.models.stimuli import Stimuli
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ClientPolicy
-from tacit.parties.learning.remembered import Remembered, SetBackError
+from tacit.parties.learning.remembered import Belonging, MemoryFile, Remembered, SetBackError
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.experiment import Aggregation, Experiment
-from tacit.parties.session.journal import Belonging, MemoryFile
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration

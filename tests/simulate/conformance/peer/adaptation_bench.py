@@ -15,15 +15,15 @@ import torch
 
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.federated import Schedule
-from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner
+from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, SharesTask
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.adaptation.rounds import SCHEME, roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
-from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.messages import AdaptationTerms
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.roster import Role
@@ -90,12 +90,11 @@ class AdaptationBench(InferenceBench):
                 roster=roster_of_sums(self.roster),
                 policy=Policy(schemes=(SCHEME,), smallest_cohort=2),
                 journal=JournalFile(self.directory / f"journal-{number}"),
-                memory=MemoryFile(self.directory / f"memory-{number}"),
                 patience=SECONDS,
                 grace=0.2,
             )
             try:
-                await DataOwnerParty(client, private, diary).run()
+                await ClientParty(client, {SCHEME: SharesTask(private)}, diary).run()
             finally:
                 await asyncio.shield(private.close())
 

@@ -19,14 +19,15 @@ from tacit.parties.links.keys import PartyKeys, generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog
-from tacit.parties.session.journal import JournalFile, MemoryFile
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.task import ServerTask
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import Total
-from tacit.simulate.audit.attempts import drawing
+from tacit.simulate.audit.attempts import DrawingTask
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model
 from tacit.simulate.world.federation import small_configuration
@@ -38,10 +39,8 @@ with pytest.MonkeyPatch.context() as patch:
 PHASE_SECONDS = 20.0  # One case waits for it; on a busy machine a flood took longer than 1.5.
 
 
-class FlatKeeper:
+class FlatKeeper(ServerTask):
     """A model without an architecture."""
-
-    fixed = b""
 
     def __init__(self, configuration: Configuration, step: float) -> None:
         self._configuration, self._step = configuration, step
@@ -54,7 +53,7 @@ class FlatKeeper:
     def decode(self, words: Any, contributors: int) -> Total:
         return self._configuration.packing().decode(words, contributors=contributors)
 
-    def apply(self, total: Total, vectors: Any, *, round: int) -> None:
+    def apply(self, total: Total, vectors: Any = None, *, round: int = 1) -> None:
         self._flat = (self._flat + self._step * total.mean()[0]).astype(np.float32)
 
 
@@ -108,11 +107,12 @@ class Bench:
             roster=self.roster,
             policy=policy or Policy(),
             journal=JournalFile(self.directory / "journal"),
-            memory=MemoryFile(self.directory / "memory"),
             patience=SECONDS,
             grace=0.2,
         )
-        with running(lambda: ClientParty(settings, drawing, self._diary(), make_machine=make_machine).run()):
+        with running(
+            lambda: ClientParty(settings, {"fedavg": DrawingTask()}, self._diary(), make_machine=make_machine).run()
+        ):
             yield
 
     @contextlib.contextmanager
