@@ -354,6 +354,12 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         rate = self.learning_rate * self.decay**times
         return msgspec.structs.replace(self, learning_rate=rate, decay=1.0, decay_rounds=())
 
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether clients send one gradient each, and the server steps against the mean; else they train, and send how
+        far their model moved."""
+        return self.algorithm == "fedsgd"
+
     def __post_init__(self) -> None:
         _check_factory("training.factory", self.factory)
         if self.momentum and self.algorithm == "fedavg" and self.optimizer != "sgd":

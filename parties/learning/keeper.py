@@ -50,7 +50,7 @@ class Keeper(ServerTask):
         self.flat: Flat = self.layout.flatten(model)
         self.velocity: Flat | None = None
         """With momentum of the server, what it steps against: float32 [D], which belongs to the present model."""
-        if configuration.scheme == "fedsgd" and self._training.momentum:
+        if self._training.sends_gradients and self._training.momentum:
             self.velocity = np.zeros_like(self.flat)
         self._former = self.flat, self.velocity
 
@@ -95,7 +95,7 @@ class Keeper(ServerTask):
             raise UnusableSumError("no client has contributed to it; their own logs say why")
         mean, moved = self.mean(total)
         step, velocity = mean, self.velocity
-        if self.configuration.scheme == "fedsgd":
+        if self._training.sends_gradients:
             if velocity is not None:
                 # v = m v + g, as torch.optim.SGD has it; where nobody contributed it waits.
                 mean = np.where(moved, self._training.momentum * velocity.astype(np.float64) + mean, velocity)

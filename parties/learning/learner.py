@@ -289,7 +289,7 @@ class Learner:
             held_out = judge(
                 self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
             )
-        if self._configuration.scheme == "fedavg":
+        if not training.sends_gradients:
             statistics = self._side.train(self._x, self._y, round=round, seed=integer(seed), proceed=proceed)
             values, samples = self.layout.flatten(self._model) - flat, statistics.samples
             samples -= self.uncounted

@@ -68,7 +68,7 @@ def _factory(section: str) -> Callable[[ClientPolicy, ProposedTask], str]:
 
 def _images(policy: ClientPolicy, proposed: ProposedTask) -> str:
     training = proposed.wanted.training
-    few = training.algorithm == "fedsgd" and 0 < training.fedsgd_images < policy.least_images
+    few = training.sends_gradients and 0 < training.fedsgd_images < policy.least_images
     return f"at least {policy.least_images} images, or 0 for all (least_images)" if few else ""
 
 

@@ -99,7 +99,7 @@ class Protection:
 
     def counts_samples(self, training: TrainingConfiguration) -> bool:
         """Whether a client's weight is the number of its samples; else clients count alike."""
-        return training.algorithm == "fedavg"
+        return not training.sends_gradients
 
     def strengths(self) -> dict[str, float]:
         """What a policy may ask for a least value of, by key; more is stronger, and at 0 it does not protect."""
@@ -189,7 +189,7 @@ def check_contributors(fewest: int, terms: Proposal, *, lost_later: bool) -> Non
 
 def check_trained(scheme: str, training: TrainingConfiguration) -> None:
     """Raise ValueError where clients send gradients, for a protection whose clients keep what training made."""
-    if training.algorithm == "fedsgd":
+    if training.sends_gradients:
         raise ValueError(
             f'protection.scheme = "{scheme}": what stays with a client is what its training made of it, and '
             'training.algorithm = "fedsgd" trains nothing there; set it to "fedavg"'

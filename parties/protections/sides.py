@@ -59,7 +59,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def layout(self, model: nn.Module) -> Layout:
         """What of the model is summed, and what is fixed. A gradient has no buffers. ValueError as of Layout.summed."""
-        return Layout.summed(model, buffers=self.training.algorithm == "fedavg")
+        return Layout.summed(model, buffers=not self.training.sends_gradients)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tacit.parties.learning.keeper import UnusableSumError
 from tacit.parties.links.endpoint import (
     Event,
     HandshakeRefused,

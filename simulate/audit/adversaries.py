@@ -90,7 +90,7 @@ def _check(experiment: Experiment) -> None:
     refused = {
         "data.factory": bool(data.factory),
         'data.statistics = "sum"': data.statistics == "sum",
-        "training.momentum of a server": training.algorithm == "fedsgd" and training.momentum > 0,
+        "training.momentum of a server": training.sends_gradients and training.momentum > 0,
         "federation.fraction": experiment.federation.fraction != 1,
         "training.decay_rounds": bool(training.decay_rounds),
     }

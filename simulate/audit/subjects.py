@@ -79,7 +79,7 @@ class AuditedRun:
         configuration = configure(experiment.terms(), task, build(), ring_bits=experiment.aggregation.ring_bits or None)
         terms = RunTerms(
             configuration=configuration,
-            learning_rate=experiment.training.learning_rate,
+            training=experiment.training,
             clients=party_names(experiment.clients)[1:],
             keeper=lambda: Keeper(configuration, build(), seed=seed),
             group_model=_group_model(task),
@@ -103,7 +103,7 @@ class AuditedRun:
         x, y = self.data.share(shares(self.experiment, self.data.source, self.seed)[index])
         x, labels, _ = divided(x, y, self.task)
         assert labels is not None
-        if self.task.training.algorithm != "fedsgd":
+        if not self.task.training.sends_gradients:
             return torch.as_tensor(x), labels
         seeds = round_seeds(client_seed(self.seed, index), round)
         return drawn(x, labels, self.task.training.fedsgd_images, integer(seeds[0]))
@@ -114,7 +114,7 @@ class AuditedRun:
         layout = self.task.layout(model)
         layout.load_into(model, observation.model)
         values = observation.mean
-        if self.task.training.algorithm != "fedsgd":
+        if not self.task.training.sends_gradients:
             values = -values / self.experiment.training.learning_rate
         parameters = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         gradients, offset = dict[str, torch.Tensor](), 0

@@ -29,6 +29,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat
 from tacit.models.model_encryption import ModelKey
 from tacit.parties.learning.keeper import Keeper
@@ -36,7 +37,7 @@ from tacit.parties.protections.encryption import GroupModel
 from tacit.protocol.core.codec import Packet, decode
 from tacit.protocol.core.messages import Chunk
 from tacit.protocol.group_key.messages import KeyedModel
-from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
 from tacit.secagg.packing import Total
@@ -150,7 +151,7 @@ class RunTerms:
     """What every party of the run was told: how contributions are packed, and what a step is."""
 
     configuration: Configuration
-    learning_rate: float
+    training: TrainingConfiguration
     clients: tuple[str, ...]
     keeper: Callable[[], Keeper]
     """The server's side at the start of the run."""
@@ -288,7 +289,7 @@ def _client(
         if round + 1 not in models:
             continue
         moved = models[round + 1].astype(np.float64) - models[round]
-        mean = -moved / terms.learning_rate if terms.configuration.scheme == "fedsgd" else moved
+        mean = -moved / terms.training.learning_rate if terms.training.sends_gradients else moved
         # Of equal weights; others are not known to a client.
         parts = [
             clear(round, packing.decode(words[round], contributors=1).mean()[0].astype(np.float32))
@@ -324,13 +325,19 @@ def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dic
 
 
 def _models(heard: Iterable[HeardMessage], coordinates: int) -> dict[int, Flat]:
-    """The models that a party was given, by the rounds in which they came; those between rounds are to be encrypted."""
+    """The models that a party was given, by the rounds that began with them, also where one did not come again; those
+    between rounds are to be encrypted."""
     chunks: dict[int, dict[int, bytes]] = defaultdict(dict)
-    for _, packet in _packets(heard, Chunk):
-        said = packet.parse()
-        if isinstance(said, Chunk) and packet.payload is not None and packet.envelope.round:
-            chunks[packet.envelope.round][said.chunk] = bytes(packet.payload)
-    whole = {round: b"".join(parts[chunk] for chunk in sorted(parts)) for round, parts in chunks.items()}
+    announced: dict[int, bytes] = {}
+    for _, packet in _packets(heard, StartRound, Chunk):
+        said, round = packet.parse(), packet.envelope.round
+        if isinstance(said, StartRound):
+            announced[round] = said.model.digest
+        elif isinstance(said, Chunk) and packet.payload is not None and round:
+            chunks[round][said.chunk] = bytes(packet.payload)
+    came = {round: b"".join(parts[chunk] for chunk in sorted(parts)) for round, parts in chunks.items()}
+    known = {announced[round]: model for round, model in came.items() if round in announced}
+    whole = {round: known[model] for round, model in announced.items() if model in known} | came
     return {round: np.frombuffer(model, "<f4") for round, model in whole.items() if len(model) == 4 * coordinates}
 
 
