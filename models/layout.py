@@ -178,12 +178,15 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tensor {name!r} holds a value that is not finite; training may have diverged")
 
     def fixed_bytes(self, model: nn.Module) -> bytes:
-        """The tensors of the fixed part, one after the other, each in row-major order and little-endian."""
+        """The tensors of the fixed part, one after the other, each in row-major order and little-endian. ValueError
+        names one that holds a value that is not finite."""
         import torch
 
         state = _state(model)
-        parts = (state[entry.name].detach().cpu().contiguous().reshape(-1) for entry in self.fixed)
-        return b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts)
+        parts = {entry.name: state[entry.name].detach().cpu().contiguous().reshape(-1) for entry in self.fixed}
+        for name, part in parts.items():
+            _check_fixed(name, part)
+        return b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts.values())
 
     def fixed_size(self, model: nn.Module) -> int:
         """Bytes of the fixed part."""
@@ -191,19 +194,26 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(state[entry.name].nbytes for entry in self.fixed)
 
     def load_fixed(self, model: nn.Module, data: bytes) -> None:
-        """Overwrite the fixed part of the model's state. ValueError for another length, which changes nothing."""
+        """Overwrite the fixed part of the model's state. Changes nothing where it raises.
+
+        ValueError for another length, or a value that is not finite (naming its tensor).
+        """
         import torch
 
         if len(data) != (expected := self.fixed_size(model)):
             raise ValueError(f"the fixed part has {len(data)} bytes, and the model's has {expected}")
         state, offset = _state(model), 0
+        parts: dict[str, torch.Tensor] = {}
+        for entry in self.fixed:
+            tensor, size = state[entry.name], state[entry.name].nbytes
+            if size:
+                raw = torch.frombuffer(bytearray(data[offset : offset + size]), dtype=tensor.dtype)
+                parts[entry.name] = raw.reshape(tensor.shape)
+                _check_fixed(entry.name, raw)
+            offset += size
         with torch.no_grad():
-            for entry in self.fixed:
-                tensor, size = state[entry.name], state[entry.name].nbytes
-                if size:
-                    raw = torch.frombuffer(bytearray(data[offset : offset + size]), dtype=tensor.dtype)
-                    tensor.copy_(raw.reshape(tensor.shape))
-                offset += size
+            for name, part in parts.items():
+                state[name].copy_(part)
 
     def digest(self) -> bytes:
         """SHA-256 (32 bytes) of all tensors, encoded as in docs/spec/encoding.md."""
@@ -253,6 +263,14 @@ def _floating_state(model: nn.Module) -> dict[str, torch.Tensor]:
             raise ValueError(f"state {name!r} is {tensor.dtype}; only float32 tensors can be saved (try model.float())")
         state[name] = tensor
     return state
+
+
+def _check_fixed(name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype.is_floating_point and not tensor.isfinite().all():
+        raise ValueError(
+            f"tensor {name!r} of the fixed part holds a value that is not finite; give the server weights that are "
+            "finite, and keep a mask of infinities in a buffer with persistent=False"
+        )
 
 
 def _text(text: str) -> bytes:

@@ -1,6 +1,7 @@
 """A model of which only the head is trained, between server and clients on loopback sockets."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,19 @@ def test_a_model_whose_backbone_has_not_come_is_not_trained(protected: Callable[
         learner.take_fixed(b"abc")
     learner.take_fixed(federation.keeper.fixed)
     assert learner.learn(1, federation.keeper.bytes).failure == ""
+
+
+def test_a_backbone_that_is_not_finite_is_refused_and_changes_nothing(protected: Callable[..., Any]) -> None:
+    federation = protected(train=("head.*",))
+    learner = federation.learner(federation.configuration)
+    before = learner.layout.fixed_bytes(learner._model)
+    broken = np.frombuffer(federation.keeper.fixed, "<f4").copy()
+    broken[-1] = np.nan
+    with pytest.raises(TaskError, match=re.escape(f"tensor '{learner.layout.fixed[-1].name}'")):
+        learner.take_fixed(broken.tobytes())
+    assert learner.layout.fixed_bytes(learner._model) == before
+    with pytest.raises(TaskError, match="has not come"):
+        learner.learn(1, federation.keeper.bytes)
 
 
 def test_patterns_that_train_nothing_are_refused(protected: Callable[..., Any]) -> None:
