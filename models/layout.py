@@ -160,15 +160,6 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for name, part in parts.items():
                 state[name].copy_(torch.tensor(part))
 
-    def mend_variances(self, flat: Flat) -> None:
-        """Raise the running variances of batch normalisation below zero to zero, in `flat`, float32 [size], itself.
-
-        Noise and rounding can push them there, and their root is then not a number.
-        """
-        for name, part in self.split(flat).items():
-            if name.rpartition(".")[2] == "running_var":
-                np.maximum(part, 0.0, out=part)
-
     def check_finite(self, flat: Flat) -> None:
         """Raise ValueError, naming the first tensor concerned, if a coordinate is infinite or not a number."""
         if np.isfinite(flat).all():

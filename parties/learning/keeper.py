@@ -17,7 +17,7 @@ import torch
 
 from tacit.models.layout import Flat
 from tacit.models.training import CPU
-from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, read_task
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, read_task, update_units
 from tacit.parties.protections.sides import Basis, Moved
 from tacit.parties.session.task import Octets, ServerTask, UnusableSumError
 from tacit.protocol.sum.configuration import Configuration
@@ -43,6 +43,7 @@ class Keeper(ServerTask):
         task = read_task(configuration)
         self._training = task.training
         self.layout = task.layout(model)
+        self._units = update_units(configuration, self.layout)
         self.fixed = self.layout.fixed_bytes(model)
         """The part that is not trained, as it is sent."""
         self.side = task.protection.server(Basis(configuration, task, model, seed, device))
@@ -127,9 +128,7 @@ class Keeper(ServerTask):
         }
 
     def _moved(self, step: npt.NDArray[np.float64], moved: Moved) -> Flat:
-        flat: Flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)
-        self.layout.mend_variances(flat)
-        return flat
+        return np.where(moved, self._units.moved(self.flat, step), self.flat)
 
 
 def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:

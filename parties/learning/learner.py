@@ -32,7 +32,7 @@ from tacit.models.training import (
 from tacit.models.tripwire import suspicious
 from tacit.models.workload import Labelled, Workload, samples_of
 from tacit.parties.learning.remembered import Remembered
-from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, Task, check_configuration, read_task
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, Task, check_configuration, read_task, update_units
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import (
     Basis,
@@ -90,7 +90,7 @@ class Draft:
     """What a client learnt in a round, before it is clipped and encoded."""
 
     values: Flat
-    """The difference to the model, or the gradient, encrypted if the model is."""
+    """The step from the model (models/update_units.py), or the gradient, encrypted if the model is."""
     protected: Protected = field(repr=False)
     """The same before it was encrypted, with its weights."""
     statistics: LocalStatistics
@@ -147,6 +147,7 @@ class Learner:
         self._model = task.build(workload=workload)
         check_configuration(configuration, task, self._model)
         self.layout = task.layout(self._model)
+        self._units = update_units(configuration, self.layout)
         self._lacks = configuration.fixed.size > 0
         """Whether the part of the model that is not trained is still to come."""
         self._x, self._y, self._held_out = divided(x, y, task)
@@ -291,7 +292,7 @@ class Learner:
             )
         if not training.sends_gradients:
             statistics = self._side.train(self._x, self._y, round=round, seed=integer(seed), proceed=proceed)
-            values, samples = self.layout.flatten(self._model) - flat, statistics.samples
+            values, samples = self._units.step(flat, self.layout.flatten(self._model)), statistics.samples
             samples -= self.uncounted
         else:
             assert self._y is not None

@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from tacit.models.configuration import ModelConfiguration
+from tacit.models.layout import Layout
+from tacit.models.update_units import UpdateUnits
 from tacit.models.workload import Workload
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.protections.catalogue import protection_hook
@@ -143,6 +145,11 @@ def configure(
         fixed=fixed,
         task=task.encode(),
     )
+
+
+def update_units(configuration: Configuration, layout: Layout) -> UpdateUnits:
+    """The units of updates. Without secure aggregation models are averaged as they are."""
+    return UpdateUnits(layout, configuration.clip if configuration.secure else None)
 
 
 def check_configuration(said: Configuration, task: Task, model: nn.Module) -> None:

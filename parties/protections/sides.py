@@ -115,7 +115,7 @@ class Trained:
     model: Flat
     """The model of the round in the clear, float32 [D]; the side's own module holds what training made of it."""
     values: Flat
-    """The difference of the two, or the gradient, float32 [D]."""
+    """The step between the two (models/update_units.py), or the gradient, float32 [D]."""
     samples: int
     """The client's weight where clients do not count alike; 1 for a gradient."""
     random: np.random.SeedSequence

@@ -24,7 +24,7 @@ CHEAT = "client-4"
 
 
 class Poisoner(Learner):
-    """Running variances far below zero, everything else up, within the clip, in round 1."""
+    """Running means and variances far down, everything else up, within the clip, in round 1."""
 
     poisoned = False
 
@@ -36,7 +36,7 @@ class Poisoner(Learner):
         packing, limit = self._configuration.packing(), self._configuration.clip * self._configuration.max_weight
         values = np.full(packing.values_length, limit, np.float32)
         for entry, part in zip(self.layout.entries, self.layout.split(values).values(), strict=True):
-            if entry.name.endswith("running_var"):
+            if entry.part == "averaged":
                 part[...] = -limit
         metrics = dict.fromkeys(packing.metrics, 0) | {"samples": 1}
         return replace(honest, words=packing.encode(values, 1, metrics, np.random.default_rng()).words)

@@ -47,13 +47,6 @@ def test_buffers_travel_and_batch_counters_do_not() -> None:
     assert layout.flatten(model).tolist() == [1.0] * 3 + [0.0] * 6 + [1.0] * 3
 
 
-def test_variances_below_zero_become_zero_and_nothing_else_changes() -> None:
-    layout = Layout.of(nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)))
-    flat = np.array([-1, 2, -3, 4, -5, 6, -7, 8, -9, 10, -0.5, 0.5], np.float32)
-    layout.mend_variances(flat)
-    assert flat.tolist() == [-1, 2, -3, 4, -5, 6, -7, 8, -9, 10, 0, 0.5]
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_checkpoint_of_other_floats_is_refused_by_name(dtype: torch.dtype) -> None:
     model = nn.Linear(2, 2)

@@ -411,9 +411,10 @@ def test_noise_makes_no_variance_negative() -> None:
     for _ in range(3):
         keeper.apply(packing.decode(encoded.words, contributors=1))
     after = keeper.layout.split(keeper.flat)["bn3.running_var"]
-    # They began at one; 20 bits round a value of 0.5 by 10^-6 at most.
-    assert after[::2].max() == 0
-    assert np.abs(after[1::2] - 1).max() < 1e-5
+    # They began at one; 20 bits round a logarithm, which they move by, by 10^-5 at most.
+    assert after[::2].min() >= 0
+    assert after[::2].max() < 0.01
+    assert np.abs(after[1::2] - 1).max() < 1e-4
     x, y = torch.randn(4, 1, 9, 9), torch.zeros(4, dtype=torch.int64)
     assert np.isfinite(evaluate(keeper.model, x, y, batch_size=4, device=CPU).loss)
 
