@@ -329,6 +329,14 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     weight_decay: Annotated[
         float, Meta(description="Decoupled (adamw) or L2 (sgd) weight decay (fedavg only).", ge=0.0, le=10.0)
     ] = 0.05
+    buffers: Annotated[
+        Literal["average", "local"],
+        Meta(
+            description='Float32 buffers, such as the running statistics of batch normalisation: "average" sums them '
+            'as part of the update; "local" leaves each client its own, which never leave it, so that only clients '
+            "can evaluate (fedavg only)."
+        ),
+    ] = "average"
     held_out: Annotated[
         float,
         Meta(
@@ -380,6 +388,10 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             raise ValueError(
                 'training.algorithm = "fedsgd": clients send one gradient, which training.factory does not compute; '
                 'set it to "fedavg"'
+            )
+        if self.buffers == "local" and self.algorithm == "fedsgd":
+            raise ValueError(
+                'training.buffers = "local": with training.algorithm = "fedsgd" nothing changes a buffer; leave it out'
             )
         if self.fedsgd_images and self.algorithm != "fedsgd":
             raise ValueError(

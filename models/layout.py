@@ -1,9 +1,10 @@
 """The form in which a model travels: what is summed as one float32 vector, and what is fixed as bytes.
 
 A layout lists every tensor of `state_dict()` in its order, with the part that it is of: *trained* parameters,
-*averaged* floating-point buffers, and *fixed* tensors, which no client changes. The vector is the concatenation of the
-first two, each in row-major order; the fixed part is sent once, as the bytes of its tensors. Two parties that hold the
-same layout mean the same coordinate by the same index, so its digest belongs into everything they agree upon.
+*averaged* floating-point buffers, *local* ones, of which every client has its own once it has trained, and *fixed*
+tensors, which no client changes. The vector is the concatenation of the first two, each in row-major order; the fixed
+part is sent once, as the bytes of its tensors, and has the values that local buffers begin with. Two parties that hold
+the same layout mean the same coordinate by the same index, so its digest belongs into everything they agree upon.
 
 Torch is imported by what touches a model alone, so that reading a configuration stays quick.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,7 +29,8 @@ _DOMAIN = b"tacit/layout/v2\x00"
 
 Flat = npt.NDArray[np.float32]
 Dimension = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Part = Literal["trained", "averaged", "fixed"]
+Part = Literal["trained", "averaged", "local", "fixed"]
+Buffers = Literal["averaged", "local", "fixed"]
 
 
 class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +50,7 @@ class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names and shapes of a model's state, in order. Raises ValueError if a name occurs twice.
 
-    entries: tensors of the vector; fixed: all others.
+    entries: tensors of the vector; fixed: all others, local ones among them.
     """
 
     entries: tuple[LayoutEntry, ...]
@@ -71,10 +73,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in _floating_state(model).items()))
 
     @classmethod
-    def summed(cls, model: nn.Module, *, buffers: bool = True) -> Layout:
+    def summed(cls, model: nn.Module, *, buffers: Buffers = "averaged") -> Layout:
         """The layout of `model` in a federation: parameters that require gradients are trained, the rest is fixed.
 
-        buffers: whether floating-point buffers are averaged; else they are fixed too. Counters are left out as above.
+        buffers: the part that float32 buffers are of. Counters are left out as above.
         ValueError names a parameter to be trained that is not float32, and a model without any.
         """
         parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -86,8 +88,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if kind != "float32":
                     raise ValueError(f"parameter {name!r} is {kind}; only float32 is trained (try model.float())")
                 entries.append(LayoutEntry(name, shape))
-            elif name not in parameters and buffers and kind == "float32":
-                entries.append(LayoutEntry(name, shape, "averaged"))
+            elif name not in parameters and kind == "float32":
+                (entries if buffers == "averaged" else fixed).append(LayoutEntry(name, shape, buffers))
             else:
                 fixed.append(LayoutEntry(name, shape, "fixed", kind))
         if not any(entry.part == "trained" for entry in entries):
@@ -205,6 +207,19 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         with torch.no_grad():
             for name, part in parts.items():
                 state[name].copy_(part)
+
+    def local(self, model: nn.Module) -> dict[str, Flat]:
+        """Copies of the model's local buffers, in host memory."""
+        state = _state(model)
+        return {entry.name: state[entry.name].cpu().numpy().copy() for entry in self.fixed if entry.part == "local"}
+
+    def load_local(self, model: nn.Module, buffers: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Overwrite the model's local buffers by those of their names."""
+        import torch
+
+        state = _state(model)
+        for name in self.local(model):
+            state[name].copy_(torch.tensor(buffers[name]))
 
     def digest(self) -> bytes:
         """SHA-256 (32 bytes) of all tensors, encoded as in docs/spec/encoding.md."""

@@ -159,7 +159,7 @@ def gradient(
         torch.autograd.backward(loss_sum / len(x))
     parameters = model.named_parameters(remove_duplicate=False)
     gradients = {name: parameter.grad for name, parameter in parameters if parameter.grad is not None}
-    flat = Layout.summed(model, buffers=False).concatenate(
+    flat = Layout.summed(model, buffers="fixed").concatenate(
         {name: value.cpu().numpy() for name, value in gradients.items()}
     )
     model.zero_grad(set_to_none=True)

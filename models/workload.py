@@ -128,6 +128,7 @@ class Workload:
             return
         if isinstance(found, nn.Module):
             after = layout.flatten(found)
+            layout.load_local(model, layout.local(found))
         elif isinstance(found, torch.Tensor | np.ndarray | Mapping):
             after = before + self._update(found, layout)
         else:

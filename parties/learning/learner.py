@@ -38,6 +38,7 @@ from tacit.parties.protections.sides import (
     Basis,
     CraftedModelError,
     Group,
+    Memory,
     Protected,
     TaskError,
     Trained,
@@ -152,9 +153,11 @@ class Learner:
         """Whether the part of the model that is not trained is still to come."""
         self._x, self._y, self._held_out = divided(x, y, task)
         self._seed, self._device, self._tripwire = seed, device, tripwire
+        self._first_buffers = self.layout.local(self._model)
+        """What its local buffers begin with."""
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload))
         self.remembered = Remembered(self._side.memory, self._side.memory)
-        self._has_memory = bool(self._side.form())
+        self._has_memory = bool(self._form())
         self._group_model: GroupModel | None = None
         if task.encryption is not None:
             given = checkpoint.load(Path(start), self.layout)[0] if start else None
@@ -184,13 +187,13 @@ class Learner:
     def take_up(self, remembered: Remembered) -> None:
         """Go on with what was remembered in an earlier life. TaskError if it is not what the protection remembers."""
         plain = None if self._group_model is None else np.empty(self.layout.size, np.float32)
-        remembered.check_form(self._side.form(), plain)
+        remembered.check_form(self._form(), plain)
         self.remembered = remembered
 
     @property
     def personal(self) -> bool:
         """Whether this client's model is not the server's."""
-        return self._task.protection.personal
+        return self._task.protection.own_models(self._task.training)
 
     @property
     def reads_alone(self) -> bool:
@@ -203,11 +206,13 @@ class Learner:
             self.layout.load_fixed(self._model, data)
         except ValueError as error:
             raise TaskError(str(error)) from None
-        self._lacks = False
+        self._lacks, self._first_buffers = False, self.layout.local(self._model)
 
     def plain(self, model: bytes, key: GroupKey | None) -> Flat:
-        """The server's model in the clear, float32 [size], with the client's own part in it, if it has one."""
+        """The server's model in the clear, float32 [size], with the client's own part in it, if it has one; its local
+        buffers are loaded."""
         self._side.memory = self.remembered.at(self._digest(model))
+        self.layout.load_local(self._model, {**self._first_buffers, **self._side.memory})
         if self._group_model is not None:
             return self._side.merge(self._group_model.plain(model, key))
         return self._side.merge(np.frombuffer(model, "<f4").astype(np.float32, copy=False))
@@ -234,6 +239,11 @@ class Learner:
         layout = Layout.of(self._model)
         return layout, layout.flatten(self._model)
 
+    def shared(self, path: Path) -> Flat:
+        """The part of a whole model that is summed, from a checkpoint: float32 [size]. Raises as checkpoint.load."""
+        whole = Layout.of(self._model)
+        return self.layout.concatenate(whole.split(checkpoint.load(path, whole)[0]))
+
     def update(self, round: int, model: bytes, group: Group | None = None) -> Update:
         """Train from the server's model, keep and encode the result. Raises as `learn` does."""
         draft = self.learn(round, model, group)
@@ -258,6 +268,7 @@ class Learner:
                 f"the server's model of round {round} has patterns of known attacks on images ({shown}): ask its "
                 "operator where it comes from; if it is honest, as a pruned one may be, set policy.tripwire = false"
             )
+        buffers = self.layout.local(self._model)
         seeds, failure, began = round_seeds(self._seed, round), "", time.perf_counter()
         try:
             learned = self._train(round, flat, seeds[0], proceed)
@@ -265,8 +276,9 @@ class Learner:
             # Whatever depends on the client's data must look to the server as any other update.
             failure = " ".join(str(error).split()) or type(error).__name__
             self.layout.load_into(self._model, flat)
+            self.layout.load_local(self._model, buffers)
             learned = Learned(np.zeros_like(flat), 0, NOTHING, NOTHING)
-        trained = time.perf_counter()
+        trained, buffers = time.perf_counter(), self.layout.local(self._model)
         protected = self._side.protect(Trained(round, flat, learned.values, learned.samples, seeds[2], group))
         local = LocalWork(
             kept=protected.kept,
@@ -278,7 +290,7 @@ class Learner:
         values = protected.values
         if group is not None and self._group_model is not None:
             values = self._group_model.key(group.key).encrypt(values)
-        remembered = self.remembered.then(round, began_with, self._side.memory)
+        remembered = self.remembered.then(round, began_with, {**self._side.memory, **buffers})
         return Draft(
             values, protected, learned.statistics, learned.held_out, seeds[1], local, remembered, group, failure
         )
@@ -311,6 +323,10 @@ class Learner:
     def keep(self, draft: Draft) -> None:
         """The client goes by this draft: its protection remembers it."""
         self.remembered = draft.remembered
+
+    def _form(self) -> Memory:
+        """Arrays of the form of those that are remembered after a round."""
+        return {**self._side.form(), **self.layout.local(self._model)}
 
     def _digest(self, model: bytes) -> bytes:
         """Of the server's model, where it matters."""

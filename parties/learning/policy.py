@@ -141,6 +141,7 @@ TASK_RULES: Final[Mapping[str, Rule]] = {
         for key in ("epochs", "batch_size", "learning_rate", "momentum", "decay", "decay_rounds", "optimizer",
                     "weight_decay")
     },
+    "training.buffers": Rule("training.buffers", "any: averaged ones are part of the sum, local ones leave no client"),
     "training.held_out": Rule("training.held_out", "any: metrics are part of the sum"),
     "training.factory": Rule("training.factory", "none, or one of factories", ("factories",), _factory("training")),
     "classes": Rule("data.classes", _OWN, code=Code.LOCAL),

@@ -73,6 +73,11 @@ def check_together(
 ) -> None:
     """Raise ValueError, naming key, value and remedy, for what does not go together, or not under these terms."""
     protection.check(terms, training)
+    if encryption is not None and training.buffers == "local":
+        raise ValueError(
+            'training.buffers = "local": with [encryption] one member evaluates and keeps the model for all; set it to '
+            '"average", which the encryption leaves as they are'
+        )
     if encryption is not None and not protection.works_encrypted:
         raise ValueError(
             f'protection.scheme = "{protection.scheme}" works on updates in the clear, and [encryption] encrypts them; '

@@ -64,6 +64,11 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
                 f'every client, which aggregation.mode = "{terms.mode}" hides from it; set aggregation.mode to "none" '
                 '(and list it in policy.modes), or take "fedsplit"'
             )
+        if training.buffers == "local":
+            raise ValueError(
+                f'training.buffers = "local": with protection.scheme = "{self.scheme}" the server distils from '
+                'generators, which normalise by their buffers; set it to "average"'
+            )
         super().check(terms, training)
 
     def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:

@@ -101,6 +101,14 @@ class Protection:
         """Whether a client's weight is the number of its samples; else clients count alike."""
         return not training.sends_gradients
 
+    def own_models(self, training: TrainingConfiguration) -> bool:
+        """Whether every client has a model of its own: a part of it, or its buffers."""
+        return self.personal or training.buffers == "local"
+
+    def remembering(self, training: TrainingConfiguration) -> bool:
+        """Whether a client keeps something from one round to the next."""
+        return self.remembers or training.buffers == "local"
+
     def strengths(self) -> dict[str, float]:
         """What a policy may ask for a least value of, by key; more is stronger, and at 0 it does not protect."""
         return {}

@@ -58,8 +58,17 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Images of the server, prepared for the model; no client's own may be among them."""
 
     def layout(self, model: nn.Module) -> Layout:
-        """What of the model is summed, and what is fixed. A gradient has no buffers. ValueError as of Layout.summed."""
-        return Layout.summed(model, buffers=not self.training.sends_gradients)
+        """What of the model is summed, and what is fixed. A gradient has no buffers. ValueError as of Layout.summed;
+        and for training.buffers = "local" and a model without any."""
+        if self.training.sends_gradients:
+            return Layout.summed(model, buffers="fixed")
+        layout = Layout.summed(model, buffers="local" if self.training.buffers == "local" else "averaged")
+        if self.training.buffers == "local" and not layout.local(model):
+            raise ValueError(
+                'training.buffers = "local": this model has no float32 buffers, and the server could evaluate it; '
+                "leave it out"
+            )
+        return layout
 
     @property
     def shape(self) -> tuple[int, int, int]:

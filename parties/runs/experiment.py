@@ -566,7 +566,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def evaluated_by_clients(self) -> bool:
         """Whether only the clients have the whole model, each its own or all under their key, and can evaluate it."""
-        return self.protection.personal or self.encryption is not None
+        return self.protection.own_models(self.training) or self.encryption is not None
 
     @property
     def hides(self) -> bool:
@@ -576,7 +576,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def remembers(self) -> bool:
         """Whether clients remember something from round to round, until the run is over."""
-        return self.protection.remembers or self.encryption is not None
+        return self.protection.remembering(self.training) or self.encryption is not None
 
     def outline(self) -> Configuration:
         """The configuration that this experiment leads to, of a model of one value; ValueError if there is none."""

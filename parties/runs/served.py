@@ -128,6 +128,8 @@ def _trained(run: RunDirectory) -> Experiment:
         raise _not_served(run, f"model.factory = {experiment.model.factory!r}: it is a model of one's own")
     if experiment.encryption is not None:
         raise _not_served(run, "[encryption]: its global model is encrypted under a key of the clients")
+    if experiment.training.buffers == "local":
+        raise _not_served(run, 'training.buffers = "local": every client has buffers of its own')
     if experiment.protection.personal:
         raise _not_served(
             run, f'protection.scheme = "{experiment.protection.scheme}": every client has a model of its own'

@@ -19,7 +19,6 @@ import torch
 import zmq
 import zmq.asyncio
 
-from tacit.models import checkpoint
 from tacit.models.data import Dataset, normalise
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.interruption import Proceed
@@ -165,7 +164,7 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
 
             def judge_last(learner: Learner) -> None:
                 """The shared part of the last round is sent to nobody any more, but here it is on the disk."""
-                shared, _ = checkpoint.load(run.model, learner.layout)
+                shared = learner.shared(run.model)
                 work.judge(learner, learner.plain(shared.astype("<f4").tobytes(), None), None, run.progress().round)
 
             if work.learner is not None and work.learner.personal and ended.code is None:

@@ -70,7 +70,7 @@ class _Adapted(nn.Module):
 def test_a_model_is_split_into_trained_averaged_and_fixed_tensors() -> None:
     model = _Adapted()
     averaged = ["backbone.1.running_mean", "backbone.1.running_var"]
-    layout, without = Layout.summed(model), Layout.summed(model, buffers=False)
+    layout, without = Layout.summed(model), Layout.summed(model, buffers="fixed")
     assert [entry.name for entry in layout.entries if entry.part == "averaged"] == averaged
     assert [entry.name for entry in layout.entries if entry.part == "trained"] == ["head.weight", "head.bias"]
     assert [entry.name for entry in without.entries] == ["head.weight", "head.bias"]

@@ -57,7 +57,7 @@ def test_the_gradient_is_of_what_is_trained() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     model[3].weight.requires_grad_(False)
     flat, _ = gradient(model, *images(4), batch_size=4, device=CPU)
-    parts = Layout.summed(model, buffers=False).split(flat)
+    parts = Layout.summed(model, buffers="fixed").split(flat)
     assert list(parts) == ["1.weight", "1.bias", "2.weight", "2.bias", "3.bias"]
     assert all(part.any() for part in parts.values())
 

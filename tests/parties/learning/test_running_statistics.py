@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
@@ -16,12 +17,16 @@ from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.binary_weights import BinaryWeights
-from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.encryption import Encryption, check_together
+from tacit.parties.protections.fedcg import FedCG
+from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import Group
 from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.secagg.packing import Total
+from tests.cases import cases
 from tests.world.group_keys import memory_group_key
 
 CPU = torch.device("cpu")
@@ -142,3 +147,98 @@ def test_coordinates_that_few_send_move_alone() -> None:
         assert np.array_equal(new[name][counts[name] == 0], old[name][counts[name] == 0])
         for place in np.flatnonzero(counts[name] == 1):
             assert np.isclose([one[name][place] for one in theirs], new[name][place], rtol=1e-3).any()
+
+
+LOCAL = {"buffers": "local"}
+
+
+def own(one: Learner) -> dict[str, bytes]:
+    return {name: part.tobytes() for name, part in one.layout.local(one._model).items()}
+
+
+def test_local_statistics_are_each_client_s_own_and_in_no_sum() -> None:
+    keeper, members = federation(training=LOCAL)
+    assert not {entry.name for entry in keeper.layout.entries} & {*NAMES}
+    first = keeper.layout.local(keeper.model)
+    for one in members:
+        one.take_fixed(keeper.fixed)
+    for round in (1, 2):
+        keeper.apply(total_of(keeper, [one.update(round, keeper.bytes).words for one in members]))
+        assert all(np.array_equal(part, first[name]) for name, part in keeper.layout.local(keeper.model).items())
+        assert all(one.personal and len({own(one)[name] for one in members}) == CLIENTS for name in NAMES)
+    kept = own(members[0])
+    members[0].plain(keeper.bytes, None)
+    assert own(members[0]) == kept, "it is evaluated with its own"
+
+
+def test_a_round_that_is_repeated_begins_with_the_statistics_of_before() -> None:
+    keeper, (one, *_) = federation(training=LOCAL)
+    one.take_fixed(keeper.fixed)
+    words, kept = one.update(1, keeper.bytes).words, own(one)
+    assert np.array_equal(one.update(1, keeper.bytes).words, words)
+    assert own(one) == kept
+
+
+def test_local_statistics_outlive_the_process() -> None:
+    keeper, members = federation(training=LOCAL)
+    for one in members:
+        one.take_fixed(keeper.fixed)
+    keeper.apply(total_of(keeper, [one.update(1, keeper.bytes).words for one in members]))
+    again = learner(keeper._configuration, 0)
+    assert again.remembers
+    again.take_up(members[0].remembered)
+    again.take_fixed(keeper.fixed)
+    assert np.array_equal(again.update(2, keeper.bytes).words, members[0].update(2, keeper.bytes).words)
+    assert own(again) == own(members[0])
+
+
+def test_a_training_that_fails_leaves_them_as_they_were() -> None:
+    keeper, _ = federation(training=LOCAL)
+    broken = Learner(
+        keeper._configuration, torch.full((8, 1, 8, 8), np.nan), torch.arange(8) % 3, seed=1, device=CPU, workload=OWN
+    )
+    broken.take_fixed(keeper.fixed)
+    before = own(broken)
+    draft = broken.learn(1, keeper.bytes)
+    assert draft.failure
+    broken.keep(draft)
+    assert own(broken) == before
+    assert {name: broken.remembered.after[name].tobytes() for name in NAMES} == before
+
+
+@pytest.mark.threat("server/looks-beside-noise")
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_no_statistics_leave_without_noise(buffers: str) -> None:
+    """Averaged ones are shortened and noisy with all other coordinates; of local ones nothing is sent."""
+    values = []
+    for noise in (1e-6, 1.0):
+        protection = GaussianNoise(dp_clip=0.1, dp_noise=noise)
+        keeper, members = federation(protection=protection, training={"buffers": buffers})
+        members[0].take_fixed(keeper.fixed)
+        values.append(members[0].update(1, keeper.bytes).values)
+    names = {entry.name for entry in keeper.layout.entries}
+    assert {*NAMES} & names == ({*NAMES} if buffers == "average" else set())
+    assert np.linalg.norm(values[0]) <= 0.1 * (1 + 1e-3)
+    noisy = keeper.layout.split(values[1] - values[0])
+    assert all((part != 0).all() for part in noisy.values())
+    assert 0.05 < np.std(values[1] - values[0]) < 0.15
+
+
+@cases(
+    ("protection", "encryption", "complaint"),
+    [(NoProtection(), Encryption(), "one member evaluates"), (FedCG(), None, "the server distils")],
+)
+def test_local_statistics_are_refused_where_others_need_them(
+    protection: Protection, encryption: Encryption | None, complaint: str
+) -> None:
+    terms = replace(Experiment(federation=FederationSection(clients=CLIENTS)).terms(), mode="none")
+    with pytest.raises(ValueError, match=f'training.buffers = "local".*{complaint}'):
+        check_together(protection, encryption, terms, TrainingConfiguration(buffers="local"))
+
+
+def test_local_buffers_of_a_model_without_any_or_of_gradients_are_refused() -> None:
+    task = Task(model=Architecture(), training=TrainingConfiguration(buffers="local"), classes=3, channels=1)
+    with pytest.raises(ValueError, match=r'training.buffers = "local": this model has no float32 buffers'):
+        task.layout(task.build())
+    with pytest.raises(ValueError, match=r'training.buffers = "local": with training.algorithm = "fedsgd"'):
+        TrainingConfiguration(buffers="local", algorithm="fedsgd")
