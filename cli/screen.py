@@ -152,13 +152,13 @@ class Screen:
         elif event == "configuration":
             self._parameters, self._cohort = fields["parameters"], fields["cohort"]
             mode = self._experiment.aggregation.mode
-            secured = f"threshold {fields['threshold']} of {self._cohort}, {mode} mode"
+            secured = f"in a {fields['ring_bits']}-bit ring, threshold {fields['threshold']} of {self._cohort}, {mode} mode"
             secured += self._losses(fields)
             if fields["clients"] > self._cohort:
                 secured += f"; each round draws {self._cohort} of {fields['clients']} clients"
             self._say(
-                f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
-                f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
+                f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes "
+                f"{'of float32, no secure aggregation' if mode == 'none' else secured}"
             )
         elif event == "statistics":
             self._say(_statistics_line(fields))

@@ -73,27 +73,21 @@ class Total:
         return np.divide(self.values, weights, out=np.zeros_like(self.values), where=moved), moved
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Layout of a contribution. ValueError when a sum could wrap, naming the width it needs.
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """Sizes common to every layout of a contribution. ValueError where they contradict each other.
 
     clients: the most clients in one sum.
-    clip: bound of a value before it is multiplied by its weight; weighted values are clipped to clip * max_weight.
-    value_bits: 2 to 32, the resolution of a weighted value.
     max_weight: the largest integer weight of one client, at least 1.
     tensor_sizes: number of values of each tensor; their sum is D. None where metrics are summed alone.
     metrics: names of non-negative integers below 2^48 that are summed along.
-    ring_bits: width of the ring; by default the smallest whole number of bytes that is enough.
     """
 
     clients: int
-    clip: float
-    value_bits: int
     max_weight: int
     form: WeightForm
     tensor_sizes: tuple[int, ...]
     metrics: tuple[str, ...]
-    ring_bits: int | None = None
 
     def __post_init__(self) -> None:
         if self.clients < 1 or self.max_weight < 1:
@@ -106,6 +100,69 @@ class Packing:
             )
         if len(set(self.metrics)) != len(self.metrics):
             raise ValueError(f"a metric is named twice: {self.metrics}")
+
+    @cached_property
+    def values_length(self) -> int:
+        """D, the number of values."""
+        return sum(self.tensor_sizes)
+
+    def _contributed_blocks(self, weights: npt.NDArray[Any]) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+        """Blocks of the values whose weight is not 0 as a whole, with their weights: () or one for each value."""
+        if self.form is WeightForm.TENSOR:
+            ends = np.cumsum(self.tensor_sizes).tolist()
+            for size, end, weight in zip(self.tensor_sizes, ends, weights, strict=True):
+                if weight:
+                    yield from ((block, weight) for block in _blocks(end - size, end))
+        elif self.form is WeightForm.COORDINATE:
+            yield from ((block, weights[block]) for block in _blocks(0, self.values_length))
+        elif weights:
+            yield from ((block, weights) for block in _blocks(0, self.values_length))
+
+    def _checked_values(self, values: npt.NDArray[np.floating[Any]]) -> None:
+        if values.shape != (self.values_length,):
+            raise ValueError(f"expected {self.values_length} values, got shape {values.shape}")
+
+    def _checked_contributors(self, contributors: int) -> None:
+        if not 1 <= contributors <= self.clients:
+            raise ValueError(f"a sum has 1 to {self.clients} contributors, not {contributors}")
+
+    def _checked_weights(self, weights: int | Integers | npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        array = np.asarray(weights)
+        shapes = {WeightForm.SCALAR: (), WeightForm.TENSOR: (len(self.tensor_sizes),)}
+        shape = shapes.get(self.form, (self.values_length,))
+        if array.dtype.kind not in "iub" or array.shape != shape:
+            raise ValueError(f"expected integer weights of shape {shape}, got {array.dtype} of shape {array.shape}")
+        if not 0 <= int(array.min()) <= int(array.max()) <= self.max_weight:
+            raise ValueError(
+                f"weights lie in 0..{self.max_weight}, got {int(array.min())}..{int(array.max())}: "
+                "raise max_weight, which every party must agree on, or scale the weights"
+            )
+        return array
+
+    def _checked_metrics(self, metrics: Mapping[str, int]) -> list[int]:
+        if metrics.keys() != set(self.metrics):
+            raise ValueError(f"expected the metrics {sorted(self.metrics)}, got {sorted(metrics)}")
+        for name, metric in metrics.items():
+            if not isinstance(metric, int) or not 0 <= metric < 1 << METRIC_BITS:
+                raise ValueError(f"metric {name!r} is {metric!r}, not an integer in 0..2^{METRIC_BITS}-1")
+        return [metrics[name] for name in self.metrics]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing(Contribution):
+    """Layout of a contribution to a secure sum. ValueError when a sum could wrap, naming the width it needs.
+
+    clip: bound of a value before it is multiplied by its weight; weighted values are clipped to clip * max_weight.
+    value_bits: 2 to 32, the resolution of a weighted value.
+    ring_bits: width of the ring; by default the smallest whole number of bytes that is enough.
+    """
+
+    clip: float
+    value_bits: int
+    ring_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         needed = self.needed_bits
         count_bits = (self.clients * self.max_weight).bit_length()
         if needed > 64 or count_bits > 63:
@@ -145,10 +202,10 @@ class Packing:
         """The ring of the words."""
         return Ring(-(-self.needed_bits // 8) * 8 if self.ring_bits is None else self.ring_bits)
 
-    @cached_property
-    def values_length(self) -> int:
-        """D, the number of values."""
-        return sum(self.tensor_sizes)
+    @property
+    def step(self) -> float:
+        """Largest distance between a weighted value and what stands for it."""
+        return self.quantiser.step
 
     @property
     def length(self) -> int:
@@ -174,23 +231,20 @@ class Packing:
         weights: an integer, integers [T] or integers (or booleans) [D], as the form says, in 0..max_weight.
         ValueError on anything else. Takes little memory beyond the words that it returns.
         """
-        if values.shape != (self.values_length,):
-            raise ValueError(f"expected {self.values_length} values, got shape {values.shape}")
+        self._checked_values(values)
         weights = self._checked_weights(weights)
         tail = [] if self.form is WeightForm.COORDINATE else weights.reshape(-1).tolist()
         words = np.zeros(self.length, self.ring.word)
         words[self.values_length : self._metrics_start] = self._to_limbs(tail, self.max_weight.bit_length())
         words[self._metrics_start :] = self._to_limbs(self._checked_metrics(metrics), METRIC_BITS)
         clipped = 0
-        for block in self._contributed_blocks(weights):
-            block_values = values[block]
-            if self.form is WeightForm.COORDINATE:
-                block_values = np.where(weights[block] > 0, block_values, 0)
+        for block, block_weights in self._contributed_blocks(weights):
+            block_values = np.where(block_weights > 0, values[block], 0)
             quantised, block_clipped = self.quantiser.quantise(block_values, generator, offset=block.start)
             clipped += block_clipped
             numbers = quantised.astype(np.int64)
             if self.form is WeightForm.COORDINATE:
-                numbers += weights[block].astype(np.int64) << self.value_field
+                numbers += block_weights.astype(np.int64) << self.value_field
             words[block] = self.ring.from_signed(numbers)
         return Encoded(words, clipped)
 
@@ -199,8 +253,7 @@ class Packing:
 
         ValueError when a sum is beyond what that many contributors can reach: a mask was left in, or a client cheated.
         """
-        if not 1 <= contributors <= self.clients:
-            raise ValueError(f"a sum has 1 to {self.clients} contributors, not {contributors}")
+        self._checked_contributors(contributors)
         self.ring.check_words(words)
         if len(words) != self.length:
             raise ValueError(f"expected {self.length} words, got {len(words)}")
@@ -215,13 +268,13 @@ class Packing:
                 counts[block] = ((numbers - sums) >> self.value_field) & count_mask
             else:
                 sums = numbers
-            _check_range(sums, -contributors * self.quantiser.levels, contributors * self.quantiser.levels, "values")
+            check_range(sums, -contributors * self.quantiser.levels, contributors * self.quantiser.levels, "values")
             values[block] = self.quantiser.dequantise(sums)
         tail = self._from_limbs(words[self.values_length : self._metrics_start], self.max_weight.bit_length())
         metrics = self._from_limbs(words[self._metrics_start :], METRIC_BITS)
         weights = counts if by_coordinate else tail[0] if self.form is WeightForm.SCALAR else tail
-        _check_range(weights, 0, contributors * self.max_weight, "weights")
-        _check_range(metrics, 0, contributors * ((1 << METRIC_BITS) - 1), "metrics")
+        check_range(weights, 0, contributors * self.max_weight, "weights")
+        check_range(metrics, 0, contributors * ((1 << METRIC_BITS) - 1), "metrics")
         return Total(
             values=values,
             weights=np.asarray(weights, np.int64),
@@ -254,44 +307,14 @@ class Packing:
         numbers: npt.NDArray[np.object_] = limbs @ scales
         return numbers
 
-    def _contributed_blocks(self, weights: npt.NDArray[Any]) -> Iterator[slice]:
-        """Blocks of the values whose weight is not 0 as a whole."""
-        if self.form is WeightForm.TENSOR:
-            ends = np.cumsum(self.tensor_sizes).tolist()
-            for size, end, weight in zip(self.tensor_sizes, ends, weights.tolist(), strict=True):
-                if weight:
-                    yield from _blocks(end - size, end)
-        elif self.form is WeightForm.COORDINATE or int(weights):
-            yield from _blocks(0, self.values_length)
-
-    def _checked_weights(self, weights: int | Integers | npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        array = np.asarray(weights)
-        shapes = {WeightForm.SCALAR: (), WeightForm.TENSOR: (len(self.tensor_sizes),)}
-        shape = shapes.get(self.form, (self.values_length,))
-        if array.dtype.kind not in "iub" or array.shape != shape:
-            raise ValueError(f"expected integer weights of shape {shape}, got {array.dtype} of shape {array.shape}")
-        if not 0 <= int(array.min()) <= int(array.max()) <= self.max_weight:
-            raise ValueError(
-                f"weights lie in 0..{self.max_weight}, got {int(array.min())}..{int(array.max())}: "
-                "raise max_weight, which every party must agree on, or scale the weights"
-            )
-        return array
-
-    def _checked_metrics(self, metrics: Mapping[str, int]) -> list[int]:
-        if metrics.keys() != set(self.metrics):
-            raise ValueError(f"expected the metrics {sorted(self.metrics)}, got {sorted(metrics)}")
-        for name, metric in metrics.items():
-            if not isinstance(metric, int) or not 0 <= metric < 1 << METRIC_BITS:
-                raise ValueError(f"metric {name!r} is {metric!r}, not an integer in 0..2^{METRIC_BITS}-1")
-        return [metrics[name] for name in self.metrics]
-
 
 def _blocks(start: int, stop: int) -> Iterator[slice]:
     for low in range(start, stop, _BLOCK):
         yield slice(low, min(low + _BLOCK, stop))
 
 
-def _check_range(numbers: npt.NDArray[Any], lowest: int, highest: int, what: str) -> None:
+def check_range(numbers: npt.NDArray[Any], lowest: int, highest: int, what: str) -> None:
+    """ValueError for a sum that honest contributions cannot have."""
     array = np.asarray(numbers)
     if array.size and not lowest <= int(array.min()) <= int(array.max()) <= highest:
         raise ValueError(

@@ -575,7 +575,7 @@ def _plan(experiment: Experiment, images: ServerImages, roster: Roster) -> Plann
     # A function of the owner's own may read weights.
     with nullcontext() if task.model.factory else torch.device("meta"):
         model = task.build()
-    ring_bits = experiment.aggregation.ring_bits or None
+    ring_bits = experiment.ring_bits
     return PlannedRun(
         experiment, images, configure(experiment.terms(len(roster.clients)), task, model, ring_bits=ring_bits)
     )
@@ -664,8 +664,12 @@ def check_client_memory(file: ClientFile, source: Source | None, plan: PlannedRu
 def check_server_memory(roster: Roster, source: Source | None, plan: PlannedRun) -> str:
     """There is memory for the model, and for the vectors that arrive at a time."""
     images = 0 if source is None else _pixel_bytes(plan, source.test)
-    # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
-    vectors = min(plan.proposal.clients, (2 if roster.groups else 1) * UPLOADS) + 1
+    if plan.proposal.secure:
+        # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
+        vectors = min(plan.proposal.clients, (2 if roster.groups else 1) * UPLOADS) + 1
+    else:
+        # All may wait for that of the first client, and the total is of float64.
+        vectors = plan.proposal.clients + 2
     kept = KEEPING_BYTES * sum(plan.proposal.tensor_sizes)
     return _check_memory(kept + vectors * _vector_bytes(plan.proposal) + images, "model, vectors and images")
 

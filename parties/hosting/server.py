@@ -199,7 +199,7 @@ async def serve(
 
     def sized(roster: Roster) -> tuple[Configuration, int]:
         """The configuration for the clients of this roster, and how many of them take part."""
-        numbered, bits = experiment.numbered(len(roster.clients)), experiment.aggregation.ring_bits or None
+        numbered, bits = experiment.numbered(len(roster.clients)), experiment.ring_bits
         return configure(numbered.terms(len(roster.clients)), task, model, ring_bits=bits), numbered.clients
 
     configuration, participants = sized(job.roster)
@@ -395,7 +395,7 @@ def describe(configuration: Configuration) -> dict[str, Any]:
         "parameters": packing.values_length,
         "ring_bits": packing.ring.bits,
         "vector_bytes": packing.length * packing.ring.wire_bytes,
-        "step": packing.quantiser.step,
+        "step": packing.step,
         "max_weight": configuration.max_weight,
         "colluders": configuration.colluders,
         "cohort": configuration.clients,

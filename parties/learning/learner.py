@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tacit.models import checkpoint
@@ -49,6 +50,7 @@ from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Words
 
 _SHOWN: Final = 4
@@ -72,11 +74,11 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Update:
-    """A client's contribution to a round: ring words, and what its own log may know."""
+    """A client's contribution to a round: words, and what its own log may know."""
 
     words: Words
-    values: Flat
-    """What the words encode: clipped, times the weight."""
+    values: npt.NDArray[np.floating[Any]]
+    """What the words add to the sum: times the weight, and clipped where the sum is secure."""
     statistics: LocalStatistics
     clipped: int
     local: LocalWork = LocalWork()
@@ -335,9 +337,13 @@ class Learner:
     def encode(self, draft: Draft) -> Update:
         """The draft as words."""
         weights, multipliers = draft.protected.weights, draft.protected.multipliers
-        clip = np.float32(self._configuration.clip)
-        clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
-        values = np.clip(draft.values, -clip, clip)
+        values: npt.NDArray[np.floating[Any]]
+        if isinstance(self._packing, PlainPacking):
+            clipped, values = 0, draft.values.astype(np.float64)
+        else:
+            clip = np.float32(self._configuration.clip)
+            clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
+            values = np.clip(draft.values, -clip, clip)
         values *= multipliers
         told, held_out = self._side.told(draft.statistics), draft.held_out
         metrics = draft.protected.metrics | {"samples": told.samples, "clipped": clipped}
@@ -346,7 +352,10 @@ class Learner:
         if self._task.training.held_out:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))
-        encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
+        if isinstance(self._packing, PlainPacking):
+            encoded = self._packing.encode(draft.values, weights, metrics)
+        else:
+            encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
         return Update(encoded.words, values, draft.statistics, clipped, draft.local, draft.group, draft.failure)
 
 

@@ -44,7 +44,7 @@ from tacit.protocol.core.roster import group_numbers
 from tacit.protocol.session.sampling import check_cohorts, cohorts, least_cohort, most_colluders
 from tacit.protocol.sum.configuration import Configuration, Mode, Proposal, share
 from tacit.secagg.graph import GraphParameters
-from tacit.secagg.packing import Packing
+from tacit.secagg.plain import AnyPacking
 
 _PLACE = re.compile(r" - at `\$\.(?P<path>[^`]*)`\Z")
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
@@ -358,7 +358,8 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Mode,
         Meta(
             description='What the server may do: "active", lie and collude with corrupt clients; "semi-honest", follow '
-            'the protocol and look. "none" switches secure aggregation off: the server sees every update.'
+            'the protocol and look. "none" switches secure aggregation off: the server sees every update, as '
+            "float32; nothing is clipped or rounded, and clip, value_bits and ring_bits have no effect."
         ),
     ] = "active"
     threshold: Annotated[
@@ -392,13 +393,19 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         float,
         Meta(
             description="Largest absolute coordinate of an update; larger ones are cut and counted. 0 computes it: "
-            "0.25, or as much as an update with the noise of its protection can have.",
+            "0.25, or as much as an update with the noise of its protection can have. With secure aggregation only.",
             ge=0.0,
             le=1e6,
         ),
     ] = 0.0
     value_bits: Annotated[
-        int, Meta(description="Bits of a quantised value, which is a coordinate times its weight.", ge=2, le=32)
+        int,
+        Meta(
+            description="Bits of a quantised value, which is a coordinate times its weight. With secure aggregation "
+            "only.",
+            ge=2,
+            le=32,
+        ),
     ] = 20
     max_weight: Annotated[
         int,
@@ -410,7 +417,13 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         ),
     ] = 0
     ring_bits: Annotated[
-        int, Meta(description="Width of a word of the sum; 0 computes the whole bytes that are enough.", ge=0, le=64)
+        int,
+        Meta(
+            description="Width of a word of the sum; 0 computes the whole bytes that are enough. With secure "
+            "aggregation only.",
+            ge=0,
+            le=64,
+        ),
     ] = 0
 
 
@@ -554,13 +567,18 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             phase_seconds=self.deadlines.phase,
         )
 
-    def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> Packing:
+    @property
+    def ring_bits(self) -> int | None:
+        """Width of a word, None for as many bits as are enough; without secure aggregation there is no ring."""
+        return (self.aggregation.ring_bits or None) if self.aggregation.mode != "none" else None
+
+    def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> AnyPacking:
         """How a contribution is laid out in words for a model of these tensors. ValueError if a sum could wrap."""
         return self.terms().packing_of(
             form=self.protection.facts().form,
             tensor_sizes=tensor_sizes,
             metrics=metrics,
-            ring_bits=self.aggregation.ring_bits or None,
+            ring_bits=self.ring_bits,
         )
 
     @property

@@ -109,7 +109,7 @@ def guarantee(
 def _arrives_whole(experiment: Experiment, noise: Noise) -> bool:
     """Whether clipping and rounding leave the noise of the other clients in the sum."""
     # Sampled at steps of half a standard deviation a Gaussian is one, but for a share of exp(-2 (2 pi)^2).
-    step = experiment.packing(tensor_sizes=(1,), metrics=()).quantiser.step
+    step = experiment.packing(tensor_sizes=(1,), metrics=()).step
     return experiment.clip >= noise.norm + noise.room and step <= noise.deviation / 2
 
 

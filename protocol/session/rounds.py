@@ -19,6 +19,7 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Dropped
 from tacit.protocol.sum.plain import PlainSumClient, PlainSumServer
 from tacit.protocol.sum.server import AggregationServer
+from tacit.secagg.plain import PlainPacking
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class RoundOver(Output):
 
 @dataclass(frozen=True)
 class RoundDone(Output):
-    """The server's round is over. `total` is the sum in ring words, None if the round was aborted."""
+    """The server's round is over. `total` is the sum in ring words, without secure aggregation that of a PlainSum;
+    None if the round was aborted."""
 
     round: int
     began: float
@@ -168,7 +170,7 @@ def agree(
         configuration=configuration.hash(),
         model=model,
         group_key=group_key,
-        secure=configuration.secure,
+        plain=packing if isinstance(packing, PlainPacking) else None,
         single_vectors=configuration.single_vectors,
         train_seconds=configuration.train_seconds,
         phase_seconds=configuration.phase_seconds,

@@ -43,6 +43,7 @@ from tacit.protocol.core.roster import Members, encode_members, split_records
 from tacit.protocol.sum.messages import AdvertiseKeys
 from tacit.secagg.graph import GraphParameters, ring_order
 from tacit.secagg.keystream import Mask, Usage
+from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Ring
 
 WORDS_ALIGNED: Final = 16
@@ -78,19 +79,24 @@ class Agreement:
     """Members that are in the sum all or none, by the roster; none where everybody is in it alone."""
     ring: Ring
     length: int
-    """Ring words of the vector."""
+    """Words of the vector."""
+    plain: PlainPacking | None = None
+    """Layout of the vectors where they are not masked, so that the server sees each of them."""
     roster: bytes
     configuration: bytes
     model: bytes
     """Hashes of the roster, the configuration and the model."""
     group_key: bytes = b""
     """Hash of the transcript of the group key that the members use in this round, if they have one."""
-    secure: bool = True
-    """Whether vectors are masked; if not, the server sees each of them."""
     single_vectors: bool = False
     """Whether the server hands out each vector beside the sum; never where vectors are masked."""
     train_seconds: float
     phase_seconds: float
+
+    @property
+    def secure(self) -> bool:
+        """Whether vectors are masked."""
+        return self.plain is None
 
     @property
     def size(self) -> int:

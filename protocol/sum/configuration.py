@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,7 @@ from tacit.protocol.core.messages import BODY_LIMIT, Blob, Hash
 from tacit.protocol.core.primitives import Label, digest
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
+from tacit.secagg.plain import WORD_BITS, AnyPacking, PlainPacking
 
 Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
@@ -42,6 +43,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     clients: Annotated[int, Meta(ge=1, le=10_000)]
     """Most members of a cohort; the ring is sized for them."""
     clip: Annotated[float, Meta(gt=0)]
+    """Without secure aggregation nothing is clipped, and value_bits says nothing either."""
     value_bits: Annotated[int, Meta(ge=2, le=32)]
     max_weight: Annotated[int, Meta(ge=1, le=2**31)]
     train_seconds: Seconds
@@ -59,21 +61,23 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def packing_of(
         self, *, form: WeightForm, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...], ring_bits: int | None
-    ) -> Packing:
-        """How an update of these tensors becomes ring words, of as many bits as it takes where ring_bits is None.
+    ) -> AnyPacking:
+        """How an update of these tensors becomes words, of as many bits as it takes where ring_bits is None.
 
-        ValueError if the sum could overflow.
+        ValueError if the sum could overflow, or without secure aggregation for words that are not those of float32.
         """
-        return Packing(
-            clients=self.clients,
-            clip=self.clip,
-            value_bits=self.value_bits,
-            max_weight=self.max_weight,
-            form=form,
-            tensor_sizes=tensor_sizes,
-            metrics=metrics,
-            ring_bits=ring_bits,
-        )
+        given: Any = {
+            "clients": self.clients,
+            "max_weight": self.max_weight,
+            "form": form,
+            "tensor_sizes": tensor_sizes,
+            "metrics": metrics,
+        }
+        if self.secure:
+            return Packing(**given, clip=self.clip, value_bits=self.value_bits, ring_bits=ring_bits)
+        if ring_bits not in (None, WORD_BITS):
+            raise ValueError(f"ring_bits = {ring_bits}: without secure aggregation a word has {WORD_BITS} bits")
+        return PlainPacking(**given)
 
     def dropouts(self, cohort: int) -> int:
         """Clients of a cohort of this size that may be lost, or left out with their groups."""
@@ -182,8 +186,8 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "must be none"
             )
 
-    def packing(self) -> Packing:
-        """How a client's update becomes ring words. ValueError if the sum could overflow."""
+    def packing(self) -> AnyPacking:
+        """How a client's update becomes words. ValueError if the sum could overflow."""
         return self.packing_of(
             form=self.form, tensor_sizes=self.tensor_sizes, metrics=self.metrics, ring_bits=self.ring_bits
         )

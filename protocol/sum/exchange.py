@@ -74,7 +74,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Summed(Result):
-    """Output: the sum over the survivors, as ring words."""
+    """Output: the sum over the survivors, as ring words; without secure aggregation, the total of a PlainSum."""
 
     total: npt.NDArray[Any]
     survivors: tuple[str, ...]

@@ -141,8 +141,13 @@ CONFIGURATION_RULES: Final[Mapping[str, Rule]] = {
         ("smallest_cohort", "least_corrupt"),
         _clients,
     ),
-    "clip": Rule("aggregation.clip", "at most largest_clip", ("largest_clip",), _at_most("clip", "largest_clip")),
-    "value_bits": Rule("aggregation.value_bits", _ROOM),
+    "clip": Rule(
+        "aggregation.clip",
+        "with secure aggregation, at most largest_clip",
+        ("largest_clip",),
+        _at_most("clip", "largest_clip", secure=True),
+    ),
+    "value_bits": Rule("aggregation.value_bits", f"with secure aggregation, {_ROOM}"),
     "max_weight": Rule("aggregation.max_weight", f"{_ROOM}; a client's own weight is cut to it"),
     "train_seconds": Rule(
         "deadlines.train", "at most longest_train", ("longest_train",), _at_most("train_seconds", "longest_train")
@@ -168,7 +173,7 @@ CONFIGURATION_RULES: Final[Mapping[str, Rule]] = {
         _initial_model,
     ),
     "single_vectors": Rule("single_vectors", f"{_DERIVED}; never with secure aggregation", code=Code.LOCAL),
-    "ring_bits": Rule("aggregation.ring_bits", "enough for the sum of all clients"),
+    "ring_bits": Rule("aggregation.ring_bits", "enough for the sum of all clients; 32 without secure aggregation"),
     "form": Rule("form", _DERIVED, code=Code.LOCAL),
     "tensor_sizes": Rule(
         "model", "those of the model built here, at most largest_model values", ("largest_model",), _size
@@ -244,7 +249,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "encrypt, and so can compute their key."
         ),
     ] = False
-    largest_clip: Annotated[float, Meta(description="Largest accepted aggregation.clip.", gt=0.0, le=1e6)] = 1.0
+    largest_clip: Annotated[
+        float, Meta(description="Largest accepted aggregation.clip, with secure aggregation.", gt=0.0, le=1e6)
+    ] = 1.0
     largest_model: Annotated[
         int, Meta(description="Most values of a model, of 4 bytes each, that this client builds.", ge=1, le=2**40)
     ] = 1_000_000_000

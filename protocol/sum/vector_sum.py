@@ -1,4 +1,4 @@
-"""The running sum of masked vectors on the server.
+"""The running sum of the vectors on the server.
 
 A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk into a buffer of their own, from
 at most UPLOADS clients at a time (the others wait their turn), and added when whole: a client that vanishes in the
@@ -15,6 +15,10 @@ bounded, whatever the number of clients, by the vectors of UPLOADS clients that 
 invited, the sum of each one's group, and the total: 4 UPLOADS + 1 vectors (without groups, where everybody is a group
 of one, by 2 UPLOADS + 1); vectors of one chunk, of which each group may have begun, by the total and one for each
 group.
+
+Without secure aggregation floats are added, whose sum depends on the order: that of the members, whatever the order in
+which their vectors come (secagg/plain.py). A vector then waits for those before it, so that memory is bounded by one
+vector for each member, and the total.
 
 Who uploads holds up those who wait. So an upload has deadlines, one for its next chunk and one for its end, which begin
 when its vector is announced and fetched; who waits or is invited has none.
@@ -34,6 +38,7 @@ from tacit.protocol.core.blob import check_due, requests_after
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS, Agreement
+from tacit.secagg.plain import PlainSum
 from tacit.secagg.work import WorkKind, work
 
 
@@ -54,14 +59,12 @@ class _Upload:
 
 
 class VectorSum:
-    """`total`: ring words of the agreement's length; `included`: the members whose vectors are in it.
-
-    `vectors`: each of them, where the agreement asks for single vectors.
-    """
+    """`included`: the members in the sum; `vectors`: that of each, where the agreement asks for single vectors."""
 
     def __init__(self, agreement: Agreement) -> None:
         self._agreement = agreement
-        self.total: npt.NDArray[Any] = np.zeros(agreement.length, agreement.ring.word)
+        self._plain = None if agreement.plain is None else PlainSum(agreement.plain, agreement.size)
+        self._total: npt.NDArray[Any] = np.zeros(0 if self._plain else agreement.length, agreement.ring.word)
         self.included: set[int] = set()
         self.settled: set[int] = set()
         """Members of whom nothing is due: their vector has come, or they are ready and their group is left out."""
@@ -79,8 +82,13 @@ class VectorSum:
         self._uploads: dict[int, _Upload] = {}
         self._queue: deque[int] = deque()
 
+    @property
+    def total(self) -> npt.NDArray[Any]:
+        """Ring words of the agreement's length, or what a PlainSum has when everybody has come or is gone."""
+        return self._total if self._plain is None else self._plain.total
+
     def words(self, payload: Frame, chunk: int) -> npt.NDArray[Any]:
-        """The words of a chunk; refuses another length, and words outside the ring."""
+        """The words of a chunk; refuses another length, words outside the ring, and plain ones of no contribution."""
         ring, span = self._agreement.ring, self._agreement.chunk_span(chunk)
         expected = (span.stop - span.start) * ring.wire_bytes
         if len(payload) != expected:
@@ -88,7 +96,10 @@ class VectorSum:
                 Code.VECTOR, f"chunk {chunk} of the vector has {len(payload)} bytes, not {expected}"
             )
         try:
-            return ring.unpack(payload)
+            words = ring.unpack(payload)
+            if self._agreement.plain is not None:
+                self._agreement.plain.check(words, span.start)
+            return words
         except ValueError as error:
             raise RemoteProtocolError(Code.VECTOR, f"chunk {chunk} of the vector: {error}") from None
 
@@ -148,6 +159,8 @@ class VectorSum:
 
     def discard(self, member: int, now: float) -> list[tuple[int, int]]:
         """A member is gone: without its vector its group is left out; returns what to ask for now."""
+        if self._plain is not None and member not in self.settled:
+            self._plain.skip(member)
         if member not in self.settled:
             group = self._agreement.group_of[member]
             self._left_out.update(group)
@@ -163,17 +176,21 @@ class VectorSum:
         """Add a whole vector: to those of its group that have come, and these to the sum when they are all there."""
         group, ring = self._agreement.group_of[member], self._agreement.ring
         self.settled.add(member)
+        if self._agreement.single_vectors:
+            self.vectors[member] = words
+        if self._plain is not None:
+            self._plain.add(member, words)
+            self.included.add(member)
+            return
         if group in self._apart:
             ring.add_into(self._apart[group], words)
             words = self._apart.pop(group)
         if self.settled.issuperset(group):
-            ring.add_into(self.total, words)
+            ring.add_into(self._total, words)
             self.included.update(group)
         else:
             # What came in one chunk is a view of the frame.
             self._apart[group] = words if words.flags.writeable else words.copy()
-        if self._agreement.single_vectors:
-            self.vectors[member] = words
 
     def _admit(self, now: float) -> list[tuple[int, int]]:
         """Fill the room for uploads: with those who wait, else with invitations."""

@@ -76,7 +76,7 @@ class AuditedRun:
         known = ServerImages(data.source.class_names, *data.normalisation, test=data)
         task = task_of(experiment, known, seed)
         build = partial(task.build, seed, start=experiment.model)
-        configuration = configure(experiment.terms(), task, build(), ring_bits=experiment.aggregation.ring_bits or None)
+        configuration = configure(experiment.terms(), task, build(), ring_bits=experiment.ring_bits)
         terms = RunTerms(
             configuration=configuration,
             training=experiment.training,

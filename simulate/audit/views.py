@@ -41,6 +41,7 @@ from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
 from tacit.secagg.packing import Total
+from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Words
 from tacit.simulate.federation.processes import SERVER
 from tacit.simulate.federation.recording import HeardMessage, HeldKey, OpenedSum, OwnWords, Record, read
@@ -262,9 +263,14 @@ def masked(
 ) -> UpdateView:
     """What the words would be without masks: read as a contribution is, but for the checks that they would not pass."""
     packing = configuration.packing()
-    numbers = packing.ring.signed(words[: packing.values_length])
-    limit = packing.quantiser.levels
-    values = packing.quantiser.dequantise(np.clip(numbers, -limit, limit)) / configuration.max_weight
+    if isinstance(packing, PlainPacking):
+        # Any bits may be those of NaN, infinity, or a number that no model has.
+        values = np.nan_to_num(words[: packing.values_length].view("<f4").astype(np.float64), posinf=0.0, neginf=0.0)
+        values = np.clip(values, -configuration.clip, configuration.clip)
+    else:
+        numbers = packing.ring.signed(words[: packing.values_length])
+        limit = packing.quantiser.levels
+        values = packing.quantiser.dequantise(np.clip(numbers, -limit, limit)) / configuration.max_weight
     known = np.ones(len(values), np.bool_)
     return UpdateView(round=round, what=what, clients=clients, model=model, first=first, mean=values, known=known)
 

@@ -20,7 +20,7 @@ from tacit.protocol.group_key.keeper import GroupKeyRelay
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
-from tacit.secagg.ring import Words
+from tacit.secagg.ring import Ring, Words
 from tacit.simulate.conformance.exchange import hear, links
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
@@ -126,7 +126,8 @@ class SumStage(ExchangeStage):
             case Contributed():
                 return []  # Its state says so.
             case Summed():
-                words = self._agreement.ring.pack(output.total)
+                ring = self._agreement.ring if self._agreement.secure else Ring(64)
+                words = ring.pack(output.total)
                 return [{"event": "sum", "words": words, "survivors": output.survivors}]
         return super()._events(party, output)
 

@@ -24,6 +24,7 @@ from tacit.protocol.sum.agreement import Agreement, pairwise_mask
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.packing import Packing, WeightForm
+from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Ring
 from tacit.secagg.shamir import decode_share, encode_share, reconstruct, share
 from tacit.simulate.conformance.notation import Octets
@@ -104,13 +105,23 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         mode, graph, bits = given.pop("mode"), given.pop("graph"), given.pop("ring_bits")
         made = {
             "active": mode == "active",
-            "secure": mode != "none",
+            "plain": self._plain() if mode == "none" else None,
             "regular": graph == "regular",
             "parameters": GraphParameters(given.pop("neighbours"), given.pop("threshold")),
             "ring": Ring(bits),
             "group_key": self.group_key or b"",
         }
         return Agreement(**given | made)
+
+    def _plain(self) -> PlainPacking:
+        """Without secure aggregation the last word is a weight of one byte."""
+        return PlainPacking(
+            clients=len(self.cohort),
+            max_weight=255,
+            form=WeightForm.SCALAR,
+            tensor_sizes=(self.length - 1,),
+            metrics=(),
+        )
 
 
 def stream(*, seed: Octets, usage: str, length: Longest) -> bytes:

@@ -106,7 +106,7 @@ class SessionStage(Stage):
         self._roster = roster_of(roster, version, operator, lineage)
         if server is not None:
             configuration = decode_structure(server.configuration, Configuration, limit=BODY_LIMIT)
-            self._ring = configuration.packing().ring
+            self._ring = configuration.packing().ring if configuration.secure else Ring(64)
             self._machines[self._roster.server.name] = TrainingServer(
                 self._roster,
                 configuration,

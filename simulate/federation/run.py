@@ -5,9 +5,9 @@ to the display, and makes the summary from their event logs. It never loads torc
 
 --verify checks when a run is over that every secure sum is the sum. The clients' quantised vectors must add up in the
 ring, exactly, to the words that the server unmasked; and the float sum of their weighted updates must lie within the
-bound that stochastic rounding allows (Packing.error_bound). A client records its words, and the weighted values that
-they stand for; the server the sum of the words, the values decoded from it, their error bound, and the names of the
-survivors.
+bound that stochastic rounding allows (Packing.error_bound). Without secure aggregation there are no words to add, and
+the float sum must be the same, exactly. A client records its words, and the weighted values that they stand for; the
+server the sum of the words, the values decoded from it, their error bound, and the names of the survivors.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ def verify(run: RunDirectory, ring_bits: int) -> list[dict[str, Any]]:
 
 def _verify_round(path: Path, ring: Ring) -> dict[str, Any]:
     with np.load(path / "sum.npz", allow_pickle=False) as recorded:
-        words, values, bound = recorded["words"], recorded["values"], float(recorded["bound"])
+        values, bound = recorded["values"], float(recorded["bound"])
+        words = recorded["words"] if "words" in recorded else np.zeros(0, ring.word)
         names = [str(name) for name in recorded["names"]]
     expected_words, expected_values = np.zeros_like(words), np.zeros_like(values)
     for name in names:
         with np.load(path / f"{name}.npz", allow_pickle=False) as update:
-            ring.add_into(expected_words, update["words"])
+            if words.size:
+                ring.add_into(expected_words, update["words"])
             expected_values += update["values"]
     if different := int(np.count_nonzero(expected_words != words)):
         raise VerificationError(f"round {path.name}: {different} of {words.size} words of the secure sum are wrong")

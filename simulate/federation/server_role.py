@@ -50,7 +50,9 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     def record(done: RoundDone, total: Total, keeper: Keeper, configuration: Configuration) -> None:
         if plan.verify and done.total is not None:
             bound = configuration.packing().error_bound(len(done.survivors))
-            found = {"words": done.total, "values": total.values, "bound": bound, "names": list(done.survivors)}
+            found = {"values": total.values, "bound": bound, "names": list(done.survivors)}
+            if configuration.secure:
+                found["words"] = done.total
             write_arrays(plan.run.verification(done.round, "sum"), **found)
         if recording is not None:
             recording.keep_sum(done, total)

@@ -32,6 +32,8 @@ from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import WeightForm
+from tacit.secagg.plain import PlainPacking, PlainSum
+from tacit.secagg.ring import Words
 from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_members, written
 
 SERVER: Final = "server"
@@ -51,6 +53,14 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
     settings |= changes
     settings.setdefault("state", StateLayout(type="float32", count=sum(settings["tensor_sizes"])))
     return Configuration(**settings)
+
+
+def plain_words(packing: PlainPacking, words: Words) -> Words:
+    """A contribution without secure aggregation that follows from words of any bits: values in -1..1, and weights."""
+    values = words[: packing.values_length].view("<i4") * 2.0**-31
+    weights = 1 + words[:1].astype(np.int64) % packing.max_weight
+    given: Any = int(weights[0]) if packing.form is WeightForm.SCALAR else np.repeat(weights, packing.weights_length)
+    return packing.encode(values, given, dict.fromkeys(packing.metrics, 1)).words
 
 
 class MemoryFederation(World[Parcel]):
@@ -306,10 +316,10 @@ class MemoryFederation(World[Parcel]):
         return (model - np.float32(former) + np.float32(shift(order.key))).astype("<f4").tobytes()
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
-        """Uniform ring words as the client's update."""
+        """Uniform ring words as the client's update; without secure aggregation, floats with a weight."""
         packing = self.configuration.packing()
-        words = self.streams.of(f"{name} update")(packing.length * packing.ring.wire_bytes)
-        self.vectors[name, round] = packing.ring.unpack(words)
+        words = packing.ring.unpack(self.streams.of(f"{name} update")(packing.length * packing.ring.wire_bytes))
+        self.vectors[name, round] = plain_words(packing, words) if isinstance(packing, PlainPacking) else words
         return self.vectors[name, round]
 
     def ended(self, party: str) -> Ended | None:
@@ -317,8 +327,13 @@ class MemoryFederation(World[Parcel]):
         return next(iter(self.outcome(Ended, party)[-1:]), None)
 
     def plain_sum(self, done: RoundDone) -> npt.NDArray[Any]:
-        """What the total of a round must be: the sum of the survivors' vectors in the ring."""
+        """What the total of a round must be: the sum of the survivors' vectors, in the ring if there is one."""
         packing = self.configuration.packing()
+        if isinstance(packing, PlainPacking):
+            plain = PlainSum(packing, len(done.survivors))
+            for place, name in enumerate(done.survivors):
+                plain.add(place, self.vectors[name, done.round])
+            return plain.total
         total = np.zeros(packing.length, packing.ring.word)
         for name in done.survivors:
             packing.ring.add_into(total, self.vectors[name, done.round])

@@ -66,7 +66,7 @@ SESSION: Seconds = {
     ("GroupKeyHolder", "FETCHING_LAST"): 20.0,
 }
 # Vectors of five clients, in two chunks: in two turns, each may take ten phases.
-LONG: dict[str, Any] = {"length": 200_000, "ring_bits": 64}
+LONG: dict[str, Any] = {"length": 400_000}
 
 
 @cases(

@@ -21,7 +21,7 @@ from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import flipped
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.session_faults import SessionFault
-from tests.vectors_corpus.sessions import CHEAT, LENGTH, NAMES, begun, hold_round
+from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, hold_round
 
 ENCRYPTED: Final[dict[str, Any]] = {
     "encrypted": True, "group_key": True, "rekey_every": 1, "initial_model": "clients",
@@ -53,7 +53,7 @@ def _encrypted(about: str, mode: str, rounds: int = 2) -> Play:
     for number in range(1, rounds + 1):
         play.deliver()
         _provide(play, number)
-        hold_round(play, number)
+        hold_round(play, number, plain="scalar" if mode == "none" else "")
         if number < rounds:
             play.act(SERVER, "next round", model=keyed_model(10))
     play.act(SERVER, "finish", model=keyed_model(20))
@@ -72,7 +72,7 @@ def session_remembered() -> Play:
         play.act(name, "provide", party=name, epoch=0, model=b"")
         play.deliver()
     play.act(NAMES[1], "provide", party=NAMES[1], epoch=0, model=keyed_model(1))
-    hold_round(play, 2)
+    hold_round(play, 2, plain="scalar")
     play.act(SERVER, "finish", model=keyed_model(20))
     play.deliver()
     return ending(ending(play, "last model"), "ended")
@@ -121,7 +121,7 @@ def session_plain() -> Play:
         "A round without secure aggregation: the server sees the vectors.",
         mode="none", colluders=0, draws=0, form="tensor",
     )  # fmt: skip
-    hold_round(play, 1, length=LENGTH + 1)
+    hold_round(play, 1, plain="tensor")
     play.act(SERVER, "finish")
     play.deliver()
     return ending(play, "round done")

@@ -9,6 +9,9 @@ from tacit.protocol.core.codec import VERSION, Envelope, encode
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.sum.messages import FetchVector
 from tacit.secagg.graph import complete_parameters
+from tacit.secagg.packing import WeightForm
+from tacit.secagg.plain import PlainPacking
+from tacit.simulate.world.federation import plain_words
 from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
@@ -65,14 +68,24 @@ def packed_words(name: str, bits: int, length: int) -> bytes:
     return b"".join(number.to_bytes(octets, "little") for number in numbers)
 
 
+def plain_vector(name: str, *, form: str, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...] = ()) -> bytes:
+    """The words of a contribution without secure aggregation that follow from a name."""
+    packing = PlainPacking(clients=5, max_weight=100, form=WeightForm(form), tensor_sizes=tensor_sizes, metrics=metrics)
+    drawn_words = packing.ring.unpack(packed_words(name, packing.ring.bits, packing.length))
+    return bytes(packing.ring.pack(plain_words(packing, drawn_words)))
+
+
 def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
     """One of the clients, with a vector and randomness that follow from its name."""
     bits, length = terms["ring_bits"], terms["length"]
+    vector = words(f"{name} vector", bits, length)
+    if terms["mode"] == "none" and length < CHUNK_BYTES:
+        vector = plain_vector(f"{name} vector", form="scalar", tensor_sizes=(length - 1,))
     chooses = terms["mode"] == "active" and terms["graph"] == "regular"
     return {
         "name": name,
         "signing_private": drawn(f"{name} signing"),
-        "vector": words(f"{name} vector", bits, length),
+        "vector": vector,
         "entropy": drawn(f"{name} entropy", 160 if chooses else 128),
     }
 

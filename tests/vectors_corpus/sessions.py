@@ -13,7 +13,7 @@ from tacit.protocol.core.primitives import Label, digest
 from tests.vectors_corpus.messages import encoded, octets
 from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.rounds import words
+from tests.vectors_corpus.rounds import plain_vector, words
 from tests.vectors_corpus.script import Script
 
 CLIENTS: Final = 3
@@ -104,11 +104,18 @@ def begun(
     return play
 
 
-def hold_round(play: Play, round: int, change: Change = unchanged, *, length: int = LENGTH) -> None:
-    """Deliver the model, let the clients train, and deliver the rest."""
+def hold_round(play: Play, round: int, change: Change = unchanged, *, plain: str = "") -> None:
+    """Deliver the model, let the clients train, and deliver the rest.
+
+    plain: without secure aggregation, the form of the weights.
+    """
     play.deliver(change)
     for name in NAMES:
-        vector = words(f"{name} vector {round}", 32, length)
+        vector = words(f"{name} vector {round}", 32, LENGTH)
+        if plain:
+            vector = plain_vector(
+                f"{name} vector {round}", form=plain, tensor_sizes=(4, 2), metrics=("correct", "samples")
+            )
         play.act(name, "contribute", party=name, round=round, words=vector, **play.at())
     play.deliver(change)
 

@@ -20,7 +20,7 @@ from constants import (
     require,
 )
 from encoding import write_members
-from parameters import word_bytes
+from parameters import PlainPacking, word_bytes
 from primitives import check_public_key, derive, digest, order, u8, u16, u32, verify, x25519
 
 
@@ -45,6 +45,7 @@ class Terms:
     fewest_survivors: int
     group_key: bytes = b""
     groups: tuple[tuple[int, ...], ...] = ()
+    plain: PlainPacking | None = None
 
     def group_of(self, member: int) -> list[int]:
         return next((list(group) for group in self.groups if member in group), [member])

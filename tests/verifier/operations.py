@@ -20,6 +20,7 @@ from messages import (
 )
 from parameters import (
     Packing,
+    PlainPacking,
     add,
     mask_stream,
     pack_words,
@@ -114,6 +115,8 @@ def with_octets(row: dict[str, Any], *names: str) -> dict[str, Any]:
 def terms_of(row: dict[str, Any]) -> Terms:
     given = ["group_key"] if "group_key" in row else []
     row = with_octets(row, "session", "roster", "configuration", "model", *given)
+    if row["mode"] == "none":
+        row |= {"plain": PlainPacking(len(row["cohort"]), 255, "scalar", [row["length"] - 1], [])}
     return Terms(**row | {"signing_keys": [octets(key) for key in row["signing_keys"]]})
 
 

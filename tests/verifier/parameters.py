@@ -194,3 +194,55 @@ class Packing:
             "weights": weights[0] if self.form == "scalar" else weights,
             "metrics": metrics,
         }
+
+
+class PlainPacking:
+    """Layout of a contribution without secure aggregation; INVALID if its sum could overflow."""
+
+    ring_bits = 32
+
+    def __init__(
+        self, clients: int, max_weight: int, form: str, tensor_sizes: list[int], metrics: list[str], **unused: Any
+    ) -> None:
+        require((clients * max_weight).bit_length() <= 63, "INVALID")
+        require(bool(tensor_sizes) and len(set(metrics)) == len(metrics), "INVALID")
+        self.max_weight, self.form, self.tensor_sizes = max_weight, form, tensor_sizes
+        self.coordinates = sum(tensor_sizes)
+        self.weights = {"scalar": 1, "tensor": len(tensor_sizes), "coordinate": self.coordinates}[form]
+        self.weight_bytes = 1 if max_weight < 256 else 4
+        self.metrics_start = self.coordinates + -(-self.weights * self.weight_bytes // 4)
+        self.metrics = len(metrics)
+        self.length = self.metrics_start + 2 * self.metrics
+
+    def check(self, words: list[int], first: int) -> None:
+        """VECTOR unless these words, the first of which is at `first`, can stand in a contribution."""
+        for place, word in enumerate(words, first):
+            if place < self.coordinates:
+                require(word >> 23 & 255 != 255, "VECTOR")
+            elif place < self.metrics_start:
+                begun = (place - self.coordinates) * 4 // self.weight_bytes
+                here = self.split(word)
+                require(all(weight <= self.max_weight for weight in here), "VECTOR")
+                require(not any(here[max(0, self.weights - begun) :]), "VECTOR")
+            elif (place - self.metrics_start) % 2:
+                require(word < 2**16, "VECTOR")
+
+    def split(self, word: int) -> list[int]:
+        return [word] if self.weight_bytes == 4 else list(struct.pack("<I", word))
+
+    def total(self, vectors: list[list[int]]) -> list[int]:
+        """Words of 64 bits: the sums of the products as float64, of the weights, and of the metrics."""
+        values, weights, metrics = [0.0] * self.coordinates, [0] * self.weights, [0] * self.metrics
+        for words in vectors:
+            own = [weight for word in words[self.coordinates : self.metrics_start] for weight in self.split(word)]
+            own = own[: self.weights]
+            repeats = {"scalar": [self.coordinates], "tensor": self.tensor_sizes}.get(self.form, [1] * self.coordinates)
+            spread = [weight for weight, times in zip(own, repeats, strict=True) for _ in range(times)]
+            floats = struct.unpack(f"<{self.coordinates}f", pack_words(words[: self.coordinates], 32))
+            values = [sum_ + value * weight for sum_, value, weight in zip(values, floats, spread, strict=True)]
+            weights = [sum_ + weight for sum_, weight in zip(weights, own, strict=True)]
+            pairs = words[self.metrics_start :]
+            metrics = [
+                sum_ + low + (high << 32) for sum_, low, high in zip(metrics, pairs[::2], pairs[1::2], strict=True)
+            ]
+        return [*unpack_words(struct.pack(f"<{len(values)}d", *values), 64), *weights, *metrics]

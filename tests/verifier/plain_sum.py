@@ -46,9 +46,16 @@ class PlainServer(AggregationServer):
     def owners(self, member: int) -> list[int]:
         return []
 
+    def check_chunk(self, raw: bytes, chunk: int) -> list[int]:
+        words = super().check_chunk(raw, chunk)
+        assert self.terms.plain is not None
+        self.terms.plain.check(words, chunk * self.terms.chunk_words)
+        return words
+
     def close_masked_input(self, now: float) -> None:
         self.survivors.sort()
         require(len(self.survivors) >= max(self.terms.fewest_survivors, 1), "THRESHOLD")
         self.state, self.own_deadline = "COMPLETED", None
-        words = pack_words(self.total, self.terms.ring_bits)
+        assert self.terms.plain is not None
+        words = pack_words(self.terms.plain.total([self.whole[member] for member in self.survivors]), 64)
         self.report({"event": "sum", "words": words, "survivors": self.terms.names(self.survivors)})

@@ -8,7 +8,7 @@ from constants import CONFIGURATION as CONFIGURATION_LABEL
 from constants import Refused, require
 from conversation import Roster
 from messages import read_configuration
-from parameters import Packing, graph_of, parameters, whole
+from parameters import Packing, PlainPacking, graph_of, parameters, whole
 from primitives import digest
 from transfer import state_size
 
@@ -36,7 +36,7 @@ class Policy:
             found["mode"] in self.modes
             and found["scheme"] in self.schemes
             and (not counted or found["min_contributors"] >= self.least_contributors)
-            and found["clip"] <= self.largest_clip
+            and (not secure or found["clip"] <= self.largest_clip)
             and (not secure or found["colluders"] >= whole(self.least_corrupt, clients))
             and (not secure or found["dropout"] <= self.largest_dropout)
             and found["clients"] >= self.fewest(found)
@@ -86,9 +86,13 @@ def parameters_of(found: dict[str, Any], size: int) -> tuple[int, int]:
     return parameters(size, found["colluders"], dropouts, found["mode"], found["graph"])
 
 
-def packing_of(found: dict[str, Any]) -> Packing:
+def packing_of(found: dict[str, Any]) -> Packing | PlainPacking:
     names = ("clients", "clip", "value_bits", "max_weight", "form", "tensor_sizes", "metrics", "ring_bits")
-    return Packing(**{name: found[name] for name in names})
+    given = {name: found[name] for name in names}
+    if found["mode"] != "none":
+        return Packing(**given)
+    require(found["ring_bits"] == PlainPacking.ring_bits, "INVALID")
+    return PlainPacking(**given)
 
 
 def configuration_hash(encoded: bytes) -> bytes:
@@ -136,5 +140,6 @@ def terms_of(
         phase_seconds=found["phase_seconds"],
         fewest_survivors=max(smallest_cohort, left),
         group_key=group_key,
+        plain=packing if isinstance(packing, PlainPacking) else None,
         groups=tuple({tuple(cohort.index(name) for name in group): None for group in groups}),
     )

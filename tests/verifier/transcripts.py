@@ -109,7 +109,7 @@ class Players:
         return Terms(
             **given,
             **agreement["parameters"],
-            mode=mode if agreement["secure"] else "none",
+            mode=mode,
             graph="regular" if agreement["regular"] else "complete",
             ring_bits=self.ring_bits,
         )
@@ -149,7 +149,8 @@ class Players:
 
     def session_server(self, given: dict[str, Any]) -> SessionServer:
         encoded = CONFIGURATION.write(given["configuration"])
-        self.ring_bits = given["configuration"]["ring_bits"]
+        configuration = given["configuration"]
+        self.ring_bits = 64 if configuration["mode"] == "none" else configuration["ring_bits"]
         server = SessionServer(
             roster_of(given),
             encoded,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -14,7 +14,10 @@ from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphParameters, complete_parameters
+from tacit.secagg.packing import WeightForm
+from tacit.secagg.plain import PlainPacking, PlainSum
 from tacit.secagg.ring import Ring
+from tacit.simulate.world.federation import plain_words
 from tacit.simulate.world.world import Streams
 from tests.world.exchange import Exchange
 
@@ -69,8 +72,16 @@ class MemorySum(Exchange):
     def parties(self) -> dict[str, Machine[Any]]:
         return {self.agreement.server: self.server, **self.clients}
 
-    def plain_sum(self, names: Iterable[str]) -> npt.NDArray[Any]:
-        """What the secure sum over these clients must be, added in the clear."""
+    def plain_sum(self, names: Collection[str]) -> npt.NDArray[Any]:
+        """What the sum over these clients must be, added in the clear."""
+        if self.agreement.plain is not None:
+            plain = PlainSum(self.agreement.plain, len(self.clients))
+            for place, name in enumerate(self.clients):
+                if name in names:
+                    plain.add(place, self.vectors[name])
+                else:
+                    plain.skip(place)
+            return plain.total
         total = np.zeros(self.agreement.length, self.agreement.ring.word)
         for name in names:
             self.agreement.ring.add_into(total, self.vectors[name])
@@ -93,9 +104,15 @@ def memory_sum(
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
     parameters: of a regular graph; by default those of the complete graph with no colluder. secure:
-    False for a sum without masks. groups: of members that are in the sum all or none.
+    False for a sum without masks, of 32-bit words, the last of which is a weight. groups: of members that are in the
+    sum all or none.
     """
-    streams, ring = Streams(seed), Ring(ring_bits)
+    streams, ring = Streams(seed), Ring(ring_bits if secure else 32)
+    plain = None
+    if not secure:
+        plain = PlainPacking(
+            clients=clients, max_weight=100, form=WeightForm.SCALAR, tensor_sizes=(length - 1,), metrics=()
+        )
     signing = {f"c{member}": SigningKey(streams.of("keys")(KEY_BYTES)) for member in range(clients)}
     agreement = Agreement(
         session=streams.of("session")(32),
@@ -110,7 +127,7 @@ def memory_sum(
         else GraphParameters(clients - 1, 1),
         fewest_survivors=fewest_survivors,
         groups=groups,
-        secure=secure,
+        plain=plain,
         ring=ring,
         length=length,
         roster=sha256(b"roster").digest(),
@@ -121,4 +138,6 @@ def memory_sum(
     )
     generator = np.random.default_rng(list(streams.of("vectors")(32)))
     words = generator.integers(0, ring.modulus, (clients, length), np.uint64, endpoint=False).astype(ring.word)
+    if plain is not None:
+        words = np.array([plain_words(plain, each) for each in words])
     return MemorySum(agreement, signing, dict(zip(signing, words, strict=True)), streams)

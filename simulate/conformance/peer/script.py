@@ -214,7 +214,7 @@ def draw_update(configuration: Configuration) -> DrawnUpdate:
     packing = configuration.packing()
     generator = np.random.default_rng(list(os.urandom(32)))
     bound = configuration.clip / 10
-    values = generator.uniform(-bound, bound, packing.values_length)
+    values = generator.uniform(-bound, bound, packing.values_length).astype(np.float32).astype(np.float64)
     shape = {WeightForm.SCALAR: (), WeightForm.TENSOR: (len(configuration.tensor_sizes),)}
     weights = np.ones(shape.get(configuration.form, values.shape), np.int64)
     encoded = packing.encode(values, weights, dict.fromkeys(configuration.metrics, 1), generator)

@@ -72,7 +72,7 @@ def check_whole(one: MemoryFederation, done: RoundDone, *members: str) -> None:
     assert (done.total == one.plain_sum(done)).all()
 
 
-@every_cell
+@cases("cell", SECURE)
 @cases("spoiled", [1, 2])
 def test_random_words_end_the_round_for_all_and_the_run_goes_on(cell: str, spoiled: int) -> None:
     """The sum opens, and is none of honest updates. Everybody is told, the model stays, and the next round is run."""
@@ -93,7 +93,7 @@ def test_random_words_end_the_round_for_all_and_the_run_goes_on(cell: str, spoil
     check_entered_once(one)
 
 
-@every_cell
+@cases("cell", SECURE)
 def test_a_spoiled_last_round_is_told_to_all_before_the_end(cell: str) -> None:
     one = federation(cell, rounds=1)
     one.spoilers = (CHEAT,)

@@ -40,9 +40,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", WORDS)
 
 
-def plain_sum(clients: int, *, length: int = LENGTH, ring_bits: int = 32, fewest: int = 0) -> MemorySum:
-    """A sum of random vectors that the server sees."""
-    return memory_sum(clients, active=False, secure=False, length=length, ring_bits=ring_bits, fewest_survivors=fewest)
+def plain_sum(clients: int, *, length: int = LENGTH, fewest: int = 0) -> MemorySum:
+    """A sum of random vectors that the server sees: length - 1 floats, and their weight."""
+    return memory_sum(clients, active=False, secure=False, length=length, fewest_survivors=fewest)
 
 
 def let_time_pass(run: MemorySum, seconds: float) -> None:
@@ -50,13 +50,9 @@ def let_time_pass(run: MemorySum, seconds: float) -> None:
     run.emit("server", run.server.expire(run.now))
 
 
-@cases("length", [0, 1, 16, 17, LENGTH])
-@cases("ring_bits", [8, 20, 32, 64])
-def test_the_server_gets_the_very_words_and_their_sum(
-    ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 128)
-    run = plain_sum(3, length=length, ring_bits=ring_bits)
+@cases("length", [2, 16, 17, LENGTH])
+def test_the_server_gets_the_very_words_and_their_sum(length: int, summed: ExactSum) -> None:
+    run = plain_sum(3, length=length)
     run.run()
     assert summed(run).survivors == ("c0", "c1", "c2")
     assert {delivery.kind for delivery in run.log} <= {"masked-input", "fetch-vector", "vector-chunk"}
@@ -69,6 +65,30 @@ def test_the_server_gets_the_very_words_and_their_sum(
     assert {client.state for client in run.clients.values()} == {ClientState.DONE}
     assert not any(isinstance(value, np.ndarray) for client in run.clients.values() for value in vars(client).values())
     assert {machine.deadline for machine in (run.server, *run.clients.values())} == {None}
+
+
+@cases("length", [5, LENGTH])
+@cases("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_the_sum_does_not_depend_on_the_order_in_which_vectors_come(
+    order: tuple[int, ...], length: int, summed: ExactSum
+) -> None:
+    """Nor on one client that is gone: floats are added in the order of the roster."""
+    run = plain_sum(5, length=length)
+    # In another order these add up to something else.
+    for name, factor in zip(run.vectors, (1.0, 1e12, -1e12, 3.0, 5.0), strict=True):
+        run.vectors[name][:-1].view("<f4")[:] *= factor
+    for place in order:
+        run.contribute(f"c{place}")
+        run.advance()
+    run.kill("c4")
+    run.settle()
+    layout, result = run.agreement.plain, summed(run)
+    assert layout is not None
+    alone = [layout.decode(run.vectors[name], contributors=1).values for name in result.survivors]
+    assert result.survivors == ("c0", "c1", "c2", "c3")
+    expected = ((alone[0] + alone[1]) + alone[2]) + alone[3]
+    assert np.array_equal(layout.decode(result.total, contributors=4).values, expected)
+    assert not np.array_equal(((alone[3] + alone[2]) + alone[1]) + alone[0], expected)
 
 
 def test_the_client_of_a_secure_sum_does_not_send_its_vector_plain() -> None:
@@ -84,33 +104,40 @@ def said(complaints: bytes, signatures: bytes = b"") -> MaskedInput:
     return MaskedInput(complaints=complaints, signatures=signatures)
 
 
+NAN, INFINITE = np.float32(np.nan).tobytes(), np.float32(-np.inf).tobytes()
+
+
 WRONG: dict[str, tuple[int, str, int | None, Message | None, Frame | None, Code]] = {
     # Length of the vector; the type and the chunk that are replaced, by which message and payload; the verdict.
     "a whole vector too short": (5, "masked-input", None, None, bytes(16), Code.VECTOR),
     "a whole vector too long": (5, "masked-input", None, None, bytes(24), Code.VECTOR),
+    "a part of a word": (5, "masked-input", None, None, bytes(21), Code.VECTOR),
     "no whole vector": (5, "masked-input", None, None, None, Code.VECTOR),
-    "a word outside the ring": (5, "masked-input", None, None, b"\x00\x00\x10" + bytes(12), Code.VECTOR),
-    "a complaint": (5, "masked-input", None, said(SOMEBODY), bytes(15), Code.MEMBERS),
-    "a bitmap of more members": (5, "masked-input", None, said(b"\x10"), bytes(15), Code.MEMBERS),
-    "a signature": (5, "masked-input", None, said(NOBODY, bytes(64)), bytes(15), Code.SIGNATURE),
-    "a long vector at once": (LENGTH, "masked-input", None, None, bytes(3 * LENGTH), Code.VECTOR),
-    "a chunk too short": (LENGTH, "vector-chunk", 3, None, bytes(3 * CHUNK_WORDS - 3), Code.VECTOR),
-    "a chunk too long": (LENGTH, "vector-chunk", 3, None, bytes(3 * CHUNK_WORDS + 1), Code.VECTOR),
+    "NaN": (5, "masked-input", None, None, bytes(12) + NAN + bytes(4), Code.VECTOR),
+    "infinity": (5, "masked-input", None, None, INFINITE + bytes(16), Code.VECTOR),
+    "a weight above the largest": (5, "masked-input", None, None, bytes(16) + b"\x65\0\0\0", Code.VECTOR),
+    "a second weight": (5, "masked-input", None, None, bytes(16) + b"\1\1\0\0", Code.VECTOR),
+    "a complaint": (5, "masked-input", None, said(SOMEBODY), bytes(20), Code.MEMBERS),
+    "a bitmap of more members": (5, "masked-input", None, said(b"\x10"), bytes(20), Code.MEMBERS),
+    "a signature": (5, "masked-input", None, said(NOBODY, bytes(64)), bytes(20), Code.SIGNATURE),
+    "a long vector at once": (LENGTH, "masked-input", None, None, bytes(4 * LENGTH), Code.VECTOR),
+    "a chunk too short": (LENGTH, "vector-chunk", 3, None, bytes(WORDS - 4), Code.VECTOR),
+    "a chunk too long": (LENGTH, "vector-chunk", 3, None, bytes(WORDS + 1), Code.VECTOR),
     "an empty chunk": (LENGTH, "vector-chunk", 3, None, None, Code.VECTOR),
-    "a chunk with a word outside": (LENGTH, "vector-chunk", 3, None, b"\xff" * 3 * CHUNK_WORDS, Code.VECTOR),
-    "a chunk once more": (LENGTH, "vector-chunk", 3, VectorChunk(chunk=2), bytes(3 * CHUNK_WORDS), Code.UNEXPECTED),
-    "a chunk too early": (LENGTH, "vector-chunk", 3, VectorChunk(chunk=4), bytes(3 * CHUNK_WORDS), Code.UNEXPECTED),
-    "a chunk that nobody asked for": (5, "masked-input", None, VectorChunk(chunk=0), bytes(15), Code.UNEXPECTED),
+    "a chunk with infinity": (LENGTH, "vector-chunk", 3, None, bytes(WORDS - 4) + INFINITE, Code.VECTOR),
+    "a last chunk with NaN": (LENGTH, "vector-chunk", CHUNKS - 1, None, bytes(12) + NAN + bytes(4), Code.VECTOR),
+    "a last chunk with a wrong weight": (LENGTH, "vector-chunk", CHUNKS - 1, None, b"\xff" * 20, Code.VECTOR),
+    "a chunk once more": (LENGTH, "vector-chunk", 3, VectorChunk(chunk=2), bytes(WORDS), Code.UNEXPECTED),
+    "a chunk too early": (LENGTH, "vector-chunk", 3, VectorChunk(chunk=4), bytes(WORDS), Code.UNEXPECTED),
+    "a chunk that nobody asked for": (5, "masked-input", None, VectorChunk(chunk=0), bytes(20), Code.UNEXPECTED),
 }  # fmt: skip
 
 
 @cases("wrong", WRONG)
-def test_who_sends_something_wrong_is_excluded_and_named(
-    wrong: str, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.threat("client/plain-nonsense")
+def test_who_sends_something_wrong_is_excluded_and_named(wrong: str, summed: ExactSum) -> None:
     length, kind, chunk, message, payload, code = WRONG[wrong]
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 3 * CHUNK_WORDS)
-    run = plain_sum(4, length=length, ring_bits=20)
+    run = plain_sum(4, length=length)
 
     def hook(delivery: Delivery) -> list[Delivery]:
         if (delivery.sender, delivery.kind, getattr(delivery.message, "chunk", None)) != ("c1", kind, chunk):
