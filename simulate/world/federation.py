@@ -32,7 +32,7 @@ from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import WeightForm
-from tacit.secagg.plain import PlainPacking, PlainSum
+from tacit.secagg.plain import AnyPacking, PlainPacking, PlainSum
 from tacit.secagg.ring import Words
 from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_members, written
 
@@ -53,6 +53,19 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
     settings |= changes
     settings.setdefault("state", StateLayout(type="float32", count=sum(settings["tensor_sizes"])))
     return Configuration(**settings)
+
+
+def added(packing: AnyPacking, vectors: Sequence[Words]) -> npt.NDArray[Any]:
+    """The sum of contributions, which keepers decode."""
+    if isinstance(packing, PlainPacking):
+        plain = PlainSum(packing, len(vectors))
+        for place, words in enumerate(vectors):
+            plain.add(place, words)
+        return plain.total
+    total = np.zeros(packing.length, packing.ring.word)
+    for words in vectors:
+        packing.ring.add_into(total, words)
+    return total
 
 
 def plain_words(packing: PlainPacking, words: Words) -> Words:
@@ -328,16 +341,7 @@ class MemoryFederation(World[Parcel]):
 
     def plain_sum(self, done: RoundDone) -> npt.NDArray[Any]:
         """What the total of a round must be: the sum of the survivors' vectors, in the ring if there is one."""
-        packing = self.configuration.packing()
-        if isinstance(packing, PlainPacking):
-            plain = PlainSum(packing, len(done.survivors))
-            for place, name in enumerate(done.survivors):
-                plain.add(place, self.vectors[name, done.round])
-            return plain.total
-        total = np.zeros(packing.length, packing.ring.word)
-        for name in done.survivors:
-            packing.ring.add_into(total, self.vectors[name, done.round])
-        return total
+        return added(self.configuration.packing(), [self.vectors[name, done.round] for name in done.survivors])
 
     def _later(self, party: str, answer: Callable[[TrainingClient], list[Output]]) -> None:
         """Let a client answer when its training is over, if its process is still the same."""

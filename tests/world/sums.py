@@ -15,9 +15,9 @@ from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.packing import WeightForm
-from tacit.secagg.plain import PlainPacking, PlainSum
+from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Ring
-from tacit.simulate.world.federation import plain_words
+from tacit.simulate.world.federation import added, plain_words
 from tacit.simulate.world.world import Streams
 from tests.world.exchange import Exchange
 
@@ -75,13 +75,7 @@ class MemorySum(Exchange):
     def plain_sum(self, names: Collection[str]) -> npt.NDArray[Any]:
         """What the sum over these clients must be, added in the clear."""
         if self.agreement.plain is not None:
-            plain = PlainSum(self.agreement.plain, len(self.clients))
-            for place, name in enumerate(self.clients):
-                if name in names:
-                    plain.add(place, self.vectors[name])
-                else:
-                    plain.skip(place)
-            return plain.total
+            return added(self.agreement.plain, [self.vectors[name] for name in self.clients if name in names])
         total = np.zeros(self.agreement.length, self.agreement.ring.word)
         for name in names:
             self.agreement.ring.add_into(total, self.vectors[name])

@@ -25,6 +25,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.ring import Words
+from tacit.simulate.world.federation import added
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,10 +65,8 @@ def learner(configuration: Configuration, samples: int) -> Learner:
 
 def hold(configuration: Configuration, keeper: Keeper, updates: dict[str, Update], *, round: int = 1) -> None:
     """The server's end of a round."""
-    ring, vectors = configuration.packing().ring, {name: update.words for name, update in updates.items()}
-    total = np.zeros(configuration.packing().length, ring.word)
-    for words in vectors.values():
-        ring.add_into(total, words)
+    vectors = {name: update.words for name, update in updates.items()}
+    total = added(configuration.packing(), list(vectors.values()))
     keeper.apply(keeper.decode(total, len(vectors)), vectors, round=round)
 
 
@@ -223,11 +222,9 @@ def words_of(configuration: Configuration, keeper: Keeper, weights: dict[str, in
 )
 def test_a_model_of_no_honest_client_is_refused_and_changes_nothing(weights: dict[str, int], complaint: str) -> None:
     configuration, keeper = proposal()
-    ring, before = configuration.packing().ring, keeper.bytes
+    before = keeper.bytes
     vectors = {"client-1": words_of(configuration, keeper, {}), "client-2": words_of(configuration, keeper, weights)}
-    total = np.zeros(configuration.packing().length, ring.word)
-    for words in vectors.values():
-        ring.add_into(total, words)
+    total = added(configuration.packing(), list(vectors.values()))
     with pytest.raises(ValueError, match=re.escape(complaint)):
         keeper.apply(keeper.decode(total, 2), vectors)
     assert keeper.bytes == before

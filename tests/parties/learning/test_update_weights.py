@@ -284,7 +284,7 @@ def test_a_server_whose_task_contradicts_its_configuration_is_refused(field: str
 def test_a_server_that_wants_of_vectors_what_its_task_does_not_is_refused() -> None:
     configuration, _ = proposal("fedavg", scheme="fixed-position")
     with pytest.raises(TaskError, match="single_vectors = True, and from its task follows False: it contradicts"):
-        learner(msgspec.structs.replace(configuration, mode="none", single_vectors=True), 7)
+        learner(msgspec.structs.replace(configuration, mode="none", ring_bits=32, single_vectors=True), 7)
 
 
 def test_a_server_that_wants_coordination_without_a_key_is_refused() -> None:

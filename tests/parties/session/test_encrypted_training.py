@@ -35,6 +35,7 @@ from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSec
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.secagg.packing import Total
+from tacit.simulate.world.federation import added
 from tests.world.group_keys import memory_group_key
 
 CPU = torch.device("cpu")
@@ -105,13 +106,13 @@ class Arm:
 
     def hold_one(self, keys: list[GroupKey] | None) -> None:
         packing = self.configuration.packing()
-        words = np.zeros(packing.length, packing.ring.word)
+        words = []
         for place, learner in enumerate(self.learners):
             group = Group(keys[place], keys[place].members[place]) if keys else None
             update: Update = learner.update(len(self.models) + 1, self.keeper.bytes, group)
             self.clipped += update.clipped
-            packing.ring.add_into(words, update.words)
-        total: Total = packing.decode(words, contributors=3)
+            words.append(update.words)
+        total: Total = packing.decode(added(packing, words), contributors=3)
         self.keeper.apply(total)
         self.models.append(self.learners[0].plain(self.keeper.bytes, keys[0] if keys else None).copy())
 
