@@ -152,7 +152,8 @@ class Screen:
         elif event == "configuration":
             self._parameters, self._cohort = fields["parameters"], fields["cohort"]
             mode = self._experiment.aggregation.mode
-            secured = f"in a {fields['ring_bits']}-bit ring, threshold {fields['threshold']} of {self._cohort}, {mode} mode"
+            secured = f"in a {fields['ring_bits']}-bit ring, threshold {fields['threshold']} of {self._cohort}"
+            secured += f", {mode} mode"
             secured += self._losses(fields)
             if fields["clients"] > self._cohort:
                 secured += f"; each round draws {self._cohort} of {fields['clients']} clients"
@@ -240,10 +241,11 @@ class Screen:
             rows.append((name, _megabytes(sent), _megabytes(received), f"{training:.1f} s", f"{protocol:.2f} s"))
         self._console.print(table(("party", "sent", "received", "training", "protocol"), rows))
         for entry in summary.get("verified", ()):
-            self._say(
-                f"round {entry['round']}: ring sum exact over {entry['clients']} clients; float sum off by at most "
-                f"{entry['largest_error']:.3g}, allowed {entry['bound']:.3g}"
-            )
+            over = f"sum exact over {entry['clients']} clients"
+            if entry["bound"]:
+                error, bound = f"{entry['largest_error']:.3g}", f"{entry['bound']:.3g}"
+                over = f"ring {over}; float sum off by at most {error}, allowed {bound}"
+            self._say(f"round {entry['round']}: {over}")
         if privacy := summary.get("privacy"):
             from tacit.parties.runs.summary import MOST_EPSILON
 

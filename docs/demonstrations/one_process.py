@@ -1,5 +1,5 @@
 """A federation whose clients train in this process, one after the other, and whose vectors are added in the clear: its
-models are those of a run with processes, in less time. For fedrsm_delay.py and fedrsm_options.py."""
+models are those of a run with processes, in less time. For fedrsm_delay.py, fedrsm_options.py and quantisation.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from msgspec import structs
 
 from tacit.models.data import Dataset, load
 from tacit.models.partition import divide
@@ -18,7 +17,9 @@ from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.hosting import weighed
 from tacit.simulate.federation.server_role import prepare_stimuli
+from tacit.simulate.world.federation import added
 
 CPU = torch.device("cpu")
 
@@ -32,6 +33,8 @@ class FinishedRound:
     data: Dataset
     kept: list[int]
     """How many layers each client kept back."""
+    clipped: int
+    """Coordinates of all updates that were clipped."""
 
     def accuracy(self) -> float:
         """On the test images, in percent."""
@@ -40,12 +43,14 @@ class FinishedRound:
 
 
 def rounds(chosen: Experiment, seed: int) -> Iterator[FinishedRound]:
-    """All rounds of an experiment, of which every client counts by its images."""
+    """All rounds of an experiment."""
     data = load(chosen.data, image_size=chosen.model.image_size)
     labels = data.y_train.numpy()
-    chosen = structs.replace(chosen, aggregation=structs.replace(chosen.aggregation, max_weight=len(labels)))
+    divided = divide(labels, chosen.data, clients=chosen.clients, seed=seed, centres=data.centres)
+    parts = [np.setdiff1d(part, chosen.protection.shown(labels, data.classes)) for part in divided]
+    chosen = weighed(chosen, parts)
     task = Task(
-        model=chosen.model,
+        model=chosen.model.architecture,
         training=chosen.training,
         protection=chosen.protection,
         encryption=chosen.encryption,
@@ -57,15 +62,12 @@ def rounds(chosen: Experiment, seed: int) -> Iterator[FinishedRound]:
     configuration = configure(chosen.terms(), task, model)
     keeper, packing = Keeper(configuration, model, seed=seed), configuration.packing()
     clients = []
-    shares = divide(labels, chosen.data, clients=chosen.clients, seed=seed, centres=data.centres)
-    for index, share in enumerate(shares):
-        x, y = data.share(np.setdiff1d(share, chosen.protection.shown(labels, data.classes)))
+    for index, part in enumerate(parts):
+        x, y = data.share(part)
         clients.append(Learner(configuration, x, y, seed=client_seed(seed, index), device=CPU))
     for number in range(1, chosen.federation.rounds + 1):
-        total, kept = np.zeros(packing.length, packing.ring.word), []
-        for client in clients:
-            update = client.update(number, keeper.bytes)
-            kept.append(len(update.local.layers))
-            packing.ring.add_into(total, update.words)
+        updates = [client.update(number, keeper.bytes) for client in clients]
+        total = added(packing, [update.words for update in updates])
         keeper.apply(keeper.decode(total, len(clients)))
-        yield FinishedRound(number, keeper.model, data, kept)
+        kept, clipped = [len(update.local.layers) for update in updates], sum(update.clipped for update in updates)
+        yield FinishedRound(number, keeper.model, data, kept, clipped)
