@@ -29,8 +29,9 @@ KNOWN_PLAINTEXT: Final = (
     "(docs/threat-model.md): these runs compare accuracies"
 )
 ROUNDING: Final = (
-    "updates are clipped to 16 and rounded to 32 bits at random, once encrypted, and added as integers: in plain-sum "
-    "the server sees each of them, in secure-sum their sum; the paper's server adds floats"
+    "in secure-sum updates are clipped to 16 and rounded to 32 bits at random, once encrypted, and added as integers; "
+    "in plain-sum the server adds floats, as the paper's does (figures from before wire version 5 were clipped and "
+    "rounded in both)"
 )
 SCHEMES: Final = {
     "unencrypted": None,

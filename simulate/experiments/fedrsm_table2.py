@@ -217,6 +217,10 @@ def _cells(result: ArmResult | None) -> list[str]:
     return [accuracy, f"{sent / 2**20:.3f}", f"{_seconds(result):.1f}"]
 
 
+UPLOADS: Final = (
+    "under secure aggregation updates are clipped to 8 and rounded to 24 bits at random, and added as integers; so "
+    "were all updates in figures from before wire version 5"
+)
 STUDY: Final = Study(
     name="fedrsm-table2",
     paper="Chen, Liu, Yang, Wang, You and Xia 2023, FedRSM: Representational-Similarity-Based Secured Model Uploading "
@@ -253,7 +257,7 @@ STUDY: Final = Study(
         differences=(
             "one data set a command: the block of the table that --data names",
             "accuracy is that of all test images of the sample, not of each client's own",
-            "updates are clipped to 8 and rounded to 24 bits at random, and added as integers",
+            UPLOADS,
         ),
     ),
     small=Size(
@@ -263,7 +267,7 @@ STUDY: Final = Study(
             "LeNet, and a vision transformer of width 32, depth 2 and 4 x 4 patches instead of ConvNet and ResNet18",
             "8 rounds of two epochs, learning rate 0.005",
             "every layer may be masked, the classifier too, which the full size always sends (docs/fedrsm.md has both)",
-            "updates are clipped to 8 and rounded to 24 bits at random, and added as integers",
+            UPLOADS,
             f"FedCG's server takes {SMALL_DISTILLATION} steps in a round",
         ),
     ),

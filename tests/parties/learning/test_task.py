@@ -22,6 +22,7 @@ from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.secagg.packing import Packing, Total, WeightForm
+from tacit.simulate.world.federation import added
 
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)
@@ -251,6 +252,30 @@ def test_coordinates_beyond_the_clip_are_cut_and_counted() -> None:
     assert abs(update.clipped - int((np.abs(way) > clip).sum())) <= near < update.clipped
     assert np.abs(update.values).max() == np.float32(12) * np.float32(clip)
     assert total_of(configuration, [update]).metrics["clipped"] == update.clipped
+
+
+def test_without_secure_aggregation_updates_are_float32_as_they_are() -> None:
+    """Neither clipped nor rounded: of one client the server reads the update bit for bit, of all the exact mean."""
+    configuration, model = proposal("fedavg", clip=1e-6)
+    configuration = msgspec.structs.replace(configuration, mode="none", ring_bits=32)
+    keeper, values = Keeper(configuration, model), []
+    learners = [learner(configuration, samples) for samples in SAMPLES]
+    drafts = [one.learn(1, keeper.bytes) for one in learners]
+    updates = [one.encode(draft) for one, draft in zip(learners, drafts, strict=True)]
+    for draft, update in zip(drafts, updates, strict=True):
+        assert update.clipped == 0
+        assert np.abs(draft.values).max() > 1e-4
+        values.append(configuration.packing().decode(update.words, contributors=1).mean()[0].astype(np.float32))
+        assert np.array_equal(values[-1], draft.values)
+    total = configuration.packing().decode(
+        added(configuration.packing(), [update.words for update in updates]), contributors=len(updates)
+    )
+    sums = sum(samples * one.astype(np.float64) for samples, one in zip(SAMPLES, values, strict=True))
+    assert np.array_equal(total.values, sums)
+    assert (total.weights, total.metrics["samples"]) == (sum(SAMPLES), sum(SAMPLES))
+    before = keeper.flat.copy()
+    keeper.apply(total)
+    assert np.array_equal(keeper.flat, (before + sums / sum(SAMPLES)).astype(np.float32))
 
 
 def test_where_nobody_contributed_the_model_stays() -> None:

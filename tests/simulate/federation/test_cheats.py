@@ -50,7 +50,7 @@ def check_exact(one: MemoryFederation, rounds: Iterable[RoundDone], left: tuple[
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
 
 
-@modes
+@masked
 @pytest.mark.parametrize("parameters", [10, 200], ids=["one chunk", "chunks"])
 def test_random_words_are_in_the_sum_in_the_place_of_the_vector(cheated: Cheated, mode: str, parameters: int) -> None:
     one = cheated("client-2@words", mode=mode, parameters=parameters, ring_bits=24)
@@ -61,6 +61,15 @@ def test_random_words_are_in_the_sum_in_the_place_of_the_vector(cheated: Cheated
     assert (spoiled.total != one.plain_sum(spoiled)).mean() > 0.9
     check_exact(one, [following], one.roster.clients)
     assert told(one) == [(CHEAT, 1, "words")]
+
+
+@pytest.mark.parametrize("parameters", [10, 200], ids=["one chunk", "chunks"])
+def test_random_words_are_found_where_nothing_hides_them(cheated: Cheated, parameters: int) -> None:
+    one = cheated("client-2@words", mode="none", parameters=parameters)
+    spoiled, following = one.outcome(RoundDone)
+    assert [(drop.member, drop.code, drop.included) for drop in spoiled.dropped] == [(CHEAT, Code.VECTOR, False)]
+    left = tuple(name for name in one.roster.clients if name != CHEAT)
+    check_exact(one, [spoiled, following], left)
 
 
 @masked
