@@ -71,7 +71,9 @@ def test_every_played_role_is_in_a_transcript() -> None:
 
 def test_sums_of_transcripts_are_those_of_the_vectors() -> None:
     sums = 0
-    for file in TRANSCRIPTS.values():
+    for name, file in TRANSCRIPTS.items():
+        if "plain" in name:
+            continue  # Floats: the verifier adds them.
         given = {
             (step["machine"], step["given"].get("round")): step["given"]["vector"]
             for step in file["steps"]
@@ -107,7 +109,7 @@ def test_sums_are_those_of_the_vectors() -> None:
     sums = 0
     for file in VECTORS.values():
         begin = file["operations"][0]
-        if begin["do"] != "begin sum" or not begin["with"]["clients"]:
+        if begin["do"] != "begin sum" or not begin["with"]["clients"] or begin["with"]["terms"]["mode"] == "none":
             continue
         bits = begin["with"]["terms"]["ring_bits"]
         width = -(-bits // 8)

@@ -134,7 +134,6 @@ WRONG: dict[str, tuple[int, str, int | None, Message | None, Frame | None, Code]
 
 
 @cases("wrong", WRONG)
-@pytest.mark.threat("client/plain-nonsense")
 def test_who_sends_something_wrong_is_excluded_and_named(wrong: str, summed: ExactSum) -> None:
     length, kind, chunk, message, payload, code = WRONG[wrong]
     run = plain_sum(4, length=length)
