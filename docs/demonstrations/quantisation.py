@@ -30,7 +30,7 @@ def _experiment(protection: Protection, mode: str, count: int) -> Experiment:
         federation=FederationSection(rounds=count),
         protection=protection,
         aggregation=Aggregation(mode=mode),  # type: ignore[arg-type]
-        policy=structs.replace(ClientPolicy(), modes=(mode,)),
+        policy=structs.replace(ClientPolicy(), modes=(mode,), uncoordinated_weights=True),
     )
 
 
