@@ -27,7 +27,7 @@ def vectors(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Check this installation against test vectors: every operation must have exactly the outcome that is expected.
+    """Check this installation against test vectors: all outcomes must be exactly as expected.
 
     Exit status: 0 all vectors hold; 1 they do not, or the file cannot be written; 2 wrong input.
     """
@@ -43,13 +43,13 @@ def vectors(
         place = error.filename or folder
         raise failure(f"{place}: {error.strerror}; name a directory with vectors", WRONG_INPUT) from None
     failing = [verdict for verdict in verdicts if verdict.fault]
-    rows = [(Text(verdict.file), str(verdict.operations), _judged(verdict.fault, False)) for verdict in failing]
-    made = table(("file", "operations", "verdict"), rows, left=("verdict",))
+    rows = [(Text(verdict.file), str(verdict.steps), _judged(verdict.fault, False)) for verdict in failing]
+    made = table(("file", "steps", "verdict"), rows, left=("verdict",))
     made.columns[0].no_wrap = True
-    operations = sum(verdict.operations for verdict in verdicts)
+    steps = sum(verdict.steps for verdict in verdicts)
     _end(
         made,
-        f"{len(verdicts)} files, {operations} operations",
+        f"{len(verdicts)} files, {steps} steps",
         len(failing),
         json_file,
         "vectors",

@@ -1,9 +1,7 @@
-"""How vectors write values in JSON.
+"""Notation of values in the JSON of vectors.
 
-Byte strings are lower-case hex. A long one would only make a file long, so as an input it may be named by a rule,
-`shake256(SEED, LENGTH)` with the seed in hex, and as a result of more than LONGEST bytes it is named by its hash,
-`sha256(HASH)`. Structures are objects, sets and tuples are lists, and codes
-are their names.
+Byte strings are lower-case hex. A long one of zeros is `00*LENGTH`; any other long one that a machine sends is given by
+its hash, `sha256(HASH)`. Structures are objects, sets and tuples are lists, and codes are their names.
 """
 
 from __future__ import annotations
@@ -18,13 +16,12 @@ import msgspec
 from tacit.protocol.core.errors import Code
 
 LONGEST: Final = 4096
-"""Bytes of the longest result that is written out."""
-MOST_OCTETS: Final = 1 << 24
-"""Bytes of the longest input that a rule may name."""
-PATTERN: Final = r"^(([0-9a-f]{2})*|shake256\(([0-9a-f]{2})*,[0-9]{1,8}\)|sha256\([0-9a-f]{64}\))$"
+"""Bytes of the longest byte string that is written out."""
+MOST_ZEROS: Final = 1 << 24
+PATTERN: Final = r"^(([0-9a-f]{2})*|00\*[0-9]{1,8}|sha256\([0-9a-f]{64}\))$"
 
 _HEX: Final = re.compile(r"([0-9a-f]{2})*")
-_SHAKE: Final = re.compile(r"shake256\(((?:[0-9a-f]{2})*),([0-9]{1,8})\)")
+_ZEROS: Final = re.compile(r"00\*([0-9]{1,8})")
 
 
 class VectorError(ValueError):
@@ -41,30 +38,33 @@ class Octets(bytes, metaclass=_PlainBytes):
 
 
 def octets(text: str) -> bytes:
-    """The byte string that a text stands for; VectorError where it stands for none."""
-    if rule := _SHAKE.fullmatch(text):
-        if int(rule[2]) > MOST_OCTETS:
-            raise VectorError(f"{text}: at most {MOST_OCTETS} bytes")
-        return hashlib.shake_256(bytes.fromhex(rule[1])).digest(int(rule[2]))
+    """Return the byte string that a text stands for. VectorError where it stands for none, or for its hash."""
+    if rule := _ZEROS.fullmatch(text):
+        if int(rule[1]) > MOST_ZEROS:
+            raise VectorError(f"{text}: at most {MOST_ZEROS} bytes")
+        return bytes(int(rule[1]))
     if not _HEX.fullmatch(text):
-        raise VectorError(f"{text[:80]!r} is neither lower-case hex nor shake256(SEED,LENGTH)")
+        raise VectorError(f"{text[:80]!r} is neither lower-case hex nor 00*LENGTH")
     return bytes.fromhex(text)
 
 
-def plain(value: Any, *, longest: int = LONGEST) -> Any:
-    """A result, or an input, as JSON has it. TypeError for what has no place in a vector.
+def written(data: bytes | bytearray | memoryview) -> str:
+    """Return the text of a byte string."""
+    if len(data) <= LONGEST:
+        return bytes(data).hex()
+    return f"sha256({hashlib.sha256(data).hexdigest()})" if any(data) else f"00*{len(data)}"
 
-    longest: bytes of the longest byte string that is written out.
-    """
+
+def plain(value: Any) -> Any:
+    """Return a result, or an input, as JSON has it. TypeError for what has no place in a vector."""
     if isinstance(value, bytes | bytearray | memoryview):
-        long = len(value) > longest
-        return f"sha256({hashlib.sha256(value).hexdigest()})" if long else bytes(value).hex()
+        return written(value)
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.structs.asdict(value), longest=longest)
+        return plain(msgspec.structs.asdict(value))
     if isinstance(value, Mapping):
-        return {key: plain(part, longest=longest) for key, part in value.items()}
+        return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part, longest=longest) for part in value]
+        return [plain(part) for part in value]
     if isinstance(value, Code):
         return value.name
     if value is None or type(value) in (bool, int, float, str):
@@ -75,7 +75,7 @@ def plain(value: Any, *, longest: int = LONGEST) -> Any:
 def to_hex(value: Any) -> Any:
     """The value, of plain types, with every byte string as {"hex": ...}: for values that have text as well."""
     if isinstance(value, bytes | bytearray | memoryview):
-        return {"hex": bytes(value).hex()}
+        return {"hex": written(value)}
     if isinstance(value, Mapping):
         return {key: to_hex(part) for key, part in value.items()}
     return [to_hex(part) for part in value] if isinstance(value, list | tuple) else value

@@ -9,7 +9,7 @@ changed on its way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -73,7 +73,7 @@ from tacit.simulate.conformance.exchange import (
     linked_sum_client,
     linked_sum_server,
 )
-from tacit.simulate.conformance.notation import VectorError, from_hex, to_hex
+from tacit.simulate.conformance.notation import LONGEST, VectorError, from_hex, octets, to_hex, written
 
 Place = Annotated[int, Meta(ge=0)]
 """Index of a message of the run."""
@@ -85,14 +85,17 @@ class TranscriptMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     sender: str
     receiver: str
     frames: tuple[str, ...]
-    """Each in hexadecimal."""
+    """Each in hexadecimal, or as `00*N` a long one of zeros."""
 
 
 class TranscriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Input of one machine, and the expected outcome."""
 
+    about: str = ""
+    """Purpose of the run that begins with this step, where the file has several."""
     machine: str
-    """Name of the party, followed by a slash and the peer where the party has a machine for each peer."""
+    """Name of the party, followed by a slash and the peer where the party has a machine for each peer. A machine
+    that is created under the name of another takes its place."""
     do: str
     """`create`, `receive`, or a call of the role."""
     role: str = ""
@@ -149,9 +152,9 @@ class PlayedProtocol:
     roles: Mapping[str, PlayedRole]
 
 
-def _sums(policy: OpeningPolicy) -> RoundSums:
+def _sums(policy: OpeningPolicy, opened: int = 0, current: int = 0, survivors: tuple[str, ...] = ()) -> RoundSums:
     """Make the state that all sessions of a model owner share: it decides which sums of its shares are disclosed."""
-    return RoundSums(policy)
+    return RoundSums(policy, opened, current, survivors)
 
 
 _ENDS: Final = ("give_up", "drop", "expire")
@@ -164,7 +167,7 @@ PLAYED: Final[Mapping[str, PlayedProtocol]] = {
         MESSAGES,
         {
             "client": PlayedRole(linked_sum_client, ("start", "contribute", "expire")),
-            "server": PlayedRole(linked_sum_server, ("drop", "expire")),
+            "server": PlayedRole(linked_sum_server, ("start", "drop", "expire")),
         },
     ),
     "group key": PlayedProtocol(
@@ -246,7 +249,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     SumTold: ("sum told", "number", "data"),
 }
 """Event of each output, and its fields; a dotted field has the name of its first part."""
-REPORTS: Final = frozenset({"dropped", "complaint", "refused", "joined", "left"})
+REPORTS: Final = frozenset({"dropped", "complaint", "refused", "joined", "left", "key-failed"})
 """Reports that are events."""
 
 
@@ -279,7 +282,7 @@ def plain(value: Any) -> Any:
 
 def _numbers(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return {"zeros": value.size} if value.size > LONGEST and not value.any() else value.tolist()
     raise NotImplementedError(type(value).__name__)
 
 
@@ -313,10 +316,7 @@ class Replay:
                 f"version {transcript.version} of the wire; this installation has {protocol.kinds.version}"
             )
         self._transcript, self._roles = transcript, protocol.roles
-        self._messages = [
-            (message.sender, message.receiver, tuple(map(bytes.fromhex, message.frames)))
-            for message in transcript.messages
-        ]
+        self._messages = [(message.sender, message.receiver, message.frames) for message in transcript.messages]
         self._machines: dict[str, Any] = {}
         self._role_of: dict[str, PlayedRole] = {}
         self._entropy = b""
@@ -335,7 +335,7 @@ class Replay:
             raise VectorError(f"expected {len(step.sends)} messages, got {len(sent)}")
         for number, (sender, receiver, frames) in zip(step.sends, sent, strict=True):
             *names, due = self._messages[number]
-            if names != [sender, receiver] or without_words(frames) != without_words(due):
+            if names != [sender, receiver] or not same_message(frames, due):
                 raise VectorError(f"it sent {receiver} another message than message {number}")
         events = [event for output in outputs if (event := event_of(output)) is not None]
         for name, expected, found in (
@@ -364,7 +364,7 @@ class Replay:
             if step.message is None or step.message >= len(self._messages):
                 raise VectorError(f"there is no message {step.message}")
             sender, _, frames = self._messages[step.message]
-            return list(self._call(machine.feed, {}, known | {"sender": sender, "frames": list(frames)}))
+            return list(self._call(machine.feed, {}, known | {"sender": sender, "frames": list(map(octets, frames))}))
         if step.do not in self._role_of[step.machine].calls:
             raise VectorError(f"its role has no call {step.do!r}")
         return outputs_of(self._call(getattr(machine, step.do), step.given, known, machine))
@@ -388,7 +388,7 @@ class Replay:
         if kind == npt.NDArray[Any]:
             inner = getattr(machine, "machine", None)
             ring = machine.configuration.packing().ring if inner is None else inner.agreement.ring
-            return np.array(value, ring.word)
+            return np.zeros(value["zeros"], ring.word) if isinstance(value, dict) else np.array(value, ring.word)
         if kind in _READ:
             return _READ[kind](from_hex(value))
         if get_origin(kind) is Iterable:
@@ -419,11 +419,14 @@ def deadline_of(machine: Any) -> float | None:
     return deadline
 
 
-def without_words(frames: Iterable[Frame]) -> tuple[bytes, ...]:
-    """Return the frames of a message without its explanation, because its words are free."""
-    envelope, body, *payload = map(bytes, frames)
-    fields = msgspec.msgpack.decode(body)
-    return (envelope, msgspec.msgpack.encode(fields | {"detail": ""}) if "detail" in fields else body, *payload)
+def same_message(frames: Sequence[Frame], due: Sequence[str]) -> bool:
+    """Return whether frames are those of a transcript, but for an explanation, because its words are free."""
+    found = [written(frame) for frame in frames]
+    if found == list(due) or len(due) < 2:
+        return found == list(due)
+    bodies = [msgspec.msgpack.decode(each) for each in (frames[1], octets(due[1]))]
+    both = all(isinstance(body, dict) and "detail" in body for body in bodies)
+    return both and found[0] == due[0] and bodies[0] | {"detail": ""} == bodies[1] | {"detail": ""}
 
 
 def replay(transcript: TranscriptFile) -> str:

@@ -1,50 +1,29 @@
 """Vector files, and checking this installation against them.
 
-A file is a list of operations with the outcome that each must have: a result, or the code of its refusal. The file
-names its protocol; PROTOCOLS has the operations of each. Whatever keeps a file from being replayed to its end is a
-verdict against it, with the number of the operation.
+A file has either computations, each with its result or the code of its refusal, or the transcript of a run
+(transcripts.py). Whatever keeps a file from being replayed to its end is a verdict against it, with the number of the
+computation or step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tacit.simulate.conformance.adaptation_stage import ADAPTATION_OPERATIONS, AdaptationStage
-from tacit.simulate.conformance.exchange_operations import GROUP_KEY_OPERATIONS, GroupKeyStage, SumStage
-from tacit.simulate.conformance.inference_operations import INFERENCE_OPERATIONS
-from tacit.simulate.conformance.inference_stage import InferenceStage
-from tacit.simulate.conformance.message_operations import MESSAGE_OPERATIONS
-from tacit.simulate.conformance.operations import Operations, Protocol, RefusedOperation, perform
-from tacit.simulate.conformance.primitive_operations import PRIMITIVES
-from tacit.simulate.conformance.protection_operations import PROTECTIONS
-from tacit.simulate.conformance.session_operations import SessionStage
+from tacit.simulate.conformance.computations import COMPUTATIONS, Computations, Refusal, perform
 from tacit.simulate.conformance.transcripts import TranscriptFile, replay
 
 SCHEMA: Final = "schema.json"
 """The one file among the vectors that is none."""
-Level = Literal["primitive", "message", "round", "session"]
 
 
-PROTOCOLS: Final[Mapping[str, Protocol]] = {
-    "secure sum": lambda: {**PRIMITIVES, **MESSAGE_OPERATIONS, **SumStage().operations()},
-    "group key": lambda: {**GROUP_KEY_OPERATIONS, **GroupKeyStage().operations()},
-    "protection": lambda: PROTECTIONS,
-    "federation": lambda: SessionStage().operations(),
-    "private inference": lambda: {**INFERENCE_OPERATIONS, **InferenceStage().operations()},
-    "double-blind adaptation": lambda: {**ADAPTATION_OPERATIONS, **AdaptationStage().operations()},
-}
-"""That vectors may speak of, each with its operations."""
-
-
-class VectorStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
-    """One operation: either what it returns, or the code with which it refuses."""
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
+    """One computation: its result, or the code of its refusal."""
 
     do: str
     inputs: dict[str, Any]
@@ -53,32 +32,31 @@ class VectorStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         if (self.expect is UNSET) == (self.refused is UNSET):
-            raise ValueError("an operation is expected either to return something or to be refused")
+            raise ValueError("a computation is expected either to return something or to be refused")
 
 
 class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of vectors."""
+    """One file of computations."""
 
     protocol: str
-    level: Level
     about: str
-    """What it shows, in a sentence."""
-    operations: Annotated[tuple[VectorStep, ...], Meta(min_length=1)]
+    """Purpose of the file, in a sentence."""
+    computations: Annotated[tuple[Step, ...], Meta(min_length=1)]
 
 
 class _Head(msgspec.Struct):
-    """What tells a transcript from other vectors."""
+    """Field that only transcripts have."""
 
     steps: msgspec.Raw | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
 class VectorVerdict:
-    """What came of one file: `fault` is empty if everything is as it says."""
+    """Verdict on one file: `fault` is empty if everything is as it says."""
 
     file: str
-    operations: int
-    """Or steps, of a transcript."""
+    steps: int
+    """Computations, or steps of a transcript."""
     fault: str
 
 
@@ -102,21 +80,20 @@ def check(name: str, content: bytes) -> VectorVerdict:
         vector = msgspec.json.decode(content, type=VectorFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return VectorVerdict(name, 0, f"not a vector file: {error}")
-    protocol = PROTOCOLS.get(vector.protocol)
-    if protocol is None:
-        return VectorVerdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(PROTOCOLS)}")
-    operations = protocol()
-    for number, step in enumerate(vector.operations):
-        if fault := _fault(operations, step):
-            return VectorVerdict(name, len(vector.operations), f"operation {number}, {step.do}: {fault}")
-    return VectorVerdict(name, len(vector.operations), "")
+    computations = COMPUTATIONS.get(vector.protocol)
+    if computations is None:
+        return VectorVerdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(COMPUTATIONS)}")
+    for number, step in enumerate(vector.computations):
+        if fault := _fault(computations, step):
+            return VectorVerdict(name, len(vector.computations), f"computation {number}, {step.do}: {fault}")
+    return VectorVerdict(name, len(vector.computations), "")
 
 
-def _fault(operations: Operations, step: VectorStep) -> str:
+def _fault(computations: Computations, step: Step) -> str:
     """Why the step does not hold; empty if it does."""
     try:
-        result = perform(operations, step.do, step.inputs)
-    except RefusedOperation as refused:
+        result = perform(computations, step.do, step.inputs)
+    except Refusal as refused:
         if step.refused is UNSET:
             return f"refused with {refused}"
         return "" if refused.code == step.refused else f"expected a refusal with {step.refused}, got {refused}"

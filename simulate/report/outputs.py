@@ -223,7 +223,7 @@ class CheckedVectors(TypedDict):
     """A file of test vectors; `fault` is empty if all of it holds."""
 
     file: str
-    operations: int
+    steps: int
     fault: str
 
 

@@ -12,7 +12,7 @@ from tacit.simulate.conformance.vectors import installed, vector_files
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
-SMALL = ("members.json", "members_bad_bits.json", "keys_bad_point.json")
+SMALL = ("members.json", "members_bad_bits.json", "transcript_federation_groups_bad.json")
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def test_this_installation_holds(tacit: Invoke, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     verdicts = check_output(tmp_path / "verdicts.json", "vectors")["files"]
     assert [verdict["file"] for verdict in verdicts] == [path.name for path in vector_files(installed())]
-    assert all(verdict["operations"] > 0 and verdict["fault"] == "" for verdict in verdicts)
-    total = sum(verdict["operations"] for verdict in verdicts)
+    assert all(verdict["steps"] > 0 and verdict["fault"] == "" for verdict in verdicts)
+    total = sum(verdict["steps"] for verdict in verdicts)
     # There is nothing to look at, so there is no table.
-    assert result.stdout == f"{len(verdicts)} files, {total} operations: all hold\n"
+    assert result.stdout == f"{len(verdicts)} files, {total} steps: all hold\n"
 
 
 def test_a_planted_error_is_found(tacit: Invoke, copy: Path, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_planted_error_is_found(tacit: Invoke, copy: Path, tmp_path: Path) -> 
     faults = {
         verdict["file"]: verdict["fault"] for verdict in check_output(tmp_path / "verdicts.json", "vectors")["files"]
     }
-    assert faults.pop("members.json") == 'operation 0, write members: result: expected "03", got "01"'
+    assert faults.pop("members.json") == 'computation 0, write members: result: expected "03", got "01"'
     assert set(faults.values()) == {""}
 
 

@@ -1,4 +1,4 @@
-"""Vectors of double-blind adaptation without machines: messages, terms, schedules and lengths of sums, zeros."""
+"""Computations of double-blind adaptation without machines: messages, terms, schedules and lengths of sums, zeros."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _written(script: Script, kind: str) -> list[bytes]:
 
 def message(about: str) -> Script:
     """A file of this level."""
-    return Script(PROTOCOL, "message", about)
+    return Script(PROTOCOL, about)
 
 
 def adaptation_messages() -> Script:
@@ -137,7 +137,7 @@ def adaptation_terms_bad_value() -> Script:
 
 def adaptation_schedule() -> Script:
     about = "Rounds of passes of learning and of prediction, and words of a sum, for several sizes."
-    script = Script(PROTOCOL, "primitive", about)
+    script = Script(PROTOCOL, about)
     one = dict.fromkeys(SIZES, 1) | {"far": False, "adapters": 1, "rank": 1, "classes": 2}
     predicts: dict[str, Any] = {"purpose": "prediction"}
     cases: tuple[tuple[dict[str, Any], int], ...] = (
@@ -154,20 +154,20 @@ def adaptation_schedule() -> Script:
 
 
 def adaptation_zeros() -> Script:
-    script = Script(PROTOCOL, "primitive", "Zeros of a round: what a model owner adds, and a data owner subtracts.")
+    script = Script(PROTOCOL, "Zeros of a round: what a model owner adds, and a data owner subtracts.")
     for name, words in (("secret", 7), ("other secret", 7), ("secret", 1)):
         script.do("draw zeros", secret=drawn(name), words=words)
     return script
 
 
 def adaptation_weights() -> Script:
-    script = Script(PROTOCOL, "primitive", "Weights of data owners by the images that they state, and without.")
+    script = Script(PROTOCOL, "Weights of data owners by the images that they state, and without.")
     for count, least in ((0, 0), (7, 0), (1, 9), (9, 9), (10, 9), (17, 9), (18, 9), (2**31, 9), (2**31, 2**31)):
         script.do("weigh", count=count, least_count=least)
     return script
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         adaptation_messages, adaptation_message_bad_value, adaptation_message_bad_family, adaptation_terms,

@@ -1,4 +1,4 @@
-"""Vectors of the cryptography: agreement, derivations, sealing, signatures, and what they are bound to."""
+"""Computations of the cryptography: agreement, derivations, sealing, signatures, and what they are bound to."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def transcripts() -> Script:
     return script
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         agreement, agreement_bad_point, derivations, sealing, sealing_bad_ciphertext, signatures,

@@ -1,4 +1,4 @@
-"""Vectors of secure sums with complaints: owners that answer them, and owners that are out."""
+"""Transcripts of secure sums with complaints: owners that answer them, and owners that are out."""
 
 from __future__ import annotations
 
@@ -12,22 +12,14 @@ from tacit.protocol.core.roster import split_records
 from tacit.protocol.sum.agreement import Agreement, packet_signed
 from tacit.protocol.sum.messages import ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.simulate.conformance.notation import octets_hook, plain
-from tacit.simulate.conformance.primitive_operations import SumTerms
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
 from tests.vectors_corpus.primitives import drawn, flipped
-from tests.vectors_corpus.rounds import PHASE_SECONDS, begun, sum_terms
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.rounds import PHASE_SECONDS, agreement_of, begun, sum_terms
 
 SEALED: Final = 70
 """A place in a packet where its owner does not seal what it committed to, but knows that."""
 COMMITTED: Final = 0
 """A place where it commits to something else."""
-
-
-def agreement_of(terms: dict[str, Any]) -> Agreement:
-    """What the members of a sum hold alike."""
-    return msgspec.convert(plain(terms), SumTerms, dec_hook=octets_hook).agreement()
 
 
 def signing(name: str) -> SigningKey:
@@ -56,8 +48,7 @@ def disputed(
         if parcel.kind == "answer-complaints" and owner == silent:
             return None
         if parcel.kind != "share-keys" or owner not in spoilt:
-            # Who is done does not care why the server gives up.
-            return parcel.frames or None
+            return parcel.frames
         message, packets = parcel.message, parcel.message.packets
         for holder in spoilt[owner]:
             packets = flipped(packets, holder * PACKET_BYTES + place)
@@ -75,41 +66,37 @@ def disputed(
     return play
 
 
-def complaints_answered() -> Script:
+def complaints_answered() -> Play:
     about = "Two clients send each other shares that do not open; both complain, both answer, and nothing is lost."
     return ending(disputed(sum_terms(4, active=True), about, {0: (1,), 1: (0,)}), "sum")
 
 
-def complaints_semi_honest() -> Script:
+def complaints_semi_honest() -> Play:
     about = "Semi-honest: two holders complain of one owner, which answers both."
     return ending(disputed(sum_terms(5, active=False), about, {1: (0, 3)}), "sum")
 
 
-def complaints_bad_commitment() -> Script:
+def complaints_bad_commitment() -> Play:
     about = "An owner committed to another share than it gave; its answer is proof, and without it too few hold shares."
     return ending(disputed(sum_terms(4, active=True), about, {1: (0,)}, COMMITTED), "aborted", "SHARES")
 
 
-def complaints_bad_commitment_survived() -> Script:
+def complaints_bad_commitment_survived() -> Play:
     about = "The same among seven, of whom enough are left: the sum is made, and has the vector of who is out."
     return ending(disputed(sum_terms(7, active=True), about, {1: (0,)}, COMMITTED), "sum")
 
 
-def complaints_bad_number() -> Script:
+def complaints_bad_number() -> Play:
     about = "More holders than may lie complain of one owner: it is out before it is asked."
     return ending(disputed(sum_terms(4, active=True), about, {1: (0, 2)}), "aborted", "SHARES")
 
 
-def complaints_bad_silence() -> Script:
+def complaints_bad_silence() -> Play:
     about = "An accused does not answer in time: it is out, and nobody is to blame that too few hold shares of it."
     return ending(disputed(sum_terms(4, active=True), about, {1: (0,)}, silent=1), "aborted", "SHARES")
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        complaints_answered, complaints_semi_honest, complaints_bad_commitment, complaints_bad_commitment_survived,
-        complaints_bad_number, complaints_bad_silence,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    complaints_answered, complaints_semi_honest, complaints_bad_commitment, complaints_bad_commitment_survived,
+    complaints_bad_number, complaints_bad_silence,
+)  # fmt: skip

@@ -1,6 +1,6 @@
-"""Vectors of secure sums in which one message breaks a rule.
+"""Transcripts of secure sums in which one message breaks a rule.
 
-Each file is the part of the party that gets the message: an honest sum up to there, then the message, and the verdict.
+Each is the part of the party that gets the message: an honest sum up to there, then the message, and the verdict.
 The changed message is rightly signed where the fault is not the signature, so that no other check can find it first.
 """
 
@@ -18,11 +18,10 @@ from tacit.protocol.core.codec import Envelope, encode_structure
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum.agreement import Agreement
-from tests.vectors_corpus.disputes import agreement_of, disputed
+from tests.vectors_corpus.disputes import disputed
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
 from tests.vectors_corpus.primitives import flipped
-from tests.vectors_corpus.rounds import GROUPED, played, sum_client, sum_terms
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.rounds import GROUPED, agreement_of, played, sum_terms
 
 CHEAT: Final = "client-1"
 """Who sends the changed message where a client does; also the client that a lying server speaks to."""
@@ -53,13 +52,7 @@ class HonestSum:
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
         """The first message of this kind on that link."""
-        found = (parcel for parcel in self.play.parcels if (parcel.sender, parcel.receiver) == (sender, receiver))
-        return next(parcel for parcel in found if parcel.kind == kind)
-
-    def alone(self, party: str) -> dict[str, Any]:
-        """The inputs that begin the sum for this party only."""
-        clients = [] if party == SERVER else [sum_client(self.terms, party)]
-        return {"terms": self.terms, "clients": clients, "server": party == SERVER}
+        return self.play.said(kind, sender, receiver)
 
 
 @cache
@@ -89,15 +82,20 @@ class Fault:
     of: str = "active"
     """The honest sum."""
 
-    def script(self) -> Script:
-        """The file; ValueError where the receiver does not say what it should."""
+    def part(self) -> Play:
+        """The part of the receiver; ValueError where it does not say what it should."""
         spoilt = setting(self.of)
         parcel = spoilt.said(self.kind, SERVER if self.to == CHEAT else CHEAT, self.to)
-        part, done = faulty_part(spoilt.play, spoilt.alone(self.to), parcel, self.frames(spoilt, parcel), self.about)
+        part = faulty_part(spoilt.play, parcel, self.frames(spoilt, parcel), self.about)
         named = {"event": "dropped", "member": CHEAT} if self.to == SERVER else {"event": "aborted", "culprit": SERVER}
-        if not any((named | {"code": self.code}).items() <= event.items() for event in done["events"]):
-            raise ValueError(f"{self.about}: {done}")
-        return part
+        return having(part, named | {"code": self.code})
+
+
+def having(part: Play, expected: dict[str, Any]) -> Play:
+    """The play; ValueError unless its last input led to such an event."""
+    if not any(expected.items() <= event.items() for event in part.events()):
+        raise ValueError(f"{part.about}: {part.events()}")
+    return part
 
 
 def body(alter: Alter) -> Reframe:

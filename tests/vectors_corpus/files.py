@@ -11,50 +11,37 @@ import msgspec
 from tacit.simulate.conformance.vectors import SCHEMA
 from tests.vectors_corpus import (
     adaptation,
-    adaptation_sessions,
     cryptography,
-    disputes,
     group_keys,
     groups,
     inference,
-    inference_faults,
-    inference_sessions,
-    lying_clients,
-    lying_server,
     messages,
     primitives,
-    protected_sessions,
     protections,
     rosters,
-    rounds,
-    session_faults,
-    sessions,
-    spoilt,
 )
 from tests.vectors_corpus.schema import schema
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.transcripts import TRANSCRIPTS
 
 PARTS: Final = (
-    primitives, cryptography, messages, rounds, disputes, lying_clients, lying_server, spoilt, group_keys, protections,
-    sessions, session_faults, protected_sessions, groups, rosters, inference, inference_sessions, inference_faults,
-    adaptation, adaptation_sessions,
+    primitives, cryptography, messages, group_keys, groups, rosters, protections, inference, adaptation
 )  # fmt: skip
 SCRIPTS: Final[dict[str, Callable[[], Script]]] = {
-    f"{name}.json": make for part in PARTS for name, make in part.FILES.items()
+    f"{name}.json": make for part in PARTS for name, make in part.COMPUTED.items()
 }
-"""What makes each file of operations."""
+"""What makes each file of computations."""
 CORPUS: Final = (*SCRIPTS, *TRANSCRIPTS)
 """The names of all files."""
 
 
 def content(name: str) -> bytes:
-    """The bytes of one vector file: an operation, a message or a step a line."""
+    """The bytes of one vector file: a computation, a message or a step a line."""
     made = TRANSCRIPTS[name]() if name in TRANSCRIPTS else SCRIPTS[name]().file()
     fields = []
     for field, raw in msgspec.json.decode(msgspec.json.encode(made), type=dict[str, msgspec.Raw]).items():
         written = bytes(raw)
-        if field in ("operations", "messages", "steps"):
+        if field in ("computations", "messages", "steps"):
             lines = msgspec.json.decode(raw, type=list[msgspec.Raw])
             written = b"[\n" + b",\n".join(bytes(line) for line in lines) + b"\n]"
         fields.append(msgspec.json.encode(field) + b":" + written)

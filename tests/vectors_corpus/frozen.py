@@ -13,7 +13,7 @@ VECTORS: Final = Path(__file__).parents[1] / "vectors"
 
 
 def protocol_of(name: str) -> str:
-    """The protocol whose operations a file of vectors uses."""
+    """Return the protocol of a file of vectors."""
     protocol: str = json.loads((VECTORS / name).read_bytes())["protocol"]
     return protocol
 
@@ -21,5 +21,5 @@ def protocol_of(name: str) -> str:
 def digest_of(name: str) -> str:
     """SHA-256 of what is computed in a file, and not of the words about it, in hexadecimal."""
     file = json.loads((VECTORS / name).read_bytes())
-    computed = file.get("operations") or [file["common"], file["messages"], file["steps"]]
+    computed = file.get("computations") or [file["common"], file["messages"], file["steps"]]
     return sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from tacit.protocol.core.primitives import KEY_BYTES, PRIME_25519, AgreementKey, Label, SigningKey
@@ -21,10 +20,10 @@ from tacit.protocol.group_key.agreement import (
     commit_record,
 )
 from tacit.protocol.group_key.messages import ConfirmKey, KeyCommit, KeyComplaint, KeyContribution
-from tacit.simulate.conformance.exchange_operations import KeyTerms
-from tacit.simulate.conformance.notation import octets_hook, plain
-from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, instead
-from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
+from tacit.simulate.conformance.computations import KeyTerms
+from tacit.simulate.conformance.exchange import linked_key_member, linked_key_relay
+from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, having, instead
+from tests.vectors_corpus.play import SERVER, Making, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.script import Script
 
@@ -51,7 +50,7 @@ def key_member(name: str) -> dict[str, Any]:
 
 
 def group_keys() -> Script:
-    script = Script("group key", "primitive", "What the secrets of all members lead to, and keys for each use of it.")
+    script = Script("group key", "What the secrets of all members lead to, and keys for each use of it.")
     for members, epoch in ((2, 0), (3, EPOCH), (3, 2**31)):
         terms = key_terms(members, epoch)
         found = script.do("group key", terms=terms, members=[key_member(name) for name in terms["members"]])
@@ -64,11 +63,14 @@ def group_keys() -> Script:
 
 def begun(about: str) -> Play:
     """An attempt of three members that have started."""
-    play = Play("group key", "round", about)
-    terms = key_terms(3)
-    play.do("begin group key", terms=terms, members=[key_member(name) for name in terms["members"]], server=True)
-    for name in terms["members"]:
-        play.act(name, "start", party=name)
+    play = Play("group key", about)
+    agreement = KeyTerms(**key_terms(3)).agreement()
+    play.make(SERVER, Making(linked_key_relay, {"agreement": agreement}))
+    for name in agreement.members:
+        given = {"agreement": agreement, "name": name, "signing": signing(name)}
+        play.make(name, Making(linked_key_member, given, drawn(f"{name} entropy", 64)))
+    for name in agreement.members:
+        play.act(name, "start")
     return play
 
 
@@ -93,12 +95,11 @@ class Honest:
     @classmethod
     def of(cls) -> Honest:
         """That of `honest`."""
-        return cls(msgspec.convert(plain(key_terms(3)), KeyTerms, dec_hook=octets_hook).agreement())
+        return cls(KeyTerms(**key_terms(3)).agreement())
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
         """The message of this kind on that link."""
-        found = (parcel for parcel in honest().parcels if (parcel.sender, parcel.receiver) == (sender, receiver))
-        return next(parcel for parcel in found if parcel.kind == kind)
+        return honest().said(kind, sender, receiver)
 
     @property
     def transcript(self) -> Transcript:
@@ -119,19 +120,15 @@ class KeyFault:
     complains: bool = False
     """Whether a member thinks that it was not the server."""
 
-    def script(self) -> Script:
-        """The file; ValueError where the receiver does not say what it should."""
+    def part(self) -> Play:
+        """The part of the receiver; ValueError where it does not say what it should."""
         spoilt = Honest.of()
         parcel = spoilt.said(self.kind, SERVER if self.to == CHEAT else CHEAT, self.to)
-        members = [] if self.to == SERVER else [key_member(CHEAT)]
-        begin = {"terms": key_terms(3), "members": members, "server": self.to == SERVER}
-        part, done = faulty_part(honest(), begin, parcel, self.frames(spoilt, parcel), self.about)
+        part = faulty_part(honest(), parcel, self.frames(spoilt, parcel), self.about)
         named: dict[str, Any] = {"event": "aborted", "culprit": "client-2" if self.complains else SERVER}
         if self.to == SERVER:
             named = {"event": "failed", "culprits": [CHEAT]}
-        if not any((named | {"code": self.code}).items() <= event.items() for event in done["events"]):
-            raise ValueError(f"{self.about}: {done}")
-        return part
+        return having(part, named | {"code": self.code})
 
 
 def signing(name: str) -> SigningKey:
@@ -299,24 +296,24 @@ def _spoilt(about: str, kind: str, reframe: Reframe) -> Play:
             return reframe(Honest.of(), parcel)
         return parcel.frames
 
-    play.deliver(lambda parcel: change(parcel) if parcel.frames else parcel.frames)
+    play.deliver(change)
     return play
 
 
-def key_contribution_bad_value() -> Script:
+def key_contribution_bad_value() -> Play:
     about = "Another contribution than committed to: the others complain, and the server names who is at fault."
     spoilt = _spoilt(about, "key-contribution", fields(packets=lambda _: wrong_packets(PLACE, [0, 2])))
     return ending(spoilt, "failed", "SECRET")
 
 
-def confirm_key_bad_tag() -> Script:
+def confirm_key_bad_tag() -> Play:
     wrong = _wrong_confirmation(PLACE)
     about = "The confirmation of another key: everybody complains, also its owner could, and the server names it."
     reframe = fields(tag=lambda _: wrong[:KEY_BYTES], signature=lambda _: wrong[KEY_BYTES:])
     return ending(_spoilt(about, "confirm-key", reframe), "failed", "SECRET")
 
 
-def group_key_bad_silence() -> Script:
+def group_key_bad_silence() -> Play:
     play = begun("One member never confirms: it is named when the phase is over, and nobody has a key.")
     play.deliver(lambda parcel: None if (parcel.sender, parcel.kind) == (CHEAT, "confirm-key") else parcel.frames)
     play.expire(SERVER, PHASE_SECONDS)
@@ -324,29 +321,24 @@ def group_key_bad_silence() -> Script:
     return ending(play, "failed", "TIMEOUT")
 
 
-def server_key_bad_silence() -> Script:
+def server_key_bad_silence() -> Play:
     play = begun("The server falls silent; a member waits twice the phase, and gives up.")
     play.deliver(lambda parcel: None if parcel.receiver == "client-0" else parcel.frames)
     play.expire("client-0", 2 * PHASE_SECONDS)
     return ending(play, "aborted", "TIMEOUT")
 
 
-def group_key_bad_link() -> Script:
+def group_key_bad_link() -> Play:
     play = begun("A member is lost in the middle: the attempt is over.")
     play.deliver(lambda parcel: None if parcel.kind == "key-contribution" else parcel.frames)
-    play.act(SERVER, "drop", party=CHEAT)
+    play.act(SERVER, "drop", member=CHEAT)
     play.deliver(lambda parcel: None if parcel.receiver == CHEAT else parcel.frames)
     return ending(play, "failed", "LEFT")
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    **{name: fault.script for name, fault in FAULTS.items()},
-    **{
-        function.__name__: function
-        for function in (
-            group_keys, group_key_three, key_contribution_bad_value, confirm_key_bad_tag,
-            group_key_bad_silence, server_key_bad_silence, group_key_bad_link,
-        )
-    },
-}  # fmt: skip
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {"group_keys": group_keys}
 """File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    group_key_three, key_contribution_bad_value, confirm_key_bad_tag, group_key_bad_silence, server_key_bad_silence,
+    group_key_bad_link,
+)  # fmt: skip

@@ -6,13 +6,23 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.roster import encode_members
+from tacit.protocol.session.rounds import GroupEntry, JournalEntry
 from tests.vectors_corpus.faults import Fault, fields, members, to
 from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
 from tests.vectors_corpus.primitives import drawn, primitive
-from tests.vectors_corpus.rounds import FIRST_DEADLINE, GROUPED, begun, sum_terms, with_losses, words
+from tests.vectors_corpus.rounds import (
+    FIRST_DEADLINE,
+    GROUPED,
+    PLAIN,
+    TWO_CHUNKS,
+    begun,
+    contribute,
+    sum_terms,
+    with_losses,
+    words,
+)
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.session_faults import SessionFault
 from tests.vectors_corpus.sessions import CHEAT, LENGTH, names
@@ -46,7 +56,7 @@ def groups_bad_roster() -> Script:
     return script
 
 
-def round_groups() -> Script:
+def round_groups() -> Play:
     return with_losses(
         sum_terms(4, active=True, **PAIRED),
         "Four clients in two groups, active: one sends no vector. The other of its group is left out, and signs.",
@@ -54,7 +64,7 @@ def round_groups() -> Script:
     )
 
 
-def round_groups_semi_honest() -> Script:
+def round_groups_semi_honest() -> Play:
     return with_losses(
         sum_terms(4, active=False, ring_bits=64, **PAIRED),
         "Four clients in two groups, semi-honest: one does not share, and the other of its group answers.",
@@ -62,7 +72,7 @@ def round_groups_semi_honest() -> Script:
     )
 
 
-def round_groups_ring() -> Script:
+def round_groups_ring() -> Play:
     return with_losses(
         sum_terms(CLIENTS, active=True, regular=(4, 3), **GROUPED),
         "Six clients who choose their holders, in three groups, active: one sends no vector.",
@@ -70,12 +80,12 @@ def round_groups_ring() -> Script:
     )
 
 
-def round_groups_uploads() -> Script:
-    terms = sum_terms(4, active=False, length=CHUNK_BYTES // 4 + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2)
+def round_groups_uploads() -> Play:
+    terms = sum_terms(4, active=False, length=TWO_CHUNKS, **PAIRED, **PLAIN)
     play = begun(terms, "Vectors of two chunks are fetched group by group; one stalls, and takes its group with it.")
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:
-        stalled = parcel.sender == "client-2" and not parcel.kind
+        stalled = (parcel.sender, parcel.kind) == ("client-2", "masked-input")
         return None if stalled else parcel.frames
 
     play.deliver(change)
@@ -85,9 +95,9 @@ def round_groups_uploads() -> Script:
     return ending(play, "sum")
 
 
-def round_groups_invited() -> Script:
+def round_groups_invited() -> Play:
     groups = [[member, member + 1] for member in range(0, 10, 2)]
-    terms = sum_terms(10, active=False, length=CHUNK_BYTES // 4 + 16, groups=groups, fewest_survivors=2)
+    terms = sum_terms(10, active=False, length=TWO_CHUNKS, groups=groups, fewest_survivors=2, **PLAIN)
     late = [f"client-{member}" for member in range(1, 10, 2)]
     play = begun(
         terms,
@@ -96,7 +106,7 @@ def round_groups_invited() -> Script:
         late,
     )
     play.deliver()
-    play.act(late[-1], "give vector", party=late[-1], **play.at())
+    contribute(play, terms, late[-1])
     play.deliver()
     play.expire(SERVER, FIRST_DEADLINE)
     play.deliver()
@@ -105,7 +115,7 @@ def round_groups_invited() -> Script:
 
 def _trained(play: Play, taking_part: Sequence[str], length: int = LENGTH) -> None:
     for name in taking_part:
-        play.act(name, "contribute", party=name, round=1, words=words(f"{name} vector", 32, length), **play.at())
+        play.act(name, "contribute", round=1, vector=words(f"{name} vector", 32, length))
     play.deliver()
 
 
@@ -119,7 +129,7 @@ def session_groups() -> Play:
     play.expire(SERVER, 60.0)
     play.deliver()
     _trained(play, names(4))
-    play.act(SERVER, "finish", **play.at())
+    play.act(SERVER, "finish", model=b"")
     play.deliver()
     return ending(ending(play, "journal group"), "round done")
 
@@ -141,7 +151,8 @@ def keyed() -> Play:
 
 
 CUT: Final = to(encode_members((0, 1, 2, 4, 5), CLIENTS))
-ENTRY: Final[dict[str, Any]] = {"session": drawn("session before"), "round": 1}
+ENTRY: Final = JournalEntry(session=drawn("session before"), round=1)
+ELSEWHERE: Final = GroupEntry(group=drawn("another group"))
 SESSION_FAULTS: Final[dict[str, SessionFault]] = {
     "start_round_bad_group": SessionFault(
         "A cohort that cuts a group in two.", "MEMBERS", "start-round", fields(cohort=CUT), to=CHEAT,
@@ -157,15 +168,15 @@ SESSION_FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "welcome_bad_group": SessionFault(
         "A client that was in another group before.", "POLICY", "welcome", lambda _, parcel: parcel.frames, to=CHEAT,
-        play=all_there, client={"group": drawn("another group")},
+        play=all_there, client={"journal": (ELSEWHERE,)},
     ),
     "welcome_bad_group_journal": SessionFault(
         "A client that took part in no group before.", "POLICY", "welcome", lambda _, parcel: parcel.frames, to=CHEAT,
-        play=all_there, client={"journal": [ENTRY]},
+        play=all_there, client={"journal": (ENTRY,)},
     ),
     "welcome_bad_no_group": SessionFault(
         "A client that was in a group before, and is in none.", "POLICY", "welcome", lambda _, parcel: parcel.frames,
-        to=CHEAT, client={"group": drawn("another group")},
+        to=CHEAT, client={"journal": (ELSEWHERE,)},
     ),
 }  # fmt: skip
 FAULTS: Final[dict[str, Fault]] = {
@@ -182,17 +193,11 @@ FAULTS: Final[dict[str, Fault]] = {
         fields(survivors=members(0, 1, 2, 3, 5, size=6)), to=CHEAT, of="groups semi-honest",
     ),
 }  # fmt: skip
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        groups,
-        groups_bad_roster,
-        round_groups,
-        round_groups_semi_honest,
-        round_groups_ring,
-        round_groups_uploads,
-        round_groups_invited,
-        session_groups,
-    )
-} | {name: fault.script for name, fault in (FAULTS | SESSION_FAULTS).items()}
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {
+    "groups": groups,
+    "groups_bad_roster": groups_bad_roster,
+}
 """File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    round_groups, round_groups_semi_honest, round_groups_ring, round_groups_uploads, round_groups_invited,
+)  # fmt: skip

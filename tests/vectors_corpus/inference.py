@@ -1,4 +1,4 @@
-"""Vectors of private inference without machines: messages, terms, commitments, schedules, keys, material."""
+"""Computations of private inference without machines: messages, terms, commitments, schedules, keys, material."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgpack
 
 from tacit.protocol.core.codec import VERSION as FEDERATION_VERSION
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, MOST_IMAGES
-from tacit.simulate.conformance.operations import INVALID
+from tacit.simulate.conformance.computations import INVALID
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
@@ -52,12 +52,12 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 
 def message(about: str) -> Script:
     """A file of this level."""
-    return Script("private inference", "message", about)
+    return Script("private inference", about)
 
 
 def primitive(about: str) -> Script:
     """A file of this level."""
-    return Script("private inference", "primitive", about)
+    return Script("private inference", about)
 
 
 def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
@@ -391,7 +391,7 @@ def inference_material_bad_request() -> Script:
     return script
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         inference_messages, inference_message_bad_field, inference_message_bad_frames, inference_message_bad_version,

@@ -1,8 +1,4 @@
-"""Vectors of private inference in which somebody breaks a rule, each as the part of the party that gets the message.
-
-Where a session ends early, a file shows several faults, each in a session of its own: a model owner and a dealer have a
-new one after each, and data owners are so many that each gets one.
-"""
+"""Transcripts of sessions of private inference in which one party is told something wrong."""
 
 from __future__ import annotations
 
@@ -32,35 +28,24 @@ from tacit.protocol.inference.messages import (
 )
 from tacit.protocol.inference.schedule import Sizes, weight_bytes
 from tests.vectors_corpus.inference import SESSION, encoded_terms
-from tests.vectors_corpus.inference_sessions import (
-    DATA_OWNER,
-    DEALER,
-    MODEL_OWNER,
-    ONE,
-    WEIGHTS,
-    data_owner,
-    dealer,
-    model_owner,
-    roster,
-)
-from tests.vectors_corpus.play import Play
+from tests.vectors_corpus.inference_play import DATA_OWNER, DEALER, MODEL_OWNER, InferencePlay, session_of
+from tests.vectors_corpus.inference_sessions import ONE, WEIGHTS, WITH_DATA_OWNER, join, mask, order, small_terms
+from tests.vectors_corpus.play import Parcel, Play
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.script import Script
 
 TERMS: Final = encoded_terms(**ONE)
 AGREED: Final = digest(Label.INFERENCE_TERMS, TERMS)
 OTHER: Final = drawn("other")
 
 
-class Part(Play):
-    """What one party is told; who speaks to it is not played."""
+class Part(InferencePlay):
+    """What some parties are told; who speaks to them is not played."""
 
-    def __init__(self, about: str, party: str, **played: Any) -> None:
-        super().__init__("private inference", "session", about)
+    def __init__(self, about: str, party: str, *names: str, served: bool = True) -> None:
+        super().__init__(about, *(names or [DATA_OWNER]), terms=small_terms() if served else None)
         self.party = party
+        self.members = self.roster.hash
         self._greetings = 0
-        names = [owner["name"] for owner in played.get("data_owners", ())] or [DATA_OWNER]
-        self.roster = bytes.fromhex(self.do("begin inference", roster=roster(*names), **played))
 
     def tell(
         self,
@@ -74,7 +59,7 @@ class Part(Play):
         payload: bytes | None = None,
         behind: bytes = b"",
         **changes: Any,
-    ) -> Any:
+    ) -> None:
         """The party gets this message from this sender, and ends its session with this code, if there is one.
 
         behind: bytes after the body; changes: fields of the envelope.
@@ -91,23 +76,17 @@ class Part(Play):
         # Whoever limits hellos answers these as well.
         self._greetings += isinstance(message, InferenceHello | MaterialHello) or code in ("VERSION", "MALFORMED")
         self.now = float(max(0, self._greetings - HELLOS) * HELLO_SECONDS)
-        done = self.act(
-            party, "receive", party=party, sender=sender, frames=[head, bytes(body) + behind, *rest], **self.at()
-        )
-        codes = [event["code"] for event in done["events"] if event["event"] == "ended"]
+        before = len(self.ended())
+        frames = tuple(map(bytes, (head, bytes(body) + behind, *rest)))
+        self.give(Parcel(len(self.parcels), sender, party, frames, self.kinds))
+        codes = [ended[1] for ended in self.ended()[before:]]
         if codes != ([code] if code else []):
-            raise ValueError(f"{self.about}: {done}")
-        return done
+            raise ValueError(f"{self.about}: {message} {codes}")
 
     def agree(self, session: bytes, *, images: int = 1, batch: int = 1, terms: bytes = AGREED, **more: Any) -> None:
         """A data owner's hello and agreement."""
-        self.tell(InferenceHello(roster=self.roster))
+        self.tell(InferenceHello(roster=self.members))
         self.tell(AgreeTerms(terms=terms, images=images, batch=batch), session=session, **more)
-
-
-def session_of(number: int, sessions: int) -> bytes:
-    """What a model owner that can draw for so many calls its session of this number."""
-    return drawn("model-owner entropy", 64 * sessions)[32 * number :][:32]
 
 
 def names_of(count: int) -> list[str]:
@@ -115,10 +94,9 @@ def names_of(count: int) -> list[str]:
     return [f"{DATA_OWNER}-{number}" for number in range(count)]
 
 
-def inference_hello_bad_form() -> Script:
-    part = Part("Wrong hellos to a model owner, and what it ignores from who has no session.", MODEL_OWNER,
-                model_owner=model_owner(2))  # fmt: skip
-    hello = InferenceHello(roster=part.roster)
+def inference_hello_bad_form() -> Play:
+    part = Part("Wrong hellos to a model owner, and what it ignores from who has no session.", MODEL_OWNER)
+    hello = InferenceHello(roster=part.members)
     part.tell(AgreeTerms(terms=AGREED, images=1, batch=1))
     part.tell(AgreeTerms(terms=AGREED, images=1, batch=1), "VERSION", version=VERSION)
     part.tell(InferenceHello(roster=OTHER), "ROSTER")
@@ -131,47 +109,46 @@ def inference_hello_bad_form() -> Script:
     return part
 
 
-def agree_terms_bad_number() -> Script:
+def agree_terms_bad_number() -> Play:
     faults: tuple[tuple[str, dict[str, Any]], ...] = (
         ("POLICY", {"terms": OTHER}), ("POLICY", {"images": 4}), ("POLICY", {"images": 3, "batch": 3}),
         ("POLICY", {"batch": 2}),
     )  # fmt: skip
-    part = Part("Agreements to other terms than were offered, or for more, or twice the same.", MODEL_OWNER,
-                model_owner=model_owner(len(faults) + 1))  # fmt: skip
+    part = Part("Agreements to other terms than were offered, or for more, or twice the same.", MODEL_OWNER)
     for number, (code, changes) in enumerate(faults):
-        part.agree(session_of(number, len(faults) + 1), code=code, **changes)
-    session = session_of(len(faults), len(faults) + 1)
+        part.agree(session_of(number=number), code=code, **changes)
+    session = session_of(number=len(faults))
     part.agree(session)
     part.tell(AgreeTerms(terms=AGREED, images=1, batch=1), "SEQUENCE", session=session)
     return part
 
 
-def inference_terms_bad_policy() -> Script:
+def inference_terms_bad_policy() -> Play:
     images = {"images": 3, "batch": 2}
     faults: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
         ("POLICY", {"bits": 13}, {}), ("MODEL", {"weights": OTHER}, {}),
         ("MODEL", {"side": 2}, {}), ("POLICY", images, {"most_images": 2}), ("POLICY", images, {"most_batch": 1}),
     )  # fmt: skip
     names = names_of(len(faults))
-    played = [data_owner(name, **wish) for name, (_, wish, _) in zip(names, faults, strict=True)]
-    part = Part("Terms that a data owner does not accept.", "", data_owners=played)
-    for name, (code, _, terms) in zip(names, faults, strict=True):
-        part.act(name, "hello", party=name)
-        message = InferenceTerms(roster=part.roster, terms=encoded_terms(**ONE | terms))
+    part = Part("Terms that a data owner does not accept.", "", *names, served=False)
+    for name, (code, wish, terms) in zip(names, faults, strict=True):
+        join(part, name, **wish)
+        message = InferenceTerms(roster=part.members, terms=encoded_terms(**ONE | terms))
         part.tell(message, code, party=name, sender=MODEL_OWNER, session=SESSION)
     return part
 
 
-def inference_terms_bad_form() -> Script:
+def inference_terms_bad_form() -> Play:
     names = names_of(3)
-    part = Part("Terms that nobody accepts; what is of a former session is ignored before them.", "",
-                data_owners=[data_owner(name) for name in names])  # fmt: skip
+    part = Part(
+        "Terms that nobody accepts; what is of a former session is ignored before them.", "", *names, served=False
+    )
     for name in names:
-        part.act(name, "hello", party=name)
-    message = InferenceTerms(roster=part.roster, terms=TERMS)
+        join(part, name)
+    message = InferenceTerms(roster=part.members, terms=TERMS)
     wrong: tuple[tuple[str, Message, dict[str, Any]], ...] = (
         ("ROSTER", InferenceTerms(roster=OTHER, terms=TERMS), {}),
-        ("MALFORMED", InferenceTerms(roster=part.roster, terms=TERMS + b"\0"), {}),
+        ("MALFORMED", InferenceTerms(roster=part.members, terms=TERMS + b"\0"), {}),
         ("SESSION", message, {"round": 1}),
     )
     part.tell(message, party=names[0], sender=MODEL_OWNER, session=OTHER, sequence=1)
@@ -180,10 +157,9 @@ def inference_terms_bad_form() -> Script:
     return part
 
 
-def masked_weights_bad_order() -> Script:
+def masked_weights_bad_order() -> Play:
     names = names_of(3)
-    part = Part("Masked weights that are not due, or not as long as they must be.", "",
-                data_owners=[data_owner(name) for name in names])  # fmt: skip
+    part = Part("Masked weights that are not due, or not as long as they must be.", "", *names, served=False)
     wrong = (("UNEXPECTED", 1, bytes(24)), ("VECTOR", 0, bytes(7)), ("VECTOR", 0, None))
     for name, (code, layer, payload) in zip(names, wrong, strict=True):
         _agreed(part, name)
@@ -194,14 +170,14 @@ def masked_weights_bad_order() -> Script:
 
 def _agreed(part: Part, name: str) -> None:
     """A data owner agrees to terms."""
-    part.act(name, "hello", party=name)
-    part.tell(InferenceTerms(roster=part.roster, terms=TERMS), party=name, sender=MODEL_OWNER, session=SESSION)
+    join(part, name)
+    part.tell(InferenceTerms(roster=part.members, terms=TERMS), party=name, sender=MODEL_OWNER, session=SESSION)
 
 
-def pass_started_bad_model() -> Script:
-    part = Part("The model owner begins a pass with another model.", DATA_OWNER, data_owners=[data_owner()])
+def pass_started_bad_model() -> Play:
+    part = Part("The model owner begins a pass with another model.", DATA_OWNER, served=False)
     _weights(part)
-    part.act(DATA_OWNER, "ask", party=DATA_OWNER)
+    part.act(DATA_OWNER, "ask")
     part.tell(PassStarted(weights=OTHER), "MODEL", sender=MODEL_OWNER, session=SESSION, sequence=7, round=1)
     return part
 
@@ -214,9 +190,8 @@ def _weights(part: Part) -> None:
         part.tell(message, sender=MODEL_OWNER, session=SESSION, sequence=1 + layer, payload=bytes(size))
 
 
-def opening_bad_round() -> Script:
-    part = Part("The data owner opens what depends on an opening that it cannot have.", MODEL_OWNER,
-                model_owner=model_owner())  # fmt: skip
+def opening_bad_round() -> Play:
+    part = Part("The data owner opens what depends on an opening that it cannot have.", MODEL_OWNER)
     session = _computing(part)
     part.tell(Opening(step=0, chunk=0), session=session, sequence=2, round=1, payload=bytes(5))
     part.tell(Opening(step=1, chunk=0), session=session, sequence=3, round=1, payload=bytes(6))
@@ -224,45 +199,43 @@ def opening_bad_round() -> Script:
     return part
 
 
-def start_pass_bad_model() -> Script:
-    part = Part("The data owner asks for another model than was agreed on.", MODEL_OWNER, model_owner=model_owner())
+def start_pass_bad_model() -> Play:
+    part = Part("The data owner asks for another model than was agreed on.", MODEL_OWNER)
     _masked(part)
-    part.tell(StartPass(weights=OTHER), "MODEL", session=session_of(0, 1), sequence=1, round=1)
+    part.tell(StartPass(weights=OTHER), "MODEL", session=session_of(), sequence=1, round=1)
     return part
 
 
 def _masked(part: Part) -> None:
-    part.agree(session_of(0, 1))
-    for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
-        part.act(MODEL_OWNER, "mask", party=MODEL_OWNER, layer=layer, data=bytes(size))
+    part.agree(session_of())
+    mask(part)
 
 
 def _computing(part: Part) -> bytes:
     """The model owner in its first pass."""
     _masked(part)
-    session = session_of(0, 1)
+    session = session_of()
     part.tell(StartPass(weights=WEIGHTS), session=session, sequence=1, round=1)
-    part.act(MODEL_OWNER, "begin pass", party=MODEL_OWNER, weights=WEIGHTS)
+    part.act(WITH_DATA_OWNER, "begin", weights=WEIGHTS, at=0.0)
     return session
 
 
-def material_bad_number() -> Script:
+def material_bad_number() -> Play:
     faults: tuple[tuple[str, Message, dict[str, Any]], ...] = (
         ("UNEXPECTED", Material(number=1, chunk=0), {"payload": bytes(8)}),
         ("VECTOR", Material(number=2, chunk=0), {"payload": bytes(16)}),
         ("SESSION", Material(number=2, chunk=0), {"payload": bytes(8), "round": 1}),
     )
     names = names_of(len(faults))
-    part = Part("Material that is not due, and what else a dealer may do wrong.", "",
-                data_owners=[data_owner(name) for name in names])  # fmt: skip
+    part = Part("Material that is not due, and what else a dealer may do wrong.", "", *names, served=False)
     for name, (code, message, changes) in zip(names, faults, strict=True):
         _agreed(part, name)
-        part.act(name, "hello to dealer", party=name)
+        part.come_to_dealer(name, name)
         told: dict[str, Any] = {"party": name, "sender": DEALER, "session": SESSION}
         if name == names[0]:
             part.tell(MaterialWelcome(contribution=OTHER), **told | {"session": OTHER})
         part.tell(MaterialWelcome(contribution=OTHER), **told)
-        part.act(name, "order", party=name, requests=b"requests", count=3, corrections=[{"number": 2, "bytes": 8}])
+        order(part, name, b"requests", 3, (2, 8), data_owner=name)
         part.tell(message, code, sequence=1, **told, **changes)
     return part
 
@@ -270,15 +243,15 @@ def material_bad_number() -> Script:
 def hello_of(part: Part, owner: str, **changes: Any) -> MaterialHello:
     """What an owner says to the dealer; changes: other fields."""
     peer = MODEL_OWNER if owner == DATA_OWNER else DATA_OWNER
-    fields: dict[str, Any] = {"roster": part.roster, "peer": peer, "terms": AGREED}
+    fields: dict[str, Any] = {"roster": part.members, "peer": peer, "terms": AGREED}
     return MaterialHello(**fields | {"contribution": drawn(f"{owner} entropy")} | changes)
 
 
-def material_hello_bad_form() -> Script:
+def material_hello_bad_form() -> Play:
     part = Part(
         "Wrong hellos to a dealer, each in a session of its own; what is of none, or of a former one, is ignored where "
         "it can be read.",
-        DEALER, dealer=dealer(),
+        DEALER
     )  # fmt: skip
     hello = hello_of(part, DATA_OWNER)
     part.tell(MaterialOver(), session=OTHER)
@@ -304,10 +277,8 @@ def material_hello_bad_form() -> Script:
     return part
 
 
-def order_material_bad_number() -> Script:
-    part = Part(
-        "Wrong orders: a number again, other material, one after the last, too many ahead.", DEALER, dealer=dealer(4)
-    )
+def order_material_bad_number() -> Play:
+    part = Part("Wrong orders: a number again, other material, one after the last, too many ahead.", DEALER)
 
     def order(first: int, requests: bytes = b"r") -> OrderMaterial:
         return OrderMaterial(first=first, count=2, requests=requests)
@@ -330,13 +301,8 @@ def order_material_bad_number() -> Script:
     return part
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        inference_hello_bad_form, agree_terms_bad_number, inference_terms_bad_policy, inference_terms_bad_form,
-        masked_weights_bad_order, pass_started_bad_model, opening_bad_round,
-        start_pass_bad_model,
-        material_bad_number, material_hello_bad_form, order_material_bad_number,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    inference_hello_bad_form, agree_terms_bad_number, inference_terms_bad_policy, inference_terms_bad_form,
+    masked_weights_bad_order, pass_started_bad_model, opening_bad_round, start_pass_bad_model, material_bad_number,
+    material_hello_bad_form, order_material_bad_number,
+)  # fmt: skip

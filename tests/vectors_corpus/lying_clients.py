@@ -1,4 +1,4 @@
-"""Vectors of secure sums in which a client breaks a rule: the server's part, up to its verdict on the client."""
+"""Transcripts of secure sums in which a client breaks a rule: the server's part, up to its verdict on the client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from tests.vectors_corpus.faults import (
 )
 from tests.vectors_corpus.play import SERVER
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.script import Script
 
 
 def advertising(**keys: Callable[[HonestSum, AdvertiseKeys], bytes]) -> Reframe:
@@ -204,5 +203,3 @@ FAULTS: Final[dict[str, Fault]] = {
         fields(owners=members(0, 1, size=3), shares=lambda shares: shares[:-36]), of="semi-honest",
     ),
 }  # fmt: skip
-FILES: Final[dict[str, Callable[[], Script]]] = {name: fault.script for name, fault in FAULTS.items()}
-"""File name without its ending, and what makes it."""

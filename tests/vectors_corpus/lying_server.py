@@ -1,4 +1,4 @@
-"""Vectors of secure sums in which the server breaks a rule: the part of a client, up to its abort."""
+"""Transcripts of secure sums in which the server breaks a rule: the part of a client, up to its abort."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tests.vectors_corpus.faults import (
 )
 from tests.vectors_corpus.play import SERVER
 from tests.vectors_corpus.primitives import flipped
-from tests.vectors_corpus.script import Script
 
 
 def listing(change: Callable[[dict[int, Advert]], None]) -> Reframe:
@@ -207,5 +206,3 @@ FAULTS: Final[dict[str, Fault]] = {
         to=CHEAT, of="chosen",
     ),
 }  # fmt: skip
-FILES: Final[dict[str, Callable[[], Script]]] = {name: fault.script for name, fault in FAULTS.items()}
-"""File name without its ending, and what makes it."""

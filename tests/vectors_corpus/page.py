@@ -1,4 +1,4 @@
-"""docs/spec/vectors.md: how vector files are read, with the operations of every protocol as PROTOCOLS has them."""
+"""docs/spec/vectors.md: notation of the vector files, the computations of every protocol, and its transcripts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.inference.results import Agreed
+from tacit.simulate.conformance.computations import COMPUTATIONS, parameters_of
 from tacit.simulate.conformance.notation import to_hex
-from tacit.simulate.conformance.operations import parameters_of
 from tacit.simulate.conformance.transcripts import EVENTS, PLAYED, REPORTS, PlayedRole
-from tacit.simulate.conformance.vectors import PROTOCOLS
 
 INTRODUCTION: Final = """\
 # Test vectors
@@ -28,104 +27,56 @@ INTRODUCTION: Final = """\
 *This page is generated: `make vectors` writes it and the files.*
 
 The files `tests/vectors/*.json`, installed as the package `tacit.vectors`, hold what this protocol computes, byte by
-byte, from fixed randomness. `tacit conformance vectors [DIRECTORY]` checks the installation against them. A file named
-`WHAT_bad_CORRUPTION.json` shows that a corruption is refused, or what comes of it; the others show what is right.
-`schema.json` is the JSON schema of them all.
-
-## Files
-
-| key | meaning |
-|---|---|
-| `protocol` | whose operations the file uses: one of the headings below |
-| `level` | `primitive`, `message`, `round` (a secure sum, or an attempt at a group key) or `session` |
-| `about` | what it shows |
-| `operations` | the operations, one after the other |
-
-An operation has `do`, its name; `with`, its inputs; and either `expect`, what it returns, or `refused`, the name of the
-[code](errors.md) with which it is refused. The code `INVALID` is for what an implementation must not accept from its
-own caller and which never has a code on the wire. An optional input that is absent has the default of the tables.
+byte, from fixed randomness. `tacit conformance vectors [DIRECTORY]` checks the installation against them. There are two
+kinds: *computations*, each with its inputs and its result, and *transcripts* of the machines in runs of a protocol. A
+file of computations named `WHAT_bad_CORRUPTION.json` shows that a corruption is refused. `schema.json` is the JSON
+schema of them all.
 
 ## Notation
 
-- Byte strings are lower-case hex. An input may also be `shake256(SEED,LENGTH)`: the first LENGTH bytes of SHAKE-256 of
-  the seed, which is in hex. A result of more than 4,096 bytes is `sha256(HASH)`.
+- Byte strings are lower-case hex. A long one of zeros is `00*LENGTH`. A result or a sent frame of more than 4,096 bytes
+  that are not all zero is `sha256(HASH)`.
 - Labels are their text, as in [constants.md](constants.md). Sets of members are lists of their places in the cohort.
-- Ring words are packed as on the wire.
-- In the `body` of a message and in a configuration, which have text as well, a byte string is `{"hex": ...}`, and codes
-  are their numbers.
+- In computations, ring words are packed as on the wire. In the `body` of a message and in a configuration, which have
+  text as well, a byte string is `{"hex": ...}`, and codes are their numbers.
+- Numbers of an encrypted model are rounded to five decimals: machines differ in the last bits of the matrix.
 
-## Machines
-
-`begin sum`, `begin group key`, `begin session`, `begin inference` and `begin adaptation` say which
-parties are played; the operations after them feed those. Their randomness (`entropy`) is drawn in the order of
-[secure-aggregation.md](secure-aggregation.md) and [group-key.md](group-key.md), one byte after the other. Time is in
-seconds from the beginning, and 0 where an operation does not say `now`. What a party does comes as
+## Computations
 
 | key | meaning |
 |---|---|
-| `sends` | its messages in order, each with the receiver (`to`) and its `frames` |
-| `events` | what it tells the party around it, in order: an object with `event` and, where there is one, `code` |
-| `state` | its state, as in [states.md](states.md) |
-| `deadline` | when it is to be told the time; null if never |
+| `protocol` | one of the headings below |
+| `about` | purpose of the file |
+| `computations` | the computations, one after the other |
 
-The words of explanations for people are free, so a message that has one (`detail`, in `abort`, `end-round` and
-`end-key`) is not given by its frames in `sends`, but by its `type` and its other `fields`.
-
-All messages that played parties send are numbered from 0, over the whole file. A `receive` either names such a
-`message`, or has `frames`: of a party that is not played, or changed on their way. Messages that no operation delivers
-are lost.
-
-Events of a secure sum: `dropped` (the server counts a client as gone, in that phase and for that reason), `complaint`,
-`refused` (without effect, because the sum is over for this party), `sum` (the words, and whose vectors they hold),
-`aborted`. Events of a session: `accepted` (a configuration), `train` (from the model of this hash), `journal` (to be on
-disk before what follows is sent), `round over`, `ended` (for a client or for the server), `joined`, `left`, `refused`
-(a client is barred), `complaint`, `dropped` and `round done` (at the end of a round); with group keys `agreeing`,
-`agreed` and `key failed` of the server, `group key` of a client, `encrypt` (this model, under this key; `former` is the
-key that it is under), `new model` (the server's is now this one), `last model`, and `without model` (who did not fetch
-it). Where a round has a group key, `train` says it, with its transcript. With groups `journal group`: the client's
-group is to be on disk before it takes part. Events of an attempt at a group key: `group key` (a member holds it),
-`agreed`, `failed` and `aborted`.
-
-In private inference an owner has two exchanges in a session, with the other owner and with the dealer, and the model
-owner and the dealer have sessions with several data owners. `state` and `deadline` are those of the exchange that an
-operation is about, the last of them where a message is about several; the state is empty where it is about none. An
-operation without `data_owner` is about the session with the first client of the roster. A model owner draws the name of
-a session when a hello is right, a data owner and the model owner their contribution when they say hello to the dealer,
-the dealer that for the model owner and that for the data owner when both have come. Nothing is computed: masked
-weights, openings and corrections are inputs. Events: `agreed` (on terms with this digest), `layer` (its masked
-weights), `pass asked`, `pass begun` (of so many rounds), `opened` (by the other owner), `material key`, `material` (the
-corrections of a request), `keys` (those that the dealer has for both owners), `deal` (both have ordered this) and
-`ended`, which has the code null for a regular end.
-
-In double-blind adaptation there is no dealer, and nothing is computed. A data owner draws the secret of its zeros when
-it ends a round. The reason in `sum-lost` is an explanation as well. Events, beside those above: `round asked` (of the
-model owner, behind so many batches), `round answered`, `round kept` (with this secret), `sum asked`, and `sum told`,
-whose `data` is null where there is none.
-
-Numbers of an encrypted model are rounded to five decimals: of the matrix that makes them, machines differ in the last
-bits.
+A computation has `do`, its name; `with`, its inputs; and either `expect`, its result, or `refused`, the name of the
+[code](errors.md) with which it is refused. The code `INVALID` is for what an implementation must not accept from its
+own caller and which never has a code on the wire. An optional input that is absent has the default of the tables.
 """
 
 
 TRANSCRIPTS: Final = """\
 ## Transcripts
 
-A file `transcript_*.json` records one run of a protocol: the inputs and outputs of every machine. To check an
-implementation, create the machine of one role, give it the inputs of its steps in order, and compare the outcomes.
-Machines do not depend on each other, because the file has all messages.
+A file `transcript_*.json` records runs of a protocol, one after the other: the inputs and outputs of every machine. To
+check an implementation, create the machine of one role, give it the inputs of its steps in order, and compare the
+outcomes. Machines do not depend on each other, because the file has all messages. A run begins with a step that has an
+`about`; it may be of one machine alone, up to a message that this machine refuses. A machine takes the place of one
+that was created under its name before.
 
 | key | meaning |
 |---|---|
 | `protocol`, `version` | what is played, and the version of the wire |
-| `about` | what it shows |
-| `common` | settings of all machines that have a setting of that name |
-| `messages` | every message of the run: `sender`, `receiver`, and its `frames` in hexadecimal |
+| `about` | purpose of the file |
+| `common` | settings of all machines that have a setting of that name, unless they are created with another |
+| `messages` | every message of the runs: `sender`, `receiver`, and its `frames` in hexadecimal |
 | `steps` | the steps, one after the other |
 
 A step has these keys; one that is absent is empty, 0 or null.
 
 | key | meaning |
 |---|---|
+| `about` | purpose of the run that begins here, where the file has several |
 | `machine` | who acts: its party, followed by a slash and the peer where a party has a machine for each peer |
 | `do` | `create`, `receive`, or one of the calls below |
 | `role`, `given` | what is created, and its settings; or the arguments of the call |
@@ -137,9 +88,11 @@ A step has these keys; one that is absent is empty, 0 or null.
 | `state` | its state afterwards, as in [states.md](states.md) |
 | `deadline` | when `expire` must be called; null if never |
 
-In settings, arguments and events a byte string is `{"hex": ...}`. Two messages are equal if they differ only in
-`detail`, which explains something to people. A message that no step sends was made up or changed on its way: such files
-are named `transcript_WHAT_bad_CORRUPTION.json` and end with the step that refuses it. These events are recorded:
+In settings, arguments and events a byte string is `{"hex": ...}`; ring words are integers, and many zeros
+`{"zeros": NUMBER}`. Two messages are equal if they differ only in `detail`, which explains something to people. A
+message that no step sends was made up, or changed on its way. Nothing is computed with models: masked weights, openings
+and corrections are inputs. Before what a `journal` or `journal group` says is on disk, nothing that follows may be
+sent. These events are recorded:
 """
 
 
@@ -147,13 +100,13 @@ def page() -> str:
     """The whole page."""
     lines = [INTRODUCTION]
     structures: dict[str, inspect.StructType | inspect.DataclassType] = {}
-    for protocol, make in PROTOCOLS.items():
-        lines += [f"## Operations: {protocol}\n", "| operation | inputs | what it does or returns |", "|---|---|---|"]
-        for name, operation in make().items():
-            fields = inspect.type_info(parameters_of(operation))
+    for protocol, computations in COMPUTATIONS.items():
+        lines += [f"### Computations: {protocol}\n", "| computation | inputs | result |", "|---|---|---|"]
+        for name, computation in computations.items():
+            fields = inspect.type_info(parameters_of(computation))
             given: tuple[inspect.Field, ...] = getattr(fields, "fields", ())
             inputs = ", ".join(f"`{field.encode_name}`: {_field(field, structures)}" for field in given)
-            lines.append(f"| `{name}` | {inputs} | {_about(operation)} |")
+            lines.append(f"| `{name}` | {inputs} | {_about(computation)} |")
         lines.append("")
     lines += [TRANSCRIPTS, *_transcripts(structures)]
     lines.append("## Structures in the inputs\n")

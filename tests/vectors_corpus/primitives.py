@@ -1,4 +1,4 @@
-"""Vectors of the arithmetic: keystreams, masks, shares, words, layouts, graphs and sets of members."""
+"""Computations of the arithmetic: keystreams, masks, shares, words, layouts, graphs and sets of members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tacit.secagg.keystream import Usage, keystream
 from tacit.secagg.shamir import PRIME
-from tacit.simulate.conformance.operations import INVALID
+from tacit.simulate.conformance.computations import INVALID
 from tests.vectors_corpus.script import Script
 
 
@@ -27,7 +27,7 @@ def flipped(data: bytes, place: int, bit: int = 1) -> bytes:
 
 def primitive(about: str) -> Script:
     """A file of this level."""
-    return Script("secure sum", "primitive", about)
+    return Script("secure sum", about)
 
 
 def keystreams() -> Script:
@@ -298,7 +298,7 @@ def members_bad_bits() -> Script:
     return script
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         keystreams, keystreams_bad_seed, masks, masks_bad_start, shamir, shamir_bad_shares,

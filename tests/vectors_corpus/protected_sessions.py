@@ -1,4 +1,4 @@
-"""Vectors of sessions with a group key or no secure aggregation, and of their faults."""
+"""Transcripts of sessions with a group key or no secure aggregation, and of their faults."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from tacit.protocol.session.messages import StartRound
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, instead, to
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import flipped
-from tests.vectors_corpus.script import Script
-from tests.vectors_corpus.session_faults import SessionFault
-from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, hold_round
+from tests.vectors_corpus.session_faults import TOLD, SessionFault
+from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, hold_round, policy_of
 
 ENCRYPTED: Final[dict[str, Any]] = {
     "encrypted": True, "group_key": True, "rekey_every": 1, "initial_model": "clients",
@@ -37,7 +36,7 @@ def keyed_model(number: int) -> bytes:
 
 def _provide(play: Play, number: int) -> None:
     """Let the first client encrypt the model, and deliver what follows."""
-    play.act(NAMES[0], "provide", party=NAMES[0], epoch=number - 1, model=keyed_model(number))
+    play.act(NAMES[0], "provide", epoch=number - 1, model=keyed_model(number))
 
 
 def session_group_key() -> Play:
@@ -55,7 +54,7 @@ def _encrypted(about: str, mode: str, rounds: int = 2) -> Play:
         _provide(play, number)
         hold_round(play, number, plain="scalar" if mode == "none" else "")
         if number < rounds:
-            play.act(SERVER, "next round", model=keyed_model(10))
+            play.act(SERVER, "next_round", model=keyed_model(10))
     play.act(SERVER, "finish", model=keyed_model(20))
     play.deliver()
     return ending(ending(play, "last model"), "ended")
@@ -69,9 +68,9 @@ def session_remembered() -> Play:
     )  # fmt: skip
     play.deliver()
     for name in (*NAMES, NAMES[0]):
-        play.act(name, "provide", party=name, epoch=0, model=b"")
+        play.act(name, "provide", epoch=0, model=b"")
         play.deliver()
-    play.act(NAMES[1], "provide", party=NAMES[1], epoch=0, model=keyed_model(1))
+    play.act(NAMES[1], "provide", epoch=0, model=keyed_model(1))
     hold_round(play, 2, plain="scalar")
     play.act(SERVER, "finish", model=keyed_model(20))
     play.deliver()
@@ -88,7 +87,7 @@ def session_not_remembered() -> Play:
     )
     play.deliver()
     for name in (*NAMES, *NAMES):
-        play.act(name, "provide", party=name, epoch=0, model=b"")
+        play.act(name, "provide", epoch=0, model=b"")
         play.deliver()
     return ending(play, "ended", "KEYS")
 
@@ -103,17 +102,17 @@ def session_group_key_culprit() -> Play:
         return parcel.saying(replace(parcel.message, signature=bytes(64)))
 
     play.deliver(change)
-    return ending(ending(play, "key failed", "SIGNATURE"), "train")
+    return ending(ending(play, "key-failed", "SIGNATURE"), "train")
 
 
-def session_group_key_late() -> Script:
+def session_group_key_late() -> Play:
     about = "A client does not say that it has the key, which nobody uses then: the others agree on another."
     play = begun(about, clients=4, draws=2 * DRAWS, group_key=True, mode="none")
     silent = ("client-3", "key-accepted")
     play.deliver(lambda parcel: None if (parcel.sender, parcel.kind) == silent else parcel.frames)
     play.expire(SERVER, 5.0)
     play.deliver()
-    return ending(ending(play, "key failed", "TIMEOUT"), "train")
+    return ending(ending(play, "key-failed", "TIMEOUT"), "train")
 
 
 def session_plain() -> Play:
@@ -122,7 +121,7 @@ def session_plain() -> Play:
         mode="none", colluders=0, draws=0, form="tensor",
     )  # fmt: skip
     hold_round(play, 1, plain="tensor")
-    play.act(SERVER, "finish")
+    play.act(SERVER, "finish", model=b"")
     play.deliver()
     return ending(play, "round done")
 
@@ -151,7 +150,7 @@ def _instead(message: Message, **changes: Any) -> Reframe:
 
 
 def _key_failed(code: str, by: str = CHEAT) -> dict[str, Any]:
-    return {"event": "key failed", "code": code, "by": [by]}
+    return {"event": "key-failed", "code": code, "by": [by]}
 
 
 FIRST: Final = NAMES[0]
@@ -226,36 +225,26 @@ FAULTS: Final[dict[str, SessionFault]] = {
     # Without secure aggregation.
     "masked_input_bad_complaint": _fault(
         "plain", "A complaint where nobody shares anything.", "MEMBERS", "masked-input", fields(complaints=to(b"\x01")),
-        says={"event": "told", "member": CHEAT},
+        says=TOLD,
     ),
     "welcome_bad_aggregation": _fault(
         "plain", "No secure aggregation, which the client does not accept.", "POLICY", "welcome",
-        lambda _, parcel: parcel.frames, to=CHEAT, client={"policy": {}},
+        lambda _, parcel: parcel.frames, to=CHEAT, client={"policy": policy_of()},
     ),
 }  # fmt: skip
 
 
-def key_commit_late() -> Script:
+def key_commit_late() -> Play:
     play = session_group_key_culprit()
-    parcel = [one for one in play.parcels if (one.sender, one.kind) == (CHEAT, "key-commit")][1]
-    begin = play.steps[0].inputs | {"clients": []}
+    parcel = play.said("key-commit", CHEAT, SERVER, 1)
     frames = parcel.saying(replace(parcel.message, epoch=0))
-    about = "A commitment of the epoch before is ignored; the member is waited for."
-    part, done = faulty_part(play, begin, parcel, frames, about)
-    if done["sends"] or done["events"]:
-        raise ValueError(done)
+    part = faulty_part(play, parcel, frames, "A commitment of the epoch before is ignored; the member is waited for.")
+    if part.parcels or part.outputs:
+        raise ValueError(part.events())
     return part
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    **{name: fault.script for name, fault in FAULTS.items()},
-    **{
-        function.__name__: function
-        for function in (
-            session_group_key, session_remembered, session_not_remembered, session_group_key_culprit,
-            session_group_key_late, session_plain,
-            key_commit_late,
-        )
-    },
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    session_group_key, session_remembered, session_not_remembered, session_group_key_culprit, session_group_key_late,
+    session_plain, key_commit_late,
+)  # fmt: skip

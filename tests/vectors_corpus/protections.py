@@ -1,4 +1,4 @@
-"""Vectors of what clients do to an update before it is summed."""
+"""Computations of what clients do to an update before it is summed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from struct import pack
 from typing import Any, Final
 
-from tacit.simulate.conformance.operations import INVALID
+from tacit.simulate.conformance.computations import INVALID
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.script import Script
 
@@ -20,7 +20,7 @@ def group(members: tuple[str, ...] = MEMBERS) -> dict[str, Any]:
 
 def protection(about: str) -> Script:
     """A file of this protocol."""
-    return Script("protection", "primitive", about)
+    return Script("protection", about)
 
 
 TENSORS: Final = (
@@ -94,7 +94,7 @@ def first_embeddings() -> Script:
     return script
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         coordinated_weights, coordinated_weights_bad_number, model_encryption, model_encryption_bad_layout,

@@ -22,6 +22,7 @@ from tacit.simulate.conformance.exchange import (
     linked_sum_client,
     linked_sum_server,
 )
+from tacit.simulate.conformance.notation import written
 from tacit.simulate.conformance.transcripts import (
     PLAYED,
     TranscriptFile,
@@ -59,6 +60,7 @@ class Recorder:
         """The message that was delivered last."""
         self._machines: list[tuple[str, object]] = []
         """Every machine with its name: some are settings of others."""
+        self._places: dict[TranscriptMessage, int] = {}
         self._drawn = bytearray()
         """The random bytes that were drawn since the last step."""
         self._calling = False
@@ -124,11 +126,15 @@ class Recorder:
 
     def _numbered(self, parcel: Parcel) -> int:
         """Return the index of a message."""
-        frames = tuple(bytes(frame).hex() for frame in parcel.frames)
-        message = TranscriptMessage(sender=parcel.sender, receiver=parcel.receiver, frames=frames)
-        if message not in self.messages:
+        frames = tuple(written(bytes(frame)) for frame in parcel.frames)
+        return self.place_of(TranscriptMessage(sender=parcel.sender, receiver=parcel.receiver, frames=frames))
+
+    def place_of(self, message: TranscriptMessage) -> int:
+        """Return the index of a message, which is added if it is not there."""
+        if message not in self._places:
+            self._places[message] = len(self.messages)
             self.messages.append(message)
-        return self.messages.index(message)
+        return self._places[message]
 
     def _written(self, given: inspect.BoundArguments) -> dict[str, Any]:
         """Return settings or arguments in the notation of transcripts, without those that have their defaults."""
@@ -149,8 +155,7 @@ class Recorder:
         steps = steps or self.steps
         kept = sorted({*(step.message for step in steps if step.message is not None)}.union(*(s.sends for s in steps)))
         places = {number: place for place, number in enumerate(kept)}
-        settings = [step.given for step in steps if step.do == "create"]
-        common = {name: value for given in settings for name, value in given.items() if _is_common(name, settings)}
+        common = _common(self.protocol, [step for step in steps if step.do == "create"])
         return TranscriptFile(
             protocol=self.protocol,
             version=PLAYED[self.protocol].kinds.version,
@@ -161,7 +166,9 @@ class Recorder:
                 structs.replace(
                     step,
                     given={
-                        name: value for name, value in step.given.items() if step.do != "create" or name not in common
+                        name: value
+                        for name, value in step.given.items()
+                        if step.do != "create" or name not in common or value != common[name]
                     },
                     message=None if step.message is None else places[step.message],
                     sends=tuple(places[number] for number in step.sends),
@@ -171,10 +178,16 @@ class Recorder:
         )
 
 
-def _is_common(name: str, settings: list[dict[str, Any]]) -> bool:
-    """Return whether several machines have this setting, all with the same value."""
-    values = [given[name] for given in settings if name in given]
-    return len(values) > 1 and all(value == values[0] for value in values)
+def _common(protocol: str, created: Sequence[TranscriptStep]) -> dict[str, Any]:
+    """Return the settings that all machines have which can have them, several of them with this value."""
+    roles, common = PLAYED[protocol].roles, dict[str, Any]()
+    for name in dict.fromkeys(name for step in created for name in step.given):
+        able = [step for step in created if name in inspect.signature(roles[step.role].make).parameters]
+        values = [step.given[name] for step in able if name in step.given]
+        often, value = max(((values.count(value), value) for value in values), key=lambda pair: pair[0])
+        if often > 1 and len(values) == len(able):
+            common[name] = value
+    return common
 
 
 class RecordedWorld(World[Parcel]):

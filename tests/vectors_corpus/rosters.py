@@ -1,4 +1,4 @@
-"""Vectors of versions of a roster: how they are signed, handed on and taken up, and what nobody takes up."""
+"""Transcripts of versions of a roster: how they are signed, handed on and taken up, and what nobody takes up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.vectors_corpus.sessions import (
     MODEL,
     begun,
     hold_round,
+    policy_of,
     roster,
+    roster_of,
     session_client,
     session_server,
 )
@@ -50,8 +52,8 @@ def rotated(rows: Rows, name: str) -> Rows:
 def signed(rows: Rows, version: int = 2, **named: bytes) -> dict[str, bytes]:
     """The fields of new-roster; named: another operator or lineage."""
     fields = SECOND | {"version": version} | named
-    made = Script("secure sum", "primitive", "").do("sign roster", members=rows, **fields)
-    return {name: bytes.fromhex(made[part]) for name, part in (("roster", "encoded"), ("signature", "signature"))}
+    made = roster_of(rows, **fields)
+    return {"roster": made.encoded, "signature": made.signature}
 
 
 def rosters() -> Script:
@@ -84,7 +86,7 @@ def session_changed() -> Play:
         signed=FIRST,
     )
     hold_round(play, 1)
-    play.act(SERVER, "change roster", roster=changed(), model=MODEL, **SECOND)
+    play.act(SERVER, "change_roster", roster=roster_of(changed(), **SECOND), model=MODEL)
     play.deliver()
     return ending(ending(play, "roster changed"), "ended", "ROSTER")
 
@@ -93,39 +95,36 @@ def session_changed_early() -> Play:
     play = begun("While the server waits for one client its roster is changed: another one has other keys.",
                  signed=FIRST, silent=("client-2",))  # fmt: skip
     play.deliver()
-    play.act(SERVER, "change roster", roster=rotated(roster(), "client-0"), **SECOND)
+    play.act(SERVER, "change_roster", roster=roster_of(rotated(roster(), "client-0"), **SECOND), model=b"")
     play.deliver()
     return ending(ending(play, "roster changed"), "ended", "ROSTER")
 
 
 def session_handed() -> Play:
     play = Play(
-        "federation", "session",
+        "federation",
         "A client with another roster is handed the server's, five times at once and then from time to time; with the "
         "server's it is welcome.",
-    )  # fmt: skip
-    hash = bytes.fromhex(play.do("begin session", roster=roster(), clients=[], server=session_server(), **SECOND))
+    )
+    members = roster_of(roster(), **SECOND)
+    play.make(SERVER, session_server(members))
+    hello = session_changed().said("hello", CHEAT, SERVER)
     frames = instead(Hello(roster=drawn("another roster")))
-    hello = next(parcel for parcel in session_changed().parcels if parcel.sender == CHEAT and parcel.kind == "hello")
     for now in (0.0, 0.0, 0.0, 0.0, 4.0, 6.0, 7.0):
         play.now = now
-        play.act(SERVER, "receive", party=SERVER, sender=CHEAT, frames=frames(None, hello), **play.at())
+        play.give(hello, frames(None, hello))
     play.expire(SERVER, 10.0)
     play.now = 30.0
-    welcome = fields(roster=to(hash))(None, hello)
-    play.act(SERVER, "receive", party=SERVER, sender=CHEAT, frames=welcome, **play.at())
+    play.give(hello, fields(roster=to(members.hash))(None, hello))
     return ending(ending(play, "refused", "ROSTER"), "joined")
 
 
 def session_taken_up() -> Play:
-    play = Play(
-        "federation", "session", "A client that was away says hello with the first version, and is handed the third."
-    )
-    play.do("begin session", roster=roster(), clients=[session_client(CHEAT)], server=None, **FIRST)
-    play.act(CHEAT, "hello", party=CHEAT)
-    parcel = next(one for one in session_changed().parcels if (one.receiver, one.kind) == (CHEAT, "welcome"))
-    frames = instead(NewRoster(**signed(changed(), 3)))(None, parcel)
-    play.act(CHEAT, "receive", party=CHEAT, sender=SERVER, frames=frames)
+    play = Play("federation", "A client that was away says hello with the first version, and is handed the third.")
+    play.make(CHEAT, session_client(CHEAT, roster_of(roster(), **FIRST)))
+    play.act(CHEAT, "start")
+    parcel = session_changed().said("welcome", SERVER, CHEAT)
+    play.give(parcel, instead(NewRoster(**signed(changed(), 3)))(None, parcel))
     return ending(ending(play, "roster changed"), "ended", "ROSTER")
 
 
@@ -145,7 +144,7 @@ def grouped() -> Play:
         groups=PAIRS, signed=FIRST, draws=128, mode="semi-honest", silent=("client-5",), **CHANGES,
     )  # fmt: skip
     play.deliver()
-    play.act(SERVER, "change roster", roster=RETIRED, **SECOND)
+    play.act(SERVER, "change_roster", roster=roster_of(RETIRED, **SECOND), model=b"")
     play.deliver()
     return ending(play, "roster changed")
 
@@ -256,15 +255,12 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "new_roster_bad_policy": _fault(
         "A newcomer, where the client's policy does not accept any.", "POLICY", _as_sent,
-        policy={"modes": ["active", "semi-honest"], "roster_changes": ["remove", "rotate"]},
+        policy=policy_of(modes=["active", "semi-honest"], roster_changes=["remove", "rotate"]),
     ),
     "new_roster_bad_round": _fault("A roster in a round.", "SESSION", envelope(round=1)),
 }  # fmt: skip
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        rosters, rosters_bad_version, session_changed, session_changed_early, session_handed, session_taken_up,
-        session_waiting,
-    )
-} | {"session_retired": grouped} | {name: fault.script for name, fault in FAULTS.items()}  # fmt: skip
+COMPUTED: Final[dict[str, Callable[[], Script]]] = {"rosters": rosters, "rosters_bad_version": rosters_bad_version}
 """File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    session_changed, session_changed_early, session_handed, session_taken_up, grouped,
+)  # fmt: skip

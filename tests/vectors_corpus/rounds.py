@@ -1,23 +1,32 @@
-"""Vectors of whole secure sums."""
+"""Transcripts of whole secure sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+import numpy as np
+
 from tacit.protocol.core.codec import VERSION, Envelope, encode
 from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.messages import FetchVector
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.plain import PlainPacking
+from tacit.secagg.ring import Ring
+from tacit.simulate.conformance.computations import SumTerms
+from tacit.simulate.conformance.exchange import linked_sum_client, linked_sum_server
 from tacit.simulate.world.federation import plain_words
-from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
+from tests.vectors_corpus.play import SERVER, Change, Making, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.script import Script
 
 PHASE_SECONDS: Final = 10.0
 FIRST_DEADLINE: Final = 110.0
+TWO_CHUNKS: Final = CHUNK_BYTES // 4 + 16
+"""Words of a vector of two chunks."""
 
 
 def sum_terms(
@@ -33,8 +42,7 @@ def sum_terms(
     cohort = [f"client-{member}" for member in range(clients)]
     complete = complete_parameters(clients, active=active, colluders=0)
     neighbours, threshold = regular or (complete.neighbours, complete.threshold)
-    script = Script("secure sum", "primitive", "")
-    keys = [script.do("sign", private=drawn(f"{name} signing"), label=LABEL, parts=[])["public"] for name in cohort]
+    keys = [SigningKey(drawn(f"{name} signing")).public for name in cohort]
     return {
         "session": drawn("session"), "round": 1, "server": SERVER, "cohort": cohort, "signing_keys": keys,
         "mode": "active" if active else "semi-honest", "graph": "regular" if regular else "complete",
@@ -49,57 +57,55 @@ PLAIN: Final[dict[str, Any]] = {"mode": "none", "threshold": 1}
 """Terms without secure aggregation."""
 GROUPED: Final[dict[str, Any]] = {"groups": [[0, 3], [1, 4], [2, 5]], "fewest_survivors": 4}
 """Terms of six clients in pairs, of which one may be left out."""
-LABEL: Final = "tacit/1 sign ADVERTISE_KEYS"
 
 
-def words(name: str, bits: int, length: int) -> bytes | str:
-    """Packed ring words that follow from a name; a long vector by its rule."""
+def agreement_of(terms: dict[str, Any]) -> Agreement:
+    """What the members of a sum hold alike."""
+    return msgspec.convert(terms, SumTerms, builtin_types=(bytes,), dec_hook=lambda kind, value: value).agreement()
+
+
+def words(name: str, bits: int, length: int) -> Any:
+    """Ring words that follow from a name; a long vector is zero."""
     octets = -(-bits // 8)
     if octets * length > CHUNK_BYTES:
-        return f"shake256({name.encode().hex()},{octets * length})"
-    return packed_words(name, bits, length)
-
-
-def packed_words(name: str, bits: int, length: int) -> bytes:
-    """Packed ring words that follow from a name."""
-    octets = -(-bits // 8)
+        return np.zeros(length, Ring(bits).word)
     raw = drawn(name, octets * length)
     numbers = [int.from_bytes(raw[start : start + octets], "little") % 2**bits for start in range(0, len(raw), octets)]
-    return b"".join(number.to_bytes(octets, "little") for number in numbers)
+    return np.array(numbers, Ring(bits).word)
 
 
-def plain_vector(name: str, *, form: str, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...] = ()) -> bytes:
+def plain_vector(name: str, *, form: str, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...] = ()) -> Any:
     """The words of a contribution without secure aggregation that follow from a name."""
     packing = PlainPacking(clients=5, max_weight=100, form=WeightForm(form), tensor_sizes=tensor_sizes, metrics=metrics)
-    drawn_words = packing.ring.unpack(packed_words(name, packing.ring.bits, packing.length))
-    return bytes(packing.ring.pack(plain_words(packing, drawn_words)))
+    return plain_words(packing, words(name, packing.ring.bits, packing.length))
 
 
-def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
-    """One of the clients, with a vector and randomness that follow from its name."""
+def sum_client(terms: dict[str, Any], name: str) -> Making:
+    """One of the clients, with randomness that follows from its name."""
+    given = {"agreement": agreement_of(terms), "name": name, "signing": SigningKey(drawn(f"{name} signing"))}
+    return Making(linked_sum_client, given, drawn(f"{name} entropy", 160))
+
+
+def contribute(play: Play, terms: dict[str, Any], name: str) -> None:
+    """A client has its vector, which follows from its name."""
     bits, length = terms["ring_bits"], terms["length"]
     vector = words(f"{name} vector", bits, length)
     if terms["mode"] == "none" and length < CHUNK_BYTES:
         vector = plain_vector(f"{name} vector", form="scalar", tensor_sizes=(length - 1,))
-    chooses = terms["mode"] == "active" and terms["graph"] == "regular"
-    return {
-        "name": name,
-        "signing_private": drawn(f"{name} signing"),
-        "vector": vector,
-        "entropy": drawn(f"{name} entropy", 160 if chooses else 128),
-    }
+    play.act(name, "contribute", vector=vector)
 
 
 def begun(terms: dict[str, Any], about: str, training: Sequence[str] = ()) -> Play:
     """A play in which all clients have started, and have their vectors but for those who still train."""
-    play = Play("secure sum", "round", about)
-    clients = [sum_client(terms, name) for name in terms["cohort"]]
-    play.do("begin sum", terms=terms, clients=clients, server=True)
+    play = Play("secure sum", about)
+    play.make(SERVER, Making(linked_sum_server, {"agreement": agreement_of(terms)}))
+    for name in terms["cohort"]:
+        play.make(name, sum_client(terms, name))
     for name in ([SERVER] if terms["mode"] == "none" else []) + terms["cohort"]:
-        play.act(name, "start", party=name)
+        play.act(name, "start")
     for name in terms["cohort"]:
         if name not in training:
-            play.act(name, "give vector", party=name)
+            contribute(play, terms, name)
     return play
 
 
@@ -110,15 +116,15 @@ def played(terms: dict[str, Any], about: str, change: Change = unchanged) -> Pla
     return ending(play, "sum")
 
 
-def round_semi_honest() -> Script:
+def round_semi_honest() -> Play:
     return played(sum_terms(4, active=False), "Four clients, semi-honest, nobody drops out.")
 
 
-def round_active() -> Script:
+def round_active() -> Play:
     return played(sum_terms(4, active=True), "Four clients, active, nobody drops out.")
 
 
-def round_ring() -> Script:
+def round_ring() -> Play:
     terms = sum_terms(6, active=False, regular=(4, 3), ring_bits=20)
     return with_losses(
         terms, "Six clients on a ring of four neighbours, semi-honest; one shares and sends no vector.",
@@ -126,7 +132,7 @@ def round_ring() -> Script:
     )  # fmt: skip
 
 
-def round_chosen() -> Script:
+def round_chosen() -> Play:
     terms = sum_terms(5, active=True, regular=(3, 2), ring_bits=64)
     return with_losses(
         terms, "Five clients who choose their holders, active; one sends no vector, one does not unmask.",
@@ -134,7 +140,7 @@ def round_chosen() -> Script:
     )  # fmt: skip
 
 
-def round_semi_honest_dropouts() -> Script:
+def round_semi_honest_dropouts() -> Play:
     return with_losses(
         sum_terms(5, active=False, ring_bits=24, length=5),
         "Five clients, semi-honest: one goes in each of the last two phases, and their deadlines pass.",
@@ -142,7 +148,7 @@ def round_semi_honest_dropouts() -> Script:
     )
 
 
-def round_active_dropouts() -> Script:
+def round_active_dropouts() -> Play:
     return with_losses(
         sum_terms(4, active=True, ring_bits=12),
         "Four clients, active: one shares and sends no vector, and the deadline passes.",
@@ -150,7 +156,7 @@ def round_active_dropouts() -> Script:
     )
 
 
-def round_early_dropouts() -> Script:
+def round_early_dropouts() -> Play:
     return with_losses(
         sum_terms(4, active=False, ring_bits=64),
         "Four clients, semi-honest: one advertises its keys and does not share.",
@@ -175,30 +181,33 @@ def with_losses(terms: dict[str, Any], about: str, losses: dict[str, str]) -> Pl
     return ending(play, "sum")
 
 
-def round_lost_links() -> Script:
+def round_lost_links() -> Play:
     play = begun(sum_terms(4, active=True), "Four clients, active: a link is lost when its owner has sent its vector.")
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:
         return None if parcel.receiver == "client-2" and parcel.kind == "survivors" else parcel.frames
 
     play.deliver(change)
-    play.act(SERVER, "drop", party="client-2")
+    play.act(SERVER, "drop", member="client-2")
     play.deliver()
     return ending(play, "sum")
 
 
-def round_chunks() -> Script:
-    terms = sum_terms(3, active=False, length=CHUNK_BYTES // 4 + 16)
+def round_chunks() -> Play:
+    terms = sum_terms(3, active=False, length=TWO_CHUNKS)
     play = begun(terms, "Vectors of two chunks are fetched, that of the third client in advance.", ["client-2"])
     play.deliver()
-    play.act("client-2", "give vector", party="client-2")
+    contribute(play, terms, "client-2")
     play.deliver()
+    # Masked vectors of two chunks are given by their hashes, so that nobody can receive them.
+    play.hidden.add(SERVER)
     return ending(play, "sum")
 
 
-def round_stalled_uploads() -> Script:
+def round_stalled_uploads() -> Play:
+    terms = sum_terms(7, active=False, length=TWO_CHUNKS, **PLAIN)
     play = begun(
-        sum_terms(7, active=False, length=CHUNK_BYTES // 4 + 16, **PLAIN),
+        terms,
         "Vectors of two chunks, without secure aggregation: of seven clients the second sends none, the third one of "
         "two, and each is out a phase after its last; the sixth is ready at the last moment, and the seventh too late.",
         ["client-5", "client-6"],
@@ -218,7 +227,7 @@ def round_stalled_uploads() -> Script:
         play.expire(SERVER, now)
         play.deliver(change)
     play.now = FIRST_DEADLINE - 1
-    play.act("client-5", "give vector", party="client-5", **play.at())
+    contribute(play, terms, "client-5")
     last: list[Parcel] = []
 
     def slowly(parcel: Parcel) -> Sequence[bytes] | None:
@@ -235,40 +244,38 @@ def round_stalled_uploads() -> Script:
     return ending(play, "sum")
 
 
-def _asked(about: str, *chunks: int) -> Script:
+def _asked(about: str, *chunks: int) -> Play:
     """A client that still trains is asked for these chunks of its vector of five."""
     terms = sum_terms(3, active=False, length=CHUNK_BYTES + 16, **PLAIN)
-    play = Play("secure sum", "round", about)
-    play.do("begin sum", terms=terms, clients=[sum_client(terms, "client-0")], server=False)
-    play.act("client-0", "start", party="client-0")
+    play = Play("secure sum", about)
+    play.make("client-0", sum_client(terms, "client-0"))
+    play.act("client-0", "start")
     for sequence, chunk in enumerate(chunks):
         message = FetchVector(chunk=chunk)
         envelope = Envelope(
             version=VERSION, type=message.TYPE, session=terms["session"], round=1, sender=SERVER, sequence=sequence
         )
         frames = [bytes(frame) for frame in encode(message, envelope, None)]
-        play.act("client-0", "receive", party="client-0", sender=SERVER, frames=frames)
+        play.give(Parcel(sequence, SERVER, "client-0", tuple(frames), play.kinds))
     return ending(play, "aborted", "UNEXPECTED")
 
 
-def fetch_vector_bad_order() -> Script:
+def fetch_vector_bad_order() -> Play:
     return _asked("A chunk is asked for twice.", 0, 0)
 
 
-def fetch_vector_bad_window() -> Script:
+def fetch_vector_bad_window() -> Play:
     return _asked("More chunks are asked for in advance than a window has.", 0, 1, 2, 3, 4)
 
 
-def round_plain() -> Script:
+def round_plain() -> Play:
     return played(sum_terms(2, active=False, **PLAIN), "Two clients without secure aggregation.")
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        round_semi_honest, round_semi_honest_dropouts, round_active, round_active_dropouts, round_early_dropouts,
-        round_ring, round_chosen, round_lost_links, round_chunks, round_stalled_uploads,
-        round_plain, fetch_vector_bad_order, fetch_vector_bad_window,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+HONEST: Final[tuple[Callable[[], Play], ...]] = (
+    round_semi_honest, round_active, round_ring, round_chosen, round_semi_honest_dropouts, round_active_dropouts,
+    round_early_dropouts, round_lost_links, round_plain,
+)  # fmt: skip
+UPLOADS: Final[tuple[Callable[[], Play], ...]] = (
+    round_chunks, round_stalled_uploads, fetch_vector_bad_order, fetch_vector_bad_window,
+)  # fmt: skip

@@ -1,32 +1,30 @@
-"""The JSON schema of vector files, from the operations' own types."""
+"""The JSON schema of vector files, from the types of the computations."""
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
 from tacit.protocol.core.errors import Code
+from tacit.simulate.conformance.computations import COMPUTATIONS, INVALID, parameters_of
 from tacit.simulate.conformance.notation import PATTERN, Octets
-from tacit.simulate.conformance.operations import INVALID, parameters_of
 from tacit.simulate.conformance.transcripts import PLAYED, TranscriptFile
-from tacit.simulate.conformance.vectors import PROTOCOLS, Level
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """The schema: of transcripts, and for every protocol its operations with their inputs, each expecting something or
-    refused."""
-    operations = {
-        (protocol, name): operation for protocol, make in PROTOCOLS.items() for name, operation in make().items()
+    """The schema of transcripts, and for every protocol that of its computations with their inputs."""
+    computations = {
+        (protocol, name): computation for protocol, named in COMPUTATIONS.items() for name, computation in named.items()
     }
-    inputs = [parameters_of(operation) for operation in operations.values()]
+    inputs = [parameters_of(computation) for computation in computations.values()]
     (transcript, *references), definitions = msgspec.json.schema_components(
         [TranscriptFile, *inputs], schema_hook=_octets
     )
-    steps: dict[str, list[Any]] = {protocol: [] for protocol in PROTOCOLS}
-    for (protocol, name), reference in zip(operations, references, strict=True):
+    steps: dict[str, list[Any]] = {protocol: [] for protocol in COMPUTATIONS}
+    for (protocol, name), reference in zip(computations, references, strict=True):
         steps[protocol].append({"properties": {"do": {"const": name}, "with": reference}})
     step = {
         "type": "object",
@@ -40,25 +38,24 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "oneOf": [{"required": ["expect"]}, {"required": ["refused"]}],
     }
-    of_operations = {
+    of_computations = {
         "type": "object",
-        "required": ["protocol", "level", "about", "operations"],
+        "required": ["protocol", "about", "computations"],
         "properties": {
-            "protocol": {"enum": list(PROTOCOLS)},
-            "level": {"enum": list(get_args(Level))},
+            "protocol": {"enum": list(COMPUTATIONS)},
             "about": {"type": "string"},
-            "operations": {"type": "array", "minItems": 1, "items": step},
+            "computations": {"type": "array", "minItems": 1, "items": step},
         },
         "additionalProperties": False,
         "oneOf": [
-            {"properties": {"protocol": {"const": protocol}, "operations": {"items": {"oneOf": possible}}}}
+            {"properties": {"protocol": {"const": protocol}, "computations": {"items": {"oneOf": possible}}}}
             for protocol, possible in steps.items()
         ],
     }
     return {
         "$schema": DIALECT,
         "title": "Test vectors",
-        "oneOf": [{**transcript, "properties": {"protocol": {"enum": list(PLAYED)}}}, of_operations],
+        "oneOf": [{**transcript, "properties": {"protocol": {"enum": list(PLAYED)}}}, of_computations],
         "$defs": definitions,
     }
 

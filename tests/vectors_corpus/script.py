@@ -1,43 +1,41 @@
-"""Recording: inputs go in, the real code performs them, and the file gets what came out."""
+"""Recording of computations: inputs go in, the real code computes, and the file gets the results."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tacit.simulate.conformance.notation import MOST_OCTETS, plain
-from tacit.simulate.conformance.operations import RefusedOperation, perform
-from tacit.simulate.conformance.vectors import PROTOCOLS, Level, VectorFile, VectorStep
+from tacit.simulate.conformance.computations import COMPUTATIONS, Refusal, perform
+from tacit.simulate.conformance.notation import plain
+from tacit.simulate.conformance.vectors import Step, VectorFile
 
 
 class Script:
     """One file in the making."""
 
-    def __init__(self, protocol: str, level: Level, about: str) -> None:
+    def __init__(self, protocol: str, about: str) -> None:
         self.protocol = protocol
-        self.level = level
         self.about = about
-        self.steps: list[VectorStep] = []
-        self._operations = PROTOCOLS[protocol]()
+        self.steps: list[Step] = []
 
     def do(self, name: str, /, **inputs: Any) -> Any:
-        """Perform an operation that has a result, and return it as the file has it."""
-        given = plain(inputs, longest=MOST_OCTETS)
-        result = perform(self._operations, name, given)
-        self.steps.append(VectorStep(do=name, inputs=given, expect=result))
+        """Perform a computation that has a result, and return it as the file has it."""
+        given = plain(inputs)
+        result = perform(COMPUTATIONS[self.protocol], name, given)
+        self.steps.append(Step(do=name, inputs=given, expect=result))
         return result
 
     def refuse(self, code: str, name: str, /, **inputs: Any) -> None:
-        """Perform an operation that must be refused with this code."""
-        given = plain(inputs, longest=MOST_OCTETS)
+        """Perform a computation that must be refused with this code."""
+        given = plain(inputs)
         try:
-            result = perform(self._operations, name, given)
-        except RefusedOperation as refused:
+            result = perform(COMPUTATIONS[self.protocol], name, given)
+        except Refusal as refused:
             if refused.code != code:
                 raise
-            self.steps.append(VectorStep(do=name, inputs=given, refused=code))
+            self.steps.append(Step(do=name, inputs=given, refused=code))
             return
         raise ValueError(f"{name} was to be refused with {code}, but returned {result}")
 
     def file(self) -> VectorFile:
-        """What was recorded."""
-        return VectorFile(protocol=self.protocol, level=self.level, about=self.about, operations=tuple(self.steps))
+        """The recorded file."""
+        return VectorFile(protocol=self.protocol, about=self.about, computations=tuple(self.steps))

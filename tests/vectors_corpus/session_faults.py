@@ -1,4 +1,4 @@
-"""Vectors of sessions in which one message breaks a rule, each as the part of the party that gets the message."""
+"""Transcripts of sessions in which one message breaks a rule, each as the part of the party that gets the message."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Fetch
 from tacit.protocol.session.messages import Finish
-from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, instead, to
+from tacit.protocol.session.rounds import JournalEntry
+from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, having, instead, to
 from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
-from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.sessions import (
     CHEAT,
+    MODEL,
     NAMES,
     begun,
     hold_round,
+    policy_of,
     session_active,
     session_not_resumed,
     session_resumed,
@@ -51,6 +52,9 @@ def resumed() -> Play:
     return session_resumed((CHEAT, "chunk"))
 
 
+TOLD: Final = {"event": "told"}
+
+
 @dataclass(frozen=True)
 class SessionFault:
     """One broken rule: what is told to whom instead of the honest message of this kind, and the code for it."""
@@ -66,33 +70,24 @@ class SessionFault:
     client: dict[str, Any] = field(default_factory=dict)
     """What the client has other than in the session."""
     says: dict[str, Any] = field(default_factory=dict)
-    """What the event is instead, where it is another; "told" is an abort that the server sends."""
+    """The event, where it is another; TOLD where the server sends an abort."""
     by: str = CHEAT
     """The client that breaks the rule, where a client does."""
     number: int = 0
     """Which of the messages of this kind on that link."""
 
-    def script(self) -> Script:
-        """The file; ValueError where the receiver does not say what it should."""
+    def part(self) -> Play:
+        """The part of the receiver; ValueError where it does not say what it should."""
         play = self.play()
         ends = (self.by, SERVER) if self.to == SERVER else (SERVER, self.to)
-        parcel = [
-            parcel for parcel in play.parcels if (parcel.sender, parcel.receiver, parcel.kind) == (*ends, self.kind)
-        ][self.number]
-        begin = dict(play.steps[0].inputs)
-        begin["clients"] = [client | self.client for client in begin["clients"] if client["name"] == self.to]
-        begin["server"] = begin["server"] if self.to == SERVER else None
-        part, done = faulty_part(play, begin, parcel, self.frames(None, parcel), self.about)
+        parcel = play.said(self.kind, *ends, self.number)
+        part = faulty_part(play, parcel, self.frames(None, parcel), self.about, **self.client)
         named = {"event": "refused", "member": self.by} if self.to == SERVER else {"event": self.ends}
-        named = self.says or named
-        told = [
-            {"event": "told", "member": sent["to"], "code": Code(sent["fields"]["code"]).name}
-            for sent in done["sends"]
-            if sent.get("type") == "abort"
-        ]
-        if not any((named | {"code": self.code}).items() <= event.items() for event in [*done["events"], *told]):
-            raise ValueError(f"{self.about}: {done}")
-        return part
+        if self.says == TOLD:
+            told = [one for one in part.parcels if one.receiver == self.by and one.kind == "abort"]
+            if [one.message.code.name for one in told] == [self.code]:
+                return part
+        return having(part, (self.says or named) | {"code": self.code})
 
 
 def _proposing(**changes: Any) -> Reframe:
@@ -170,7 +165,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
     "welcome_bad_roster": SessionFault("Another roster.", "ROSTER", "welcome", fields(roster=first_bit), to=CHEAT),
     "welcome_bad_mode": SessionFault(
         "A mode that the client does not accept.", "POLICY", "welcome", _proposing(mode="semi-honest"), to=CHEAT,
-        client={"policy": {}},
+        client={"policy": policy_of()},
     ),
     "welcome_bad_clip": SessionFault(
         "A clip that the client does not accept.", "POLICY", "welcome", _proposing(clip=2.0), to=CHEAT
@@ -210,7 +205,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "start_round_bad_entry": SessionFault(
         "A round that the client entered before it was started again.", "SESSION", "start-round", _as_sent, to=CHEAT,
-        ends="round over", client={"journal": [{"session": drawn("session"), "round": 1}]},
+        ends="round over", client={"journal": (JournalEntry(session=drawn("session"), round=1),)},
     ),
     "chunk_bad_hash": SessionFault(
         "Another model than announced.", "MODEL", "chunk",
@@ -239,7 +234,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
 }  # fmt: skip
 
 
-def received_bad_round() -> Script:
+def received_bad_round() -> Play:
     """A client never says that it has received anything: in the second round it cannot have heard of that round."""
     play = begun("A client speaks in the second round, and has not received what was said in the first.")
 
@@ -248,12 +243,12 @@ def received_bad_round() -> Script:
         return envelope(received=0)(None, parcel) if said else parcel.frames
 
     hold_round(play, 1, silent)
-    play.act(SERVER, "next round", model=play.steps[0].inputs["server"]["model"])
+    play.act(SERVER, "next_round", model=MODEL)
     play.deliver(silent)
     return ending(play, "refused", "SEQUENCE")
 
 
-def start_round_bad_repetition() -> Script:
+def start_round_bad_repetition() -> Play:
     play = session_not_resumed()
     play.about = (
         "A client was in the first round, and is greeted anew: the server starts that round again, not the next."
@@ -263,14 +258,9 @@ def start_round_bad_repetition() -> Script:
         said = (parcel.receiver, parcel.kind) == (CHEAT, "start-round")
         return envelope(round=1)(None, parcel) if said else parcel.frames
 
-    play.act(SERVER, "next round", model=play.steps[0].inputs["server"]["model"])
+    play.act(SERVER, "next_round", model=MODEL)
     play.deliver(again)
     return ending(ending(play, "ended", "SESSION"), "left")
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    "received_bad_round": received_bad_round,
-    "start_round_bad_repetition": start_round_bad_repetition,
-    **{name: fault.script for name, fault in FAULTS.items()}
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (received_bad_round, start_round_bad_repetition)

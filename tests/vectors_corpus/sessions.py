@@ -1,4 +1,4 @@
-"""Vectors of sessions: joining, models, rounds and their ends."""
+"""Transcripts of sessions: joining, models, rounds and their ends."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import pack
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 
-from tacit.protocol.core.codec import encode_structure
-from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.rounds import JournalLine
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.policy import Policy
 from tests.vectors_corpus.messages import encoded, octets
-from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
+from tests.vectors_corpus.play import SERVER, Change, Making, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.rounds import plain_vector, words
-from tests.vectors_corpus.script import Script
 
 CLIENTS: Final = 3
 
@@ -37,34 +44,50 @@ LENGTH: Final = 6 + 1 + 2 * 2
 
 def roster(clients: int = CLIENTS, groups: Sequence[int] = ()) -> list[dict[str, Any]]:
     """The server and the clients. groups: numbers of the clients' groups, if they are in any."""
-    signer = Script("secure sum", "primitive", "")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in (SERVER, *names(clients)):
-        signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign ADVERTISE_KEYS", parts=[])
+        signing = SigningKey(drawn(f"{name} signing")).public
         role = "server" if name == SERVER else "client"
-        curve = drawn(f"{name} curve")
-        rows.append({"name": name, "role": role, "curve_public": curve, "signing_public": signed["public"]})
+        rows.append({"name": name, "role": role, "curve_public": drawn(f"{name} curve"), "signing_public": signing})
     for row, group in zip(rows[1:], groups, strict=False):
         row["group"] = group
     return rows
 
 
-def session_client(name: str, **changes: Any) -> dict[str, Any]:
+def roster_of(rows: Sequence[Mapping[str, Any]], version: int = 0, **signed: bytes) -> Roster:
+    """The roster with these rows. signed: the private key of who signs this version, and the lineage."""
+    members = tuple(Member(**row) for row in rows)
+    if not signed:
+        return Roster(members, version)
+    return Roster.signed(members, version=version, operator=SigningKey(signed["operator"]), lineage=signed["lineage"])
+
+
+def policy_of(**fields: Any) -> Policy:
+    """A policy with these fields."""
+    return msgspec.convert(fields, Policy)
+
+
+POLICY: Final = policy_of(modes=["active", "semi-honest"])
+
+
+def session_client(name: str, roster: Roster, *, draws: int = 128, **changes: Any) -> Making:
     """A client of the session."""
-    client = {
-        "name": name, "signing_private": drawn(f"{name} signing"), "entropy": drawn(f"{name} entropy", 128),
-        "policy": {"modes": ["active", "semi-honest"]}, "journal": [], "patience": 600.0, "grace": GRACE,
+    journal: tuple[JournalLine, ...] = ()
+    given = {
+        "name": name, "roster": roster, "signing": SigningKey(drawn(f"{name} signing")), "policy": POLICY,
+        "journal": journal, "patience": 600.0, "grace": GRACE,
     }  # fmt: skip
-    return client | changes
+    return Making(TrainingClient, given | changes, drawn(f"{name} entropy", draws))
 
 
-def session_server(**changes: Any) -> dict[str, Any]:
+def session_server(roster: Roster, *, configuration: bytes = b"", **changes: Any) -> Making:
     """The server of the session."""
-    server = {
-        "configuration": encoded(clients=CLIENTS), "model": MODEL, "entropy": drawn("session"),
+    proposed = configuration or encoded(clients=CLIENTS)
+    given = {
+        "roster": roster, "configuration": decode_structure(proposed, Configuration, limit=BODY_LIMIT), "model": MODEL,
         "smallest_cohort": CLIENTS, "join_seconds": 60.0, "grace": GRACE,
     }  # fmt: skip
-    return server | changes
+    return Making(TrainingServer, given | changes, drawn("session"))
 
 
 def begun(
@@ -86,21 +109,21 @@ def begun(
     in any. completed: rounds of earlier sessions. signed: version and operator of the roster, if it has any.
     changes: of the configuration.
     """
-    play = Play("federation", "session", about)
-    policy: dict[str, Any] = {"modes": ["active", "semi-honest"]}
-    if changes:
-        policy = {"modes": ["active", "semi-honest", "none"], "least_corrupt": 0.0}
-    played = [session_client(name, entropy=drawn(f"{name} entropy", draws), policy=policy) for name in names(clients)]
-    server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
+    play = Play("federation", about)
+    policy = policy_of(modes=["active", "semi-honest", "none"], least_corrupt=0.0) if changes else POLICY
+    members = roster_of(roster(clients, groups), **(signed or {}))
+    given: dict[str, Any] = {"model": model, "configuration": encoded(**{"clients": clients} | changes)}
     if completed:
-        server |= {"completed": completed}
+        given |= {"completed": completed}
     if fixed:
         announced = {"digest": octets(digest(Label.FIXED, fixed)), "size": len(fixed)}
-        server |= {"fixed": fixed, "configuration": encoded(clients=clients, fixed=announced)}
-    play.do("begin session", roster=roster(clients, groups), clients=played, server=server, **(signed or {}))
+        given |= {"fixed": fixed, "configuration": encoded(clients=clients, fixed=announced)}
+    play.make(SERVER, session_server(members, **given))
+    for name in names(clients):
+        play.make(name, session_client(name, members, draws=draws, policy=policy))
     for name in names(clients):
         if name not in silent:
-            play.act(name, "hello", party=name)
+            play.act(name, "start")
     return play
 
 
@@ -116,14 +139,14 @@ def hold_round(play: Play, round: int, change: Change = unchanged, *, plain: str
             vector = plain_vector(
                 f"{name} vector {round}", form=plain, tensor_sizes=(4, 2), metrics=("correct", "samples")
             )
-        play.act(name, "contribute", party=name, round=round, words=vector, **play.at())
+        play.act(name, "contribute", round=round, vector=vector)
     play.deliver(change)
 
 
 def session_active() -> Play:
     play = begun("Three clients join, complete one round in active mode, and finish.")
     hold_round(play, 1)
-    play.act(SERVER, "finish")
+    play.act(SERVER, "finish", model=b"")
     play.deliver()
     return ending(play, "round done")
 
@@ -135,14 +158,14 @@ def session_fixed_part() -> Play:
         fixed=fixed,
     )
     hold_round(play, 1)
-    play.act(SERVER, "next round", model=MODEL)
+    play.act(SERVER, "next_round", model=MODEL)
     hold_round(play, 2)
-    play.act(SERVER, "finish")
+    play.act(SERVER, "finish", model=b"")
     play.deliver()
     return ending(play, "round done")
 
 
-def session_repeated_round() -> Script:
+def session_repeated_round() -> Play:
     play = begun("A vector comes too late and the round is aborted; a second round is run from the same model.")
     late: list[Parcel] = []
 
@@ -156,29 +179,29 @@ def session_repeated_round() -> Script:
     play.expire(SERVER, TRAIN_SECONDS + PHASE_SECONDS)
     play.give(late[0])
     play.deliver()
-    play.act(SERVER, "next round", model=MODEL, **play.at())
+    play.act(SERVER, "next_round", model=MODEL)
     hold_round(play, 2)
-    play.act(SERVER, "finish", **play.at())
+    play.act(SERVER, "finish", model=b"")
     play.deliver()
     return ending(ending(play, "round done", "THRESHOLD"), "round done")
 
 
-def session_spoiled_sum() -> Script:
+def session_spoiled_sum() -> Play:
     play = begun("Two rounds whose sums cannot be applied: all are told so, and the model stays as it was.")
     for round in (1, 2):
         hold_round(play, round)
         if round == 1:
-            play.act(SERVER, "next round", model=MODEL, unusable="the sum is no sum of updates")
-    play.act(SERVER, "finish", unusable="the sum is no sum of updates")
+            play.act(SERVER, "next_round", model=MODEL, unusable="the sum is no sum of updates")
+    play.act(SERVER, "finish", model=b"", unusable="the sum is no sum of updates")
     play.deliver()
     return ending(ending(play, "round over", "VECTOR"), "round done")
 
 
-def session_lost_links() -> Script:
+def session_lost_links() -> Play:
     play = begun("The server loses its link to a client that is to train, and the client loses its own to the server.")
     play.deliver()
-    play.do("link lost", party=SERVER, peer=CHEAT)
-    play.do("link lost", party=CHEAT, peer=SERVER)
+    play.act(SERVER, "link_lost", member=CHEAT)
+    play.act(CHEAT, "server_lost")
     for party in (CHEAT, SERVER):
         play.expire(party, GRACE)
     play.deliver(lambda parcel: None if parcel.receiver == CHEAT else parcel.frames)
@@ -187,11 +210,12 @@ def session_lost_links() -> Script:
 
 def flap(play: Play, *, ends: Sequence[str] = (SERVER, CHEAT)) -> None:
     """The client's link breaks and comes back; these ends notice."""
-    peers = {SERVER: CHEAT, CHEAT: SERVER}
-    for party in ends:
-        play.act(party, "link lost", party=party, peer=peers[party], **play.at())
-    for party in ends:
-        play.act(party, "link back", party=party, peer=peers[party], **play.at())
+    for call, own in (("link_lost", "server_lost"), ("link_back", "server_back")):
+        for party in ends:
+            if party == SERVER:
+                play.act(party, call, member=CHEAT)
+            else:
+                play.act(party, own)
 
 
 def session_resumed(*losses: tuple[str, str]) -> Play:
@@ -216,23 +240,23 @@ def session_resumed(*losses: tuple[str, str]) -> Play:
     hold_round(play, 1, change)
     # What came over a former connection is passed over.
     play.give(next(parcel for parcel in play.parcels if (parcel.sender, parcel.kind) == (CHEAT, "fetch")))
-    play.act(SERVER, "next round", model=MODEL)
+    play.act(SERVER, "next_round", model=MODEL)
     hold_round(play, 2, change)
-    play.act(SERVER, "finish")
+    play.act(SERVER, "finish", model=b"")
     play.deliver()
     return ending(play, "round done")
 
 
-def session_resumed_at_the_end() -> Script:
+def session_resumed_at_the_end() -> Play:
     play = begun("A client's link is lost when the session ends. It comes back, and the client is told the end.")
     hold_round(play, 1)
-    play.act(SERVER, "link lost", party=SERVER, peer=CHEAT)
-    play.act(CHEAT, "link lost", party=CHEAT, peer=SERVER)
-    play.act(SERVER, "finish")
+    play.act(SERVER, "link_lost", member=CHEAT)
+    play.act(CHEAT, "server_lost")
+    play.act(SERVER, "finish", model=b"")
     play.deliver(lambda parcel: None if parcel.receiver == CHEAT else parcel.frames)
     play.now = GRACE / 2
-    play.act(SERVER, "link back", party=SERVER, peer=CHEAT, **play.at())
-    play.act(CHEAT, "link back", party=CHEAT, peer=SERVER, **play.at())
+    play.act(SERVER, "link_back", member=CHEAT)
+    play.act(CHEAT, "server_back")
     play.deliver()
     return ending(play, "ended")
 
@@ -243,23 +267,23 @@ def session_not_resumed() -> Play:
         "away for longer than the server's grace. Both times the client is told so, and says hello again.",
         silent=(CHEAT,),
     )
-    play.act(CHEAT, "hello", party=CHEAT)
+    play.act(CHEAT, "start")
     play.deliver(lambda parcel: None if parcel.sender == CHEAT else parcel.frames)
     flap(play)
     play.deliver()
     for name in NAMES:
         if name != CHEAT:
-            play.act(name, "contribute", party=name, round=1, words=words("x", 32, LENGTH))
+            play.act(name, "contribute", round=1, vector=words("x", 32, LENGTH))
     play.deliver()
-    play.act(SERVER, "link lost", party=SERVER, peer=CHEAT)
+    play.act(SERVER, "link_lost", member=CHEAT)
     play.expire(SERVER, GRACE)
-    play.act(CHEAT, "link lost", party=CHEAT, peer=SERVER, **play.at())
+    play.act(CHEAT, "server_lost")
     flap(play, ends=(CHEAT,))
     play.deliver()
     return ending(ending(play, "round over", "LEFT"), "left")
 
 
-def session_many_resumptions() -> Script:
+def session_many_resumptions() -> Play:
     play = begun("A link comes back seven times: four times the client is answered at once, then from time to time.")
     play.deliver()
     for now in (0.0, 0.0, 0.0, 0.0, 4.0, 6.0, 7.0):
@@ -271,13 +295,15 @@ def session_many_resumptions() -> Script:
     return ending(play, "accepted")
 
 
-def session_many_hellos() -> Script:
+def session_many_hellos() -> Play:
     play = Play(
-        "federation", "session",
+        "federation",
         "A client is started seven times: five hellos are answered at once, two wait, and one of these is answered.",
-    )  # fmt: skip
-    play.do("begin session", roster=roster(), clients=[session_client(CHEAT)], server=session_server())
-    play.act(CHEAT, "hello", party=CHEAT)
+    )
+    members = roster_of(roster())
+    play.make(SERVER, session_server(members))
+    play.make(CHEAT, session_client(CHEAT, members))
+    play.act(CHEAT, "start")
     (hello,) = play.parcels
     for now in (0.0, 0.0, 0.0, 0.0, 4.0, 6.0, 7.0):
         play.now = now
@@ -289,12 +315,7 @@ def session_many_hellos() -> Script:
     return ending(play, "joined")
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        session_active, session_fixed_part, session_repeated_round, session_spoiled_sum, session_lost_links,
-        session_resumed, session_resumed_at_the_end, session_not_resumed, session_many_resumptions,
-        session_many_hellos,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    session_active, session_fixed_part, session_repeated_round, session_spoiled_sum, session_lost_links,
+    session_resumed, session_resumed_at_the_end, session_not_resumed, session_many_resumptions, session_many_hellos,
+)  # fmt: skip

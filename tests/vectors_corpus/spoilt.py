@@ -1,4 +1,4 @@
-"""Vectors of secure sums that go on, or end, after a rule was broken: what everybody makes of it."""
+"""Transcripts of secure sums that go on, or end, after a rule was broken: what everybody makes of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.sum.messages import ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
@@ -15,7 +14,6 @@ from tests.vectors_corpus.faults import CHEAT, PLACE, envelope, setting
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.rounds import FIRST_DEADLINE, PHASE_SECONDS, begun, sum_terms
-from tests.vectors_corpus.script import Script
 
 HOLDERS: Final = range(3)
 
@@ -29,8 +27,7 @@ def _sharing(about: str, alter: Callable[[ShareKeys], ShareKeys], *, silent_afte
             return parcel.saying(alter(parcel.message))
         if silent_after and parcel.sender == CHEAT and parcel.kind == "masked-input":
             return None
-        # Who is done does not care why the server gives up.
-        return parcel.frames or None
+        return parcel.frames
 
     play.deliver(change)
     if silent_after:
@@ -58,7 +55,7 @@ def _sealed(**changes: bytes) -> bytes:
     return packets
 
 
-def shares_bad_sealing() -> Script:
+def shares_bad_sealing() -> Play:
     def alter(message: ShareKeys) -> ShareKeys:
         return replace(message, packets=flipped(message.packets, 3 * PACKET_BYTES - 1))
 
@@ -66,7 +63,7 @@ def shares_bad_sealing() -> Script:
     return ending(_sharing(about, alter), "sum")
 
 
-def shares_bad_commitment() -> Script:
+def shares_bad_commitment() -> Play:
     def alter(message: ShareKeys) -> ShareKeys:
         return replace(message, seed_commitment=flipped(message.seed_commitment, 0))
 
@@ -74,7 +71,7 @@ def shares_bad_commitment() -> Script:
     return ending(_sharing(about, alter), "aborted", "SECRET")
 
 
-def shares_bad_polynomial() -> Script:
+def shares_bad_polynomial() -> Play:
     def alter(message: ShareKeys) -> ShareKeys:
         other = _sealed(polynomials=drawn("other polynomials"))
         return replace(message, packets=other[:PACKET_BYTES] + message.packets[PACKET_BYTES:])
@@ -83,7 +80,7 @@ def shares_bad_polynomial() -> Script:
     return ending(_sharing(about, alter), "aborted", "SECRET")
 
 
-def shares_bad_mask_key() -> Script:
+def shares_bad_mask_key() -> Play:
     def alter(message: ShareKeys) -> ShareKeys:
         return replace(message, packets=_sealed(mask_key=drawn("other mask key")))
 
@@ -91,7 +88,7 @@ def shares_bad_mask_key() -> Script:
     return ending(_sharing(about, alter, silent_after=True), "aborted", "SECRET")
 
 
-def round_bad_silence() -> Script:
+def round_bad_silence() -> Play:
     about = "One of three active clients never advertises keys: too few are left, and nothing is revealed."
     play = begun(sum_terms(3, active=True), about)
     play.deliver(lambda parcel: None if parcel.sender == CHEAT else parcel.frames)
@@ -100,7 +97,7 @@ def round_bad_silence() -> Script:
     return ending(play, "aborted", "THRESHOLD")
 
 
-def server_bad_silence() -> Script:
+def server_bad_silence() -> Play:
     about = "The server falls silent after each of its messages in turn; a client waits twice the phase, and gives up."
     play = begun(sum_terms(3, active=True), about)
     # The server's answers reach one client less each time.
@@ -113,22 +110,20 @@ def server_bad_silence() -> Script:
     return ending(play, "aborted", "TIMEOUT")
 
 
-def unmask_request_bad_repetition() -> Script:
+def unmask_request_bad_repetition() -> Play:
     honest = setting("active")
     parcel = honest.said("unmask-request", SERVER, CHEAT)
-    play, _ = faulty_part(
-        honest.play, honest.alone(CHEAT), parcel, parcel.frames, "A second request is refused, and nothing is opened."
-    )
-    again = envelope(sequence=4)(honest, parcel)
-    other = replace(parcel.message, survivors=b"\x07")
-    for sequence, frames in enumerate((again, (again[0], encode_structure(other))), start=4):
-        done = play.give(parcel, (envelope(sequence=sequence)(honest, parcel)[0], *frames[1:]))
-        if done["sends"] or done["events"][0]["code"] != "UNEXPECTED":
+    play = faulty_part(honest.play, parcel, parcel.frames, "A second request is refused, and nothing is opened.")
+    other = parcel.saying(replace(parcel.message, survivors=b"\x07"))
+    for sequence, frames in enumerate((parcel.frames, other), start=4):
+        head, *_ = envelope(sequence=sequence)(honest, parcel)
+        done = play.give(parcel, (head, *frames[1:]))
+        if done is None or done.sends or done.events[0]["code"] != "UNEXPECTED":
             raise ValueError(done)
     return play
 
 
-def round_repetitions() -> Script:
+def round_repetitions() -> Play:
     """Every message of a client comes twice, numbered on; repetitions and what is late are ignored."""
     play = begun(sum_terms(3, active=False), "A client says everything twice; the server ignores what it heard before.")
     sent = 0
@@ -149,11 +144,7 @@ def round_repetitions() -> Script:
     return ending(play, "sum")
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        shares_bad_sealing, shares_bad_commitment, shares_bad_polynomial, shares_bad_mask_key, round_bad_silence,
-        server_bad_silence, unmask_request_bad_repetition, round_repetitions,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""
+PLAYS: Final[tuple[Callable[[], Play], ...]] = (
+    shares_bad_sealing, shares_bad_commitment, shares_bad_polynomial, shares_bad_mask_key, round_bad_silence,
+    server_bad_silence, unmask_request_bad_repetition, round_repetitions,
+)  # fmt: skip

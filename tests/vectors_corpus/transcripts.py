@@ -1,44 +1,65 @@
-"""The transcripts: honest runs of every protocol, and runs in which a message was changed on its way."""
+"""All transcripts: runs of the worlds of the simulation, plays, and the parts of machines that refuse a message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import structs
-
-from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.results import MaterialKey
-from tacit.simulate.conformance.transcripts import TranscriptFile, TranscriptStep
+from tacit.simulate.conformance.transcripts import TranscriptFile
 from tacit.simulate.world.adaptation import learning_terms, round_plan
-from tacit.simulate.world.federation import GRACE, small_configuration
+from tacit.simulate.world.federation import small_configuration
 from tacit.simulate.world.inference import DEALER, data_owner_names, small_terms
-from tacit.simulate.world.world import Parcel, altered
-from tests.vectors_corpus.recorder import (
-    RecordedAdaptation,
-    RecordedFederation,
-    RecordedGroupKey,
-    RecordedInference,
-    RecordedSum,
+from tests.vectors_corpus import (
+    adaptation_sessions,
+    disputes,
+    group_keys,
+    groups,
+    inference_faults,
+    inference_sessions,
+    lying_clients,
+    lying_server,
+    protected_sessions,
+    rosters,
+    rounds,
+    session_faults,
+    sessions,
+    spoilt,
 )
-from tests.world.group_keys import memory_group_key
-from tests.world.sums import memory_sum
-
-Played = RecordedSum | RecordedGroupKey | RecordedFederation | RecordedInference | RecordedAdaptation
+from tests.vectors_corpus.play import Play, together
+from tests.vectors_corpus.recorder import RecordedAdaptation, RecordedFederation, RecordedInference, Recorder
 
 
-def _sum() -> RecordedSum:
-    return RecordedSum(memory_sum(4, active=True))
+@dataclass(frozen=True)
+class Run:
+    """A recorded run of a world. hidden: machines that are not in the transcript."""
+
+    about: str
+    recorder: Recorder
+    hidden: set[str] = field(default_factory=set)
+
+    @property
+    def protocol(self) -> str:
+        """Its name in transcripts."""
+        return self.recorder.protocol
 
 
-def _group_key() -> RecordedGroupKey:
-    return RecordedGroupKey(memory_group_key(3))
+def federation() -> Run:
+    world = RecordedFederation(small_configuration(3, parameters=6), 3, rounds=2).run()
+    return Run("Three clients take part in two rounds in active mode.", world.recorder)
 
 
-def _federation(**changes: Any) -> RecordedFederation:
-    return RecordedFederation(small_configuration(3, parameters=6, **changes), 3, rounds=2)
+def federation_restart() -> Run:
+    world = RecordedFederation(small_configuration(3, parameters=6), 3, rounds=2)
+    world.training_seconds = lambda: 2.0
+    world.start()
+    world.settle(until=1.0)
+    world.start_client("client-1")
+    world.settle()
+    about = "A client is killed in the first of two rounds and starts again with its journal; too few are left."
+    return Run(about, world.recorder)
 
 
 def _inference() -> RecordedInference:
@@ -46,228 +67,86 @@ def _inference() -> RecordedInference:
     return RecordedInference(wishes, terms=small_terms())
 
 
-def _adaptation() -> RecordedAdaptation:
-    names = data_owner_names(2)
-    return RecordedAdaptation(dict.fromkeys(names, round_plan(1, names)), terms=learning_terms(adapters=0))
-
-
-def sum_with_a_dropout() -> TranscriptFile:
-    world = _sum().start()
-    world.kill("c3")
-    world.contribute()
-    about = "A secure sum in active mode, in which one of four clients is lost after its keys are shared."
-    return _ending(world.recorder.transcript(about), "sum")
-
-
-def group_key() -> TranscriptFile:
-    world = _group_key().run()
-    return _ending(world.recorder.transcript("Three members agree on a group key."), "group key", "agreed")
-
-
-def federation() -> TranscriptFile:
-    world = _federation().run()
-    return _ending(world.recorder.transcript("Three clients take part in two rounds in active mode."), "round done")
-
-
-def federation_semi_honest() -> TranscriptFile:
-    world = RecordedFederation(small_configuration(3, parameters=6, mode="semi-honest"), 3).run()
-    return _ending(world.recorder.transcript("Three clients take part in a round in semi-honest mode."), "round done")
-
-
-def federation_plain() -> TranscriptFile:
-    world = RecordedFederation(small_configuration(3, parameters=6, mode="none"), 3).run()
-    return _ending(world.recorder.transcript("Three clients take part in a round without masks."), "round done")
-
-
-def federation_group_key() -> TranscriptFile:
-    world = _federation(group_key=True, rekey_every=1, encrypted=True, initial_model="clients").run()
-    about = "Two rounds under group keys, each under a key of its own, with a model that the clients encrypt."
-    return _ending(world.recorder.transcript(about), "encrypt", "new model", "last model")
-
-
-def federation_resumed() -> TranscriptFile:
-    world = _federation()
-    lost = iter((True,))
-
-    def hook(parcel: Parcel) -> list[Parcel]:
-        if (parcel.kind, parcel.receiver) == ("peer-shares", "client-1") and next(lost, False):
-            world.at(world.now + GRACE / 2, lambda: world.restore_link("client-1"))
-            world.lose_link("client-1")
-            return []
-        return [parcel]
-
-    world.hook = hook
-    world.run()
-    about = "In the first of two rounds the link of a client breaks with a message under way, and is back in time."
-    return _ending(world.recorder.transcript(about), "round done")
-
-
-def federation_restart() -> TranscriptFile:
-    world = _federation()
-    world.training_seconds = lambda: 2.0
-    world.start()
-    world.settle(until=1.0)
-    world.start_client("client-1")
-    world.settle()
-    about = "A client is killed in the first of two rounds and starts again with its journal; too few are left."
-    return _ending(world.recorder.transcript(about), "dropped", "round done")
-
-
-def inference() -> TranscriptFile:
-    world = _inference().run()
+def inference() -> Run:
     about = "A data owner has two images classified in one pass; both owners and the dealer."
-    return _ending(world.recorder.transcript(about), "opened", "ended")
+    return Run(about, _inference().run().recorder)
 
 
-def inference_out_of_range() -> TranscriptFile:
+def inference_out_of_range() -> Run:
     world = _inference()
     world.out_of_range.add(("data-owner-0", 1))
-    world.run()
     about = "A value of the only pass is out of range, so that nobody learns its result; without the dealer."
-    return _ending(world.recorder.transcript(about, _without_dealer(world.recorder.steps)), "pass refused")
+    return _without_dealer(about, world.run().recorder)
 
 
-def inference_lost_dealer() -> TranscriptFile:
+def inference_lost_dealer() -> Run:
     world = _inference()
     world.start()
     world.advance(lambda: bool(world.outcome(MaterialKey)))
     world.kill(DEALER)
     world.settle()
-    return _ending(world.recorder.transcript("The dealer is lost before anything is ordered."), "ended")
+    return Run("The dealer is lost before anything is ordered.", world.recorder)
 
 
-def adaptation() -> TranscriptFile:
-    world = _adaptation().run()
+def adaptation() -> Run:
+    names = data_owner_names(2)
+    world = RecordedAdaptation(dict.fromkeys(names, round_plan(1, names)), terms=learning_terms(adapters=0)).run()
     about = "Two data owners learn in one round, and receive the model owner's sum; without the dealer."
-    return _ending(world.recorder.transcript(about, _without_dealer(world.recorder.steps)), "sum told", "ended")
+    return _without_dealer(about, world.recorder)
 
 
-def _without_dealer(steps: Iterable[TranscriptStep]) -> list[TranscriptStep]:
-    return [step for step in steps if "dealer" not in step.machine]
+def _without_dealer(about: str, recorder: Recorder) -> Run:
+    return Run(about, recorder, {step.machine for step in recorder.steps if "dealer" in step.machine})
 
 
-def _ending(transcript: TranscriptFile, *events: str) -> TranscriptFile:
-    """Return the transcript. ValueError unless it has these events."""
-    found = {event["event"] for step in transcript.steps for event in step.events}
-    if not found.issuperset(events):
-        raise ValueError(f"{transcript.about} {found}")
-    return transcript
+def parts(faults: Mapping[str, Any]) -> list[Callable[[], Play]]:
+    """What makes the part of each machine that refuses a message."""
+    return [fault.part for fault in faults.values()]
 
 
-@dataclass(frozen=True)
-class Corruption:
-    """A message that is changed on its way, and the code with which the receiving machine refuses it."""
-
-    make: Callable[[], Played]
-    kind: str
-    sender: str
-    machine: str
-    code: Code
-    change: Callable[[Parcel], Parcel]
-    about: str
-
-    def transcript(self) -> TranscriptFile:
-        """Record this machine up to its refusal. ValueError if that has another code."""
-        world = self.make()
-        party = self.machine.split("/")[0]
-
-        def change(parcel: Parcel) -> list[Parcel]:
-            return [self.change(parcel) if parcel.receiver == party else parcel]
-
-        world.say_instead(self.kind, self.sender, change, at=None)
-        world.run()
-        steps: list[TranscriptStep] = []
-        for step in world.recorder.steps:
-            steps += [step] if step.machine in (self.machine, f"{party}/sums") else []
-            codes = [event["code"] for event in step.events if event.get("code")]
-            if codes and step.machine == self.machine:
-                if step.do != "receive" or self.code.name not in codes:
-                    raise ValueError(f"{self.about} {step}")
-                return world.recorder.transcript(self.about, steps)
-        raise ValueError(f"{self.about} There is no verdict.")
-
-
-def _with(**changes: Callable[[Any], Any]) -> Callable[[Parcel], Parcel]:
-    """Change these fields of the message."""
-
-    def change(parcel: Parcel) -> Parcel:
-        fields = {name: made(getattr(parcel.message, name)) for name, made in changes.items()}
-        return altered(parcel, message=structs.replace(parcel.message, **fields))
-
-    return change
-
-
-def _flipped(data: bytes) -> bytes:
-    """The bytes with another last bit."""
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
-def _shorter(parcel: Parcel) -> Parcel:
-    """The message with a payload that lacks its last byte."""
-    return altered(parcel, payload=bytes(parcel.packet.payload or b"")[:-1])
-
-
-CORRUPTIONS: Final[Mapping[str, Corruption]] = {
-    "sum_bad_signature": Corruption(
-        _sum, "peer-keys", "server", "c1", Code.SIGNATURE, _with(adverts=_flipped),
-        "The server changes the signature of a client under its keys.",
+_RUNS: Final[Mapping[str, tuple[str, Iterable[Callable[[], Play | Run]]]]] = {
+    "sum": ("Secure sums, with and without dropouts, in all modes.", rounds.HONEST),
+    "sum_uploads": ("Vectors of several chunks.", rounds.UPLOADS),
+    "sum_complaints": ("Secure sums in which holders complain of owners.", disputes.PLAYS),
+    "sum_groups": ("Secure sums whose clients are in groups.", groups.PLAYS),
+    "sum_spoilt": ("Secure sums that go on, or end, after a rule was broken.", spoilt.PLAYS),
+    "sum_bad_client": ("A client breaks a rule of a secure sum: the server's part.", parts(lying_clients.FAULTS)),
+    "sum_bad_server": (
+        "The server breaks a rule of a secure sum: a client's part.",
+        parts({**lying_server.FAULTS, **groups.FAULTS}),
     ),
-    "sum_bad_survivors": Corruption(
-        _sum, "unmask-request", "server", "c1", Code.MEMBERS, _with(survivors=lambda _: b"\x07"),
-        "The server names other survivors than a client has confirmed.",
+    "group_key": ("Attempts at a group key, honest and spoilt.", group_keys.PLAYS),
+    "group_key_bad": ("A message breaks a rule of the group key: the receiver's part.", parts(group_keys.FAULTS)),
+    "federation": ("Sessions of a federation.", (federation, federation_restart, *sessions.PLAYS)),
+    "federation_bad": (
+        "A message breaks a rule of the session: the receiver's part.",
+        (*session_faults.PLAYS, *parts(session_faults.FAULTS)),
     ),
-    "sum_bad_vector": Corruption(
-        _sum, "masked-input", "c2", "server", Code.VECTOR, _shorter,
-        "A client sends too short a vector, and is excluded.",
+    "federation_keys": ("Sessions with group keys, or without secure aggregation.", protected_sessions.PLAYS),
+    "federation_keys_bad": (
+        "A message breaks a rule of sessions with group keys, or without secure aggregation: the receiver's part.",
+        parts(protected_sessions.FAULTS),
     ),
-    "group_key_bad_commit": Corruption(
-        _group_key, "peer-key-commits", "server", "c1", Code.SIGNATURE, _with(commits=_flipped),
-        "The server changes the signature of a member under its commitment.",
+    "federation_groups": ("Sessions whose clients are in groups.", (groups.session_groups, rosters.session_waiting)),
+    "federation_groups_bad": ("A message breaks a rule of groups: the client's part.", parts(groups.SESSION_FAULTS)),
+    "federation_rosters": ("Versions of a roster, handed on and taken up.", rosters.PLAYS),
+    "federation_rosters_bad": ("Rosters that a client does not take up.", parts(rosters.FAULTS)),
+    "inference": (
+        "Sessions of private inference.",
+        (inference, inference_out_of_range, inference_lost_dealer, *inference_sessions.PLAYS),
     ),
-    "federation_bad_cohort": Corruption(
-        _federation, "start-round", "server", "client-1", Code.MEMBERS, _with(cohort=lambda _: b"\x05"),
-        "A client is asked to join a round that it was not selected for.",
-    ),
-    "federation_bad_sequence": Corruption(
-        _federation, "advertise-keys", "client-2", "server", Code.SEQUENCE, lambda parcel: altered(parcel, sequence=9),
-        "The message of a client has another number than the next, and the client is excluded.",
-    ),
-    "federation_bad_model": Corruption(
-        _federation, "chunk", "server", "client-0", Code.MODEL, lambda parcel: altered(parcel, payload=bytes(24)),
-        "A client fetches another model than was announced.",
-    ),
-    "inference_bad_weights": Corruption(
-        _inference, "pass-started", "model-owner", "data-owner-0", Code.MODEL, _with(weights=_flipped),
-        "The model owner computes with another model than was agreed on.",
-    ),
-    "inference_bad_order": Corruption(
-        _inference, "order-material", "data-owner-0", "dealer/data-owner-0", Code.POLICY, _with(requests=_flipped),
-        "The data owner orders other material than the model owner.",
-    ),
-    "adaptation_bad_round": Corruption(
-        _adaptation, "keep-round", "data-owner-0", "model-owner/data-owner-0", Code.SESSION,
-        _with(number=lambda number: number + 1),
-        "A data owner ends a round that it has not begun.",
-    ),
-}  # fmt: skip
-"""By the names of their files."""
+    "inference_bad": ("What parties of private inference refuse.", inference_faults.PLAYS),
+    "adaptation": ("Sessions of double-blind adaptation.", (adaptation, *adaptation_sessions.PLAYS)),
+    "adaptation_bad": ("What parties of double-blind adaptation refuse.", adaptation_sessions.REFUSALS),
+}
+"""Title and runs of each file."""
+
+
+def _making(about: str, runs: Iterable[Callable[[], Play | Run]]) -> Callable[[], TranscriptFile]:
+    return lambda: together(about, [make() for make in runs])
+
 
 TRANSCRIPTS: Final[Mapping[str, Callable[[], TranscriptFile]]] = {
-    f"transcript_{name}.json": make
-    for name, make in {
-        "sum": sum_with_a_dropout,
-        "group_key": group_key,
-        "federation": federation,
-        "federation_semi_honest": federation_semi_honest,
-        "federation_plain": federation_plain,
-        "federation_group_key": federation_group_key,
-        "federation_resumed": federation_resumed,
-        "federation_restart": federation_restart,
-        "inference": inference,
-        "inference_out_of_range": inference_out_of_range,
-        "inference_lost_dealer": inference_lost_dealer,
-        "adaptation": adaptation,
-        **{name: corruption.transcript for name, corruption in CORRUPTIONS.items()},
-    }.items()
+    f"transcript_{name}.json": _making(about, runs) for name, (about, runs) in _RUNS.items()
 }
 """What makes each file."""

@@ -1,4 +1,4 @@
-"""The parties that a vector plays, and the messages between them: docs/spec/vectors.md, *Machines*."""
+"""The parties of a secure sum and of an attempt at a group key, each with its conversations."""
 
 from typing import Any
 
@@ -6,32 +6,22 @@ from aggregation import Terms
 from aggregation_client import AggregationClient
 from aggregation_server import AggregationServer
 from constants import NAMES, Refused, require
-from conversation import Conversation, Roster
+from conversation import Conversation
 from group_key import KeyMember, KeyRelay, KeyTerms
 from messages import abort_body, raw_frame, read_body, read_envelope
 from parameters import unpack_words
 from plain_sum import PlainClient, PlainServer
-from proposal import Policy
-from session_client import SessionClient
-from session_server import SessionServer
 
 
 class Stage:
-    """All messages of a file, and what the party at work has sent and told since the last operation."""
+    """What the party at work has sent and reported since the last step."""
 
     def __init__(self) -> None:
-        self.messages: list[list[bytes]] = []
-        self.parties: dict[str, Any] = {}
         self.sends: list[tuple[str, list[bytes]]] = []
         self.events: list[dict[str, Any]] = []
 
     def transmit(self, receiver: str, frames: list[bytes]) -> None:
-        self.messages.append(frames)
         self.sends.append((receiver, frames))
-
-    def server(self) -> Any:
-        (server,) = (party for party in self.parties.values() if isinstance(party, SERVERS))
-        return server
 
     def outcome(self, party: Any) -> dict[str, Any]:
         sends, events, self.sends, self.events = self.sends, self.events, [], []
@@ -255,54 +245,3 @@ class KeyRelayParty:
         if not self.machine.over:
             self.machine.expire(now)
             self.after(gone=False)
-
-
-SERVERS = (SumServerParty, KeyRelayParty, SessionServer)
-
-
-def begin_group_key(stage: Stage, terms: KeyTerms, members: list[dict[str, Any]], server: bool) -> None:
-    stage.parties = {member["name"]: KeyMemberParty(stage, terms, member) for member in members}
-    if server:
-        stage.parties[terms.server] = KeyRelayParty(stage, terms)
-
-
-def begin_sum(stage: Stage, terms: Terms, clients: list[dict[str, Any]], server: bool) -> None:
-    stage.parties = {client["name"]: SumClientParty(stage, terms, client) for client in clients}
-    if server:
-        stage.parties[terms.server] = SumServerParty(stage, terms)
-
-
-def begin_session(stage: Stage, roster: Roster, clients: list[dict[str, Any]], server: dict[str, Any] | None) -> None:
-    def report(event: dict[str, Any]) -> None:
-        stage.events.append(event)
-
-    stage.parties = {
-        client["name"]: SessionClient(
-            roster,
-            client["name"],
-            client["signing_private"],
-            entropy(client["entropy"]),
-            Policy(**client["policy"]),
-            client["journal"],
-            client["group"],
-            client["patience"],
-            client["grace"],
-            stage.transmit,
-            report,
-        )
-        for client in clients
-    }
-    if server is not None:
-        stage.parties[roster.server] = SessionServer(
-            roster,
-            server["configuration"],
-            server["model"],
-            entropy(server["entropy"])(),
-            server["smallest_cohort"],
-            server["join_seconds"],
-            server["grace"],
-            stage.transmit,
-            report,
-            server.get("completed", 0),
-            server["fixed"],
-        )

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -94,17 +95,12 @@ def instead(value: Any) -> Change:
     return lambda _: value
 
 
-def accepted(operation: dict[str, Any]) -> dict[str, Any]:
-    return {"do": operation["do"], "with": operation["with"], "expect": True}
+def accepted(step: dict[str, Any]) -> dict[str, Any]:
+    return {"do": step["do"], "with": step["with"], "expect": True}
 
 
-def refused(operation: dict[str, Any]) -> dict[str, Any]:
-    return {"do": operation["do"], "with": operation["with"], "refused": "SIGNATURE"}
-
-
-def sending(kind: str) -> str:
-    """What the outcome of the operation contains that sends such a message."""
-    return kind.encode().hex()
+def refused(step: dict[str, Any]) -> dict[str, Any]:
+    return {"do": step["do"], "with": step["with"], "refused": "SIGNATURE"}
 
 
 PLANTED: dict[str, tuple[str, str, tuple[str | int, ...], Change]] = {
@@ -120,35 +116,13 @@ PLANTED: dict[str, tuple[str, str, tuple[str | int, ...], Change]] = {
     "a refusal taken back": ("agreement_bad_point", "agree", (), accepted),
     "a refusal made up": ("signatures", "verify", (), refused),
     "another code": ("sealing_bad_ciphertext", "refused", ("refused",), instead("POLICY")),
-    "an unknown operation": ("words", "unpack", ("do",), instead("guess")),
-    "an advert": ("round_active", sending("advertise-keys"), ("expect", "sends", 0, "frames", 1), other),
-    "a sealed share": ("round_active", sending("share-keys"), ("expect", "sends", 0, "frames", 1), other),
-    "a masked vector": ("round_ring", sending("masked-input"), ("expect", "sends", 0, "frames", 2), other),
-    "a sequence number": ("round_ring", sending("unmask-shares"), ("expect", "sends", 0, "frames", 0), other),
-    "a round entered": ("session_active", '"journal"', ("expect", "events", 0, "round"), lambda round: round + 1),
-    "the end of a round": ("session_spoiled_sum", "end-round", ("expect", "sends", 0, "fields", "code"), instead(None)),
-    "a sum": ("round_chunks", '"sum"', ("expect", "events", 0, "words"), other),
+    "an unknown computation": ("words", "unpack", ("do",), instead("guess")),
     "a zero of a round": ("adaptation_zeros", "draw zeros", ("expect",), other),
-    "a sum told too early": ("adaptation_round", '"survivors"', ("expect",), instead(None)),
-    "a lost round": ("adaptation_lost_round", "sum-lost", ("expect", "sends", 0, "fields", "number"), instead(9)),
-    "a state": ("round_semi_honest", "start", ("expect", "state"), instead("AWAIT_PEER_SHARES")),
-    "a deadline": ("round_active_dropouts", "expire", ("expect", "deadline"), lambda time: time + 1),
-    "a time": ("round_active_dropouts", "expire", ("with", "now"), lambda time: time - 1),
-    "a message of somebody else": ("round_early_dropouts", "receive", ("with", "message"), instead(1)),
-    "messages in another order": ("round_active", sending("peer-keys"), ("expect", "sends"), lambda sends: sends[::-1]),
-    "a message to somebody else": ("session_active", "hello", ("expect", "sends", 0, "to"), instead("client-1")),
-    "an event left out": ("session_active", "joined", ("expect", "events"), instead([])),
     "a group key": ("group_keys", "group key", ("expect", "key"), other),
     "a use of a group key": ("group_keys", "use group key", ("expect",), other),
-    "a sealed contribution": ("group_key_three", sending("key-contrib"), ("expect", "sends", 0, "frames", 1), other),
-    "a key that was failed": ("confirm_key_bad_tag", '"failed"', ("expect", "events", 0, "culprits"), instead([])),
     "a coordinated weight": ("coordinated_weights", "coordinated", ("expect", -1), lambda bit: 1 - bit),
     "an encrypted number": ("model_encryption", "encrypt", ("expect", -4), lambda number: number + 1e-5),
     "an embedding": ("first_embeddings", "first", ("expect",), other),
-    "a new model": ("session_group_key", '"new model"', ("expect", "events", 0, "model"), other),
-    "a key for a round": ("session_group_key", '"train"', ("expect", "events", 0, "key"), other),
-    "a model to encrypt": ("session_group_key", '"former": "', ("expect", "events", 0, "former"), other),
-    "a vector in the clear": ("round_plain", sending("masked-input"), ("expect", "sends", 0, "frames", 2), other),
     "a digest of terms": ("inference_terms", "digest", ("expect", "digest"), other),
     "a commitment to weights": ("inference_commitment", "commit", ("expect",), other),
     "bytes of a round": ("inference_schedule", "schedule", ("expect", "rounds", 3, 2), lambda size: size + 1),
@@ -161,26 +135,15 @@ PLANTED: dict[str, tuple[str, str, tuple[str | int, ...], Change]] = {
     "a table of cosines": ("inference_waves", "cosines", ("expect", "digest"), other),
     "a factor": ("inference_waves", "factors", ("expect", 3, 1), lambda word: word + 1),
     "a slope": ("inference_waves", "inverse", ("expect", "slopes", 2), lambda word: word + 1),
-    "keys of a dealer": ("start_pass_bad_number", '"keys"', ("expect", "events", 0, "keys", 1), other),
-    "a masked layer": ("start_pass_bad_number", '"layer"', ("expect", "events", 0, "data"), other),
-    "an opening": ("start_pass_bad_number", sending("opening"), ("expect", "sends", 0, "frames", 2), other),
-    "an opening in another round": ("start_pass_bad_number", "give", ("with", "step"), lambda step: step + 1),
-    "an end with another culprit": (
-        "pass_started_bad_replacement",
-        '"ended"',
-        ("expect", "events", 0, "culprit"),
-        instead("data"),
-    ),
-    "an event made up": ("session_active", "hello", ("expect", "events"), instead([{"event": "ended"}])),
 }
-"""File, what the first operation concerned says, the way to a value in it, and what becomes of that value."""
+"""File, what the first computation concerned says, the way to a value in it, and what becomes of that value."""
 
 
 def test_finds_every_error_planted_into_the_vectors(tmp_path: Path) -> None:
     for number, (name, text, way, change) in enumerate(PLANTED.values()):
         vector = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
-        says = [json.dumps(operation | {"with": None}) for operation in vector["operations"]]
-        place: Any = vector["operations"]
+        says = [json.dumps(step | {"with": None}) for step in vector["computations"]]
+        place: Any = vector["computations"]
         *path, last = (next(at for at, said in enumerate(says) if text in said), *way)
         for key in path:
             place = place[key]
@@ -188,7 +151,7 @@ def test_finds_every_error_planted_into_the_vectors(tmp_path: Path) -> None:
         assert place[last] != before
         (tmp_path / f"{number:02}.json").write_text(json.dumps(vector), encoding="utf-8")
     ((status, output),) = verify((HERE, tmp_path))
-    disagreed = [line.split(".json: operation ")[0] for line in output.splitlines() if ".json: operation " in line]
+    disagreed = [line.split(".json: computation ")[0] for line in output.splitlines() if ".json: computation " in line]
     assert status == 1
     assert [what for number, what in enumerate(PLANTED) if f"{number:02}" not in disagreed] == []
 
@@ -216,11 +179,11 @@ def test_finds_every_error_planted_into_the_transcripts(tmp_path: Path) -> None:
 # Errors planted into the verifier.
 
 MISREAD = [
-    ("constants", "tacit/1 self mask seed", "tacit/1 self-mask seed", "round_semi_honest"),
-    ("constants", 'tacit/1 pairwise mask"', 'tacit/1 pair mask"', "round_semi_honest"),
+    ("constants", "tacit/1 self mask seed", "tacit/1 self-mask seed", "transcript_sum"),
+    ("constants", 'tacit/1 pairwise mask"', 'tacit/1 pair mask"', "transcript_sum"),
     ("constants", "PRIME = 65521", "PRIME = 65519", "shamir"),
     ("constants", "LIMB_BITS = 15", "LIMB_BITS = 14", "shamir"),
-    ("constants", '"THRESHOLD": 14', '"THRESHOLD": 21', "round_bad_silence"),
+    ("constants", '"THRESHOLD": 14', '"THRESHOLD": 21', "transcript_sum_spoilt"),
     ("constants", "WORDS_ALIGNED = 16", "WORDS_ALIGNED = 32", "transcripts"),
     ("primitives", "range(first, last)", "range(first + 1, last + 1)", "masks"),
     ("primitives", 'counter.to_bytes(16, "big")', 'counter.to_bytes(16, "little")', "masks"),
@@ -233,43 +196,58 @@ MISREAD = [
     ("aggregation", "1 if member > peer", "1 if member < peer", "transcripts"),
     ("aggregation", "u16(low) + u16(high)", "u16(high) + u16(low)", "transcripts"),
     ("aggregation", "u32(self.neighbours),", "u32(self.size),", "transcripts"),
-    ("aggregation", "for way in (1, -1)", "for way in (1, 2)", "round_ring"),
-    ("aggregation_client", "digest + u16(owner) + u16(holder))", "digest + u16(holder) + u16(owner))", "round_active"),
-    ("aggregation_client", "seed_share if owner in", "seed_share if owner not in", "round_semi_honest"),
-    ("aggregation_client", "<= set(self.mine.holders)", "<= set(self.sharers)", "unmask_request_bad_signers"),
-    ("aggregation_client", "self.terms.check_whole(survivors)", "pass", "survivors_bad_group"),
-    ("aggregation_client", "self.me in survivors or bool(self.terms.groups)", "self.me in survivors", "round_groups"),
-    ("aggregation", "self.fewest_survivors if self.groups else max(", "max(", "round_groups"),
-    ("aggregation_server", "self.there(self.complaints)", "self.there(self.survivors)", "round_groups"),
-    ("aggregation_server", "self.queue += group", "self.queue.append(member)", "round_groups_invited"),
-    ("conversation", "*sorted(self.signing_keys", "*(self.signing_keys", "session_groups"),
-    ("conversation", "set(group) <= set(names) and ", "", "session_groups"),
-    ("proposal", 'found["clients"]) + 2', 'found["clients"]) + 1', "welcome_bad_group_size"),
-    ("session_client", 'before = b""', "before = None", "welcome_bad_group_journal"),
-    ("aggregation_client", "terms.input_seconds + 2 * terms.phase", "2 * terms.phase", "round_chunks"),
+    ("aggregation", "for way in (1, -1)", "for way in (1, 2)", "transcript_sum"),
+    (
+        "aggregation_client",
+        "digest + u16(owner) + u16(holder))",
+        "digest + u16(holder) + u16(owner))",
+        "transcript_sum",
+    ),
+    ("aggregation_client", "seed_share if owner in", "seed_share if owner not in", "transcript_sum"),
+    ("aggregation_client", "<= set(self.mine.holders)", "<= set(self.sharers)", "transcript_sum_bad_server"),
+    ("aggregation_client", "self.terms.check_whole(survivors)", "pass", "transcript_sum_bad_server"),
+    (
+        "aggregation_client",
+        "self.me in survivors or bool(self.terms.groups)",
+        "self.me in survivors",
+        "transcript_sum_groups",
+    ),
+    ("aggregation", "self.fewest_survivors if self.groups else max(", "max(", "transcript_sum_groups"),
+    ("aggregation_server", "self.there(self.complaints)", "self.there(self.survivors)", "transcript_sum_groups"),
+    ("aggregation_server", "self.queue += group", "self.queue.append(member)", "transcript_sum_groups"),
+    ("conversation", "*sorted(self.signing_keys", "*(self.signing_keys", "transcript_federation_groups"),
+    ("conversation", "set(group) <= set(names) and ", "", "transcript_federation_groups"),
+    (
+        "proposal",
+        'found["colluders"] + 2 for size',
+        'found["colluders"] + 1 for size',
+        "transcript_federation_groups_bad",
+    ),
+    ("session_client", 'before = b""', "before = None", "transcript_federation_groups_bad"),
+    ("aggregation_client", "terms.input_seconds + 2 * terms.phase", "2 * terms.phase", "transcript_sum_uploads"),
     (
         "aggregation_client",
         "require(len(holders) <= terms.most_complaints",
         "require(bool(holders)",
-        "peer_complaints_bad_number",
+        "transcript_sum_bad_server",
     ),
-    ("aggregation", "2 * self.threshold - holders - 1", "2 * self.threshold - holders", "complaints_bad_number"),
+    ("aggregation", "2 * self.threshold - holders - 1", "2 * self.threshold - holders", "transcript_sum_complaints"),
     (
         "aggregation",
         "return sharing, u16(owner) + u16(holder)",
         "return sharing, u16(holder) + u16(owner)",
-        "complaints_answered",
+        "transcript_sum_complaints",
     ),
     (
         "aggregation_server",
         "if owner in self.convicted else None",
         "if owner in self.out else None",
-        "complaints_bad_silence",
+        "transcript_sum_complaints",
     ),
-    ("aggregation_server", "SELF_MASK, bits, length), -1", "SELF_MASK, bits, length), 1", "round_chosen"),
-    ("aggregation_server", "self.waited - ready", "self.waited", "round_stalled_uploads"),
-    ("aggregation_server", "][0] = now + terms.phase_seconds", "][0] += 0", "round_stalled_uploads"),
-    ("aggregation_server", "[now + phase, now + ", "[now + 2 * phase, now + ", "round_stalled_uploads"),
+    ("aggregation_server", "SELF_MASK, bits, length), -1", "SELF_MASK, bits, length), 1", "transcript_sum"),
+    ("aggregation_server", "self.waited - ready", "self.waited", "transcript_sum_uploads"),
+    ("aggregation_server", "][0] = now + terms.phase_seconds", "][0] += 0", "transcript_sum_uploads"),
+    ("aggregation_server", "[now + phase, now + ", "[now + 2 * phase, now + ", "transcript_sum_uploads"),
     ("messages", "channel_key=HASH, mask_key=HASH", "mask_key=HASH, channel_key=HASH", "messages"),
     ("messages", "Binary(LARGEST_COHORT // 8)", "Binary(LARGEST_COHORT)", "message_bad_length"),
     ("encoding", "|= 1 << (member % 8)", "|= 128 >> (member % 8)", "members"),
@@ -277,55 +255,70 @@ MISREAD = [
     ("parameters", "8 * size >= bits", "8 * size > bits", "masks"),
     ("parameters", "self.levels).bit_length() + 1", "self.levels).bit_length()", "packing"),
     ("parameters", "2**41 * n", "2**20 * n", "parameters"),
-    ("conversation", "self.received = sent, 0", "self.received = sent + 1, 0", "session_active"),
-    ("conversation", "lost = self.broken and", "lost = False and", "session_resumed"),
-    ("conversation", 'envelope["link"] < self.link or lost', "lost", "session_resumed"),
-    ("conversation", "if said[0] >= received]", "if said[0] > received]", "session_resumed"),
-    ("conversation", "any(0 < said[2] < round_number", "any(0 < said[2] < 0", "received_bad_round"),
-    ("session_client", "if told_that_it_is_gone and", "if False and", "session_not_resumed"),
-    ("session_server", '!= "resume":', '!= "hello":', "session_resumed_at_the_end"),
-    ("session_server", "(self.resume if name in", "(self.greet if name in", "session_many_resumptions"),
-    ("session_server", "= now + HELLO_SECONDS - left", "= now + HELLO_SECONDS", "session_many_hellos"),
-    ("session_server", "HELLOS * HELLO_SECONDS\n", "6 * HELLO_SECONDS\n", "session_many_hellos"),
+    ("conversation", "self.received = sent, 0", "self.received = sent + 1, 0", "transcript_federation"),
+    ("conversation", "lost = self.broken and", "lost = False and", "transcript_federation"),
+    ("conversation", 'envelope["link"] < self.link or lost', "lost", "transcript_federation"),
+    ("conversation", "if said[0] >= received]", "if said[0] > received]", "transcript_federation"),
+    ("conversation", "any(0 < said[2] < round_number", "any(0 < said[2] < 0", "transcript_federation_bad"),
+    ("session_client", "if told_that_it_is_gone and", "if False and", "transcript_federation"),
+    ("session_server", '!= "resume":', '!= "hello":', "transcript_federation"),
+    (
+        "session_server",
+        "at_its_turn(name, self.resume, now)",
+        "at_its_turn(name, self.greet, now)",
+        "transcript_federation",
+    ),
+    ("session_server", "= now + HELLO_SECONDS - left", "= now + HELLO_SECONDS", "transcript_federation"),
+    ("session_server", "HELLOS * HELLO_SECONDS\n", "6 * HELLO_SECONDS\n", "transcript_federation"),
     (
         "session_client",
         '(old["session"], old["round"]) !=',
         '(old["round"], old["session"]) !=',
-        "start_round_bad_entry",
+        "transcript_federation_bad",
     ),
-    ("session_server", '"VECTOR" if unusable else self', "self", "session_spoiled_sum"),
-    ("session_server", "CODES[code] if code else None", "CODES[code] if code else 0", "session_active"),
+    ("session_server", '"VECTOR" if unusable else self', "self", "transcript_federation"),
+    ("session_server", "CODES[code] if code else None", "CODES[code] if code else 0", "transcript_federation"),
     ("group_key", "u32(self.epoch), self.roster", "self.roster, u32(self.epoch)", "group_keys"),
-    ("group_key", "u16(owner) + u16(holder))\n\n", "u16(holder) + u16(owner))\n\n", "group_key_three"),
+    ("group_key", "u16(owner) + u16(holder))\n\n", "u16(holder) + u16(owner))\n\n", "transcript_group_key"),
     (
         "group_key",
         "private, holder, owner, holder), contribution, self.digest",
         'private, holder, owner, holder), contribution, b""',
-        "group_key_three",
+        "transcript_group_key",
     ),
     ("group_key", 'GROUP_KEY, self.digest, b"")', 'GROUP_KEY, b"", self.digest)', "group_keys"),
     ("group_key", "CONFIRMATION, self.digest, u16(member))\n\n", 'CONFIRMATION, self.digest, b"")\n\n', "group_keys"),
-    ("group_key", 'require(commits[self.me] == self.own, "KEYS")', "pass", "peer_key_commits_bad_own"),
+    ("group_key", 'require(commits[self.me] == self.own, "KEYS")', "pass", "transcript_group_key_bad"),
     (
         "group_key",
         "require(len({record[:32] for record in commits}) == terms.size",
         "require(bool(commits)",
-        "peer_key_commits_bad_equal",
+        "transcript_group_key_bad",
     ),
     (
         "group_key",
         'require(self.state == "KEY_ACCEPT", "SHARES")',
         "self.fail('SHARES', [names[accused]])",
-        "key_complaint_bad_contribution",
+        "transcript_group_key_bad",
     ),
-    ("key_holder", 'require(body["epoch"] > self.epoch', 'require(body["epoch"] >= self.epoch', "start_key_bad_epoch"),
-    ("key_holder", 'require(body["former"] in self.keys, "KEYS")', "pass", "reencrypt_model_bad_former"),
-    ("key_holder", "every == 0 or self.rounds < every", "True", "start_round_bad_renewal"),
-    ("key_keeper", "TRANSFER_LIMIT * self", "2 * self", "session_group_key"),
-    ("key_keeper", "in (completed, completed - 1)", "in (completed,)", "session_remembered"),
-    ("key_keeper", "self.server.round = self.to_ask", "self.server.completed = self.to_ask", "session_remembered"),
-    ("key_holder", 'if not model and self.order["source"] == "remembered"', "if False", "session_not_remembered"),
-    ("key_keeper", 'require(body["epoch"] <= self.epoch, "SESSION")', "pass", "key_commit_bad_epoch"),
+    (
+        "key_holder",
+        'require(body["epoch"] > self.epoch',
+        'require(body["epoch"] >= self.epoch',
+        "transcript_federation_keys_bad",
+    ),
+    ("key_holder", 'require(body["former"] in self.keys, "KEYS")', "pass", "transcript_federation_keys_bad"),
+    ("key_holder", "every == 0 or self.rounds < every", "True", "transcript_federation_keys_bad"),
+    ("key_keeper", "TRANSFER_LIMIT * self", "2 * self", "transcript_federation_keys"),
+    ("key_keeper", "in (completed, completed - 1)", "in (completed,)", "transcript_federation_keys"),
+    (
+        "key_keeper",
+        "self.server.round = self.to_ask",
+        "self.server.completed = self.to_ask",
+        "transcript_federation_keys",
+    ),
+    ("key_holder", 'if not model and self.order["source"] == "remembered"', "if False", "transcript_federation_keys"),
+    ("key_keeper", 'require(body["epoch"] <= self.epoch, "SESSION")', "pass", "transcript_federation_keys_bad"),
     ("protections", "for wave in (math.cos, math.sin)", "for wave in (math.sin, math.cos)", "model_encryption"),
     ("protections", "own[place])[me]", "own[place]).index(me)", "coordinated_weights"),
     ("protections", "x * 0.02 * math.sqrt(3)", "x * 0.02", "first_embeddings"),
@@ -344,27 +337,31 @@ MISREAD = [
         "inference_owner",
         'require(kind == "abort" or round_number == due, "SESSION")',
         "pass",
-        "inference_hello_bad_form",
+        "transcript_inference_bad",
     ),
-    ("inference_owner", 'if envelope["sequence"] != 0:', "if False:", "inference_terms_bad_form"),
-    ("inference_owner", 'body["step"] <= self.owed[0][0], "UNEXPECTED")', 'True, "UNEXPECTED")', "opening_bad_round"),
-    ("inference_owner", "self.due.next <= self.owed[0][0])", "True)", "start_pass_bad_number"),
-    ("inference_owner", 'self.number < len(self.passes), "POLICY"', 'True, "POLICY"', "start_pass_bad_number"),
+    ("inference_owner", 'if envelope["sequence"] != 0:', "if False:", "transcript_inference_bad"),
+    (
+        "inference_owner",
+        'body["step"] <= self.owed[0][0], "UNEXPECTED")',
+        'True, "UNEXPECTED")',
+        "transcript_inference_bad",
+    ),
+    ("inference_owner", "self.due.next <= self.owed[0][0])", "True)", "transcript_inference"),
+    ("inference_owner", 'self.number < len(self.passes), "POLICY"', 'True, "POLICY"', "transcript_inference"),
     (
         "inference_owner",
         'self.fail("MODEL", self.name)',
         'self.fail("MODEL", self.peer)',
-        "pass_started_bad_replacement",
+        "transcript_inference",
     ),
     ("inference_dealer", "of_owner + of_dealer, MATERIAL", "of_dealer + of_owner, MATERIAL", "inference_material_keys"),
     (
         "inference_dealer",
         'len(self.ahead[sender]) < MOST_ORDERS, "UNEXPECTED")',
         'True, "UNEXPECTED")',
-        "order_material_bad_number",
+        "transcript_inference_bad",
     ),
-    ("inference_dealer", "sender not in self.done and ", "", "order_material_bad_number"),
-    ("inference_play", "if waits_for_sender and sender == self.roster.server:", "if False:", "material_hello_bad_form"),
+    ("inference_dealer", "sender not in self.done and ", "", "transcript_inference_bad"),
     ("inference_material", 'self.number.to_bytes(8, "big")', 'self.number.to_bytes(8, "little")', "inference_material"),
     ("inference_material", 'from_bytes(half, "little")', 'from_bytes(half, "big")', "inference_material"),
     ("inference_material", "if rank not in receivers", "if rank in receivers", "inference_material"),
@@ -388,9 +385,9 @@ MISREAD = [
         "inference_waves",
     ),
     ("inference_material", "word - 2**bits if word >> (bits - 1) else word", "word", "inference_material"),
-    ("adaptation_terms", 'sizes | {"classes": c}', "sizes", "adaptation_prediction"),
+    ("adaptation_terms", 'sizes | {"classes": c}', "sizes", "transcript_adaptation_bad"),
     ("adaptation_terms", 'in (0, found["sizes"]["blocks"])', "in range(257)", "adaptation_terms_bad_value"),
-    ("plain_sum", "max(self.terms.fewest_survivors, 1)", "2 + len(self.terms.cohort)", "session_plain"),
+    ("plain_sum", "max(self.terms.fewest_survivors, 1)", "2 + len(self.terms.cohort)", "transcript_federation_keys"),
 ]
 """Module, its text, a misreading of the specification in its place, and the vectors that show it."""
 
@@ -407,5 +404,8 @@ def test_finds_every_misreading_of_the_specification(tmp_path: Path) -> None:
         (changed / f"{module}.py").write_text(source.replace(text, misread), encoding="utf-8")
         shutil.copy(VECTORS / f"{vector}.json", vectors)
         jobs.append((changed, vectors))
-    found = [status == 1 and ".json: operation " in output for status, output in verify(*jobs)]
+    found = [
+        status == 1 and re.search(r"\.json: (computation|step) ", output) is not None
+        for status, output in verify(*jobs)
+    ]
     assert [error for error, was_found in zip(MISREAD, found, strict=True) if not was_found] == []

@@ -8,6 +8,7 @@ from typing import Any
 from adaptation_owner import LearningDataOwner, LearningModelOwner, Sums
 from adaptation_terms import ADAPTATION, ADAPTATION_TERMS
 from aggregation import Terms
+from computations import from_body, octets, to_body, written
 from constants import Refused
 from conversation import Roster
 from group_key import KeyTerms
@@ -15,7 +16,6 @@ from inference_dealer import AtDealer, DealerSession
 from inference_owner import DataOwner, Exchange, ModelOwner
 from inference_terms import INFERENCE, TERMS
 from messages import CONFIGURATION, FEDERATION, Family, read_body, read_envelope
-from operations import from_body, to_body
 from parameters import pack_words, unpack_words
 from play import KeyMemberParty, KeyRelayParty, Stage, SumClientParty, SumServerParty, entropy
 from proposal import Policy
@@ -42,8 +42,7 @@ class Players:
     def __init__(self, transcript: dict[str, Any]) -> None:
         self.protocol, self.common, self.steps = (transcript[name] for name in ("protocol", "common", "steps"))
         self.messages = [
-            (message["sender"], message["receiver"], [bytes.fromhex(frame) for frame in message["frames"]])
-            for message in transcript["messages"]
+            (message["sender"], message["receiver"], message["frames"]) for message in transcript["messages"]
         ]
         self.stage = Stage()
         self.machines: dict[str, Any] = {}
@@ -58,7 +57,8 @@ class Players:
             settings = from_body(self.common) | given | {"now": now, "machine": name, "draw": self.draws(number)}
             self.machines[name] = CREATE[self.protocol, step["role"]](self, settings)
         elif step["do"] == "receive":
-            sender, _, frames = self.messages[step["message"]]
+            sender, _, texts = self.messages[step["message"]]
+            frames = [octets(text) for text in texts]
             machine = self.machines[name]
             machine.receive(*([] if isinstance(machine, Exchange) else [sender]), frames, now)
         else:
@@ -93,12 +93,12 @@ class Players:
             return None
         if "words" in event:
             words = event["words"]
-            event = event | {"total": None if words is None else unpack_words(words, self.ring_bits)}
+            event = event | {"total": None if words is None else short(unpack_words(words, self.ring_bits))}
         if event["event"] == "train":
             event = event | {"key": event.get("transcript")}
         if event["event"] == "agreed" and "terms" in event:
             event = event | {"digest": event["terms"]}
-        return {"event": event["event"]} | {name: event[name] for name in names}
+        return {"event": event["event"]} | {name: event[name] for name in names if name in event}
 
     # What is created.
 
@@ -162,6 +162,7 @@ class Players:
             self.stage.transmit,
             self.report,
             given.get("completed", 0),
+            given.get("fixed", b""),
         )
         server.own_deadline, server.reports_sums_early = given["now"] + given["join_seconds"], True
         return server
@@ -221,8 +222,19 @@ CREATE: dict[tuple[str, str], Callable[[Players, dict[str, Any]], Any]] = {
     ("private inference", "dealer"): Players.dealer,
     ("double-blind adaptation", "data owner"): Players.data_owner,
     ("double-blind adaptation", "model owner"): Players.model_owner,
-    ("double-blind adaptation", "sums"): lambda to, given: Sums(given["policy"], 0, 0, []),
+    ("double-blind adaptation", "sums"): lambda to, given: Sums(
+        given["policy"], given.get("opened", 0), given.get("current", 0), given.get("survivors", [])
+    ),
 }
+
+
+def short(words: list[int]) -> list[int] | dict[str, int]:
+    """Ring words as transcripts have them."""
+    return {"zeros": len(words)} if len(words) > 4096 and not any(words) else words
+
+
+def words_of(given: list[int] | dict[str, int]) -> list[int]:
+    return [0] * given["zeros"] if isinstance(given, dict) else given
 
 
 def give_up(machine: Any, given: dict[str, Any], now: float) -> None:
@@ -248,7 +260,7 @@ def order(machine: Any, given: dict[str, Any], now: float) -> None:
 
 def contribute(machine: Any, given: dict[str, Any], now: float) -> None:
     if machine.state == "TRAINING" and machine.round == given["round"]:
-        machine.contribute(pack_words(given["vector"], machine.terms.ring_bits), now)
+        machine.contribute(pack_words(words_of(given["vector"]), machine.terms.ring_bits), now)
 
 
 def begin_round(machine: Any, given: dict[str, Any], now: float) -> None:
@@ -278,7 +290,7 @@ OF_INFERENCE: dict[str, Call] = {
 OF_PROTOCOL: dict[str, dict[str, Call]] = {
     "secure sum": {
         "start": lambda it, given, now: it.machine.start(now),
-        "contribute": lambda it, given, now: it.machine.give_vector(given["vector"], now),
+        "contribute": lambda it, given, now: it.machine.give_vector(words_of(given["vector"]), now),
         "drop": lambda it, given, now: it.drop(given["member"], now),
     },
     "group key": {
@@ -330,7 +342,7 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "sum": ("total", "survivors"),
         "aborted": ("code", "culprit"),
         "dropped": ("member", "phase", "code"),
-        "complaint": ("against",),
+        "complaint": ("by", "against"),
         "refused": ("from", "code"),
     },
     "group key": {
@@ -342,6 +354,7 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "federation": {
         "accepted": (),
+        "fixed part": (),
         "journal": ("round",),
         "journal group": ("group",),
         "train": ("round", "key"),
@@ -356,7 +369,8 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "left": ("member",),
         "refused": ("member", "code"),
         "dropped": ("member", "phase", "code"),
-        "complaint": ("against",),
+        "complaint": ("by", "against"),
+        "key-failed": ("epoch", "code", "by"),
     },
     "private inference": OF_OWNERS,
     "double-blind adaptation": OF_OWNERS,
@@ -369,14 +383,15 @@ def ordered(events: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(event, sort_keys=True) for event in events)
 
 
-def plain(frames: list[bytes], family: Family) -> Any:
+def plain(texts: list[str], family: Family) -> Any:
     """A message without its explanation, the words of which are free."""
     try:
+        frames = [octets(text) for text in texts[:2]]
         envelope = read_envelope(frames, family)
-        body = read_body(envelope, frames, family)
-    except Refused:
-        return frames
-    return (frames[0], body | {"detail": ""}, frames[2:]) if "detail" in body else frames
+        body = read_body(envelope, [*frames, *(b"" for _ in texts[2:])], family)
+    except (Refused, ValueError):
+        return texts
+    return (texts[0], body | {"detail": ""}, texts[2:]) if "detail" in body else texts
 
 
 def disagreement(transcript: dict[str, Any]) -> str | None:
@@ -392,7 +407,8 @@ def disagreement(transcript: dict[str, Any]) -> str | None:
         expected["sends"] = [(sender, receiver, plain(frames, family)) for sender, receiver, frames in due]
         try:
             found: Any = players.take(number)
-            found["sends"] = [(sender, to, plain(frames, family)) for sender, to, frames in found["sends"]]
+            sent = [(sender, to, list(map(written, frames))) for sender, to, frames in found["sends"]]
+            found["sends"] = [(sender, to, plain(texts, family)) for sender, to, texts in sent]
         except Exception as error:
             # A wrong transcript may break anything, and whatever it is, the file does not hold.
             found = {"failed": f"{type(error).__name__}: {getattr(error, 'code', error)}"}

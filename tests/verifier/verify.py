@@ -12,13 +12,13 @@ with status 0 only if there is none.
     proposal    configuration and policy      plain_sum            a sum without secure aggregation
     protections weights, encryption           group_key            one attempt at a group key
     transfer    models in chunks              key_holder           a client and group keys
-    play        the parties of a transcript   key_keeper           the server and group keys
-    operations  the operations of the vectors conversation         who talks to whom, and numbering
-    transcripts the transcripts of the vectors
+    play        parties with conversations    key_keeper           the server and group keys
+    computations the computations             conversation         who talks to whom, and numbering
+    transcripts the transcripts
 
 Of private inference: inference_terms (messages, terms, rounds), inference_owner (both owners towards each other),
-inference_dealer (owners and dealer), inference_material (requests and corrections), inference_play (its operations).
-Of double-blind adaptation: adaptation_terms, adaptation_owner (both owners, and which sums are told), adaptation_play.
+inference_dealer (owners and dealer), inference_material (requests and corrections), inference_computations.
+Of double-blind adaptation: adaptation_terms, adaptation_owner (both owners, and which sums are disclosed).
 """
 
 import json
@@ -26,44 +26,42 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adaptation_play import AdaptationPerformance
+from computations import COMPUTATIONS, shown
 from constants import CODES, Refused
-from inference_play import InferencePerformance
-from operations import Performance
+from inference_computations import ADAPTATION_COMPUTATIONS, INFERENCE_COMPUTATIONS
 from transcripts import disagreement as disagreement_of_transcript
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
-LEVELS = ("primitive", "message", "round", "session")
 NOT_ON_THE_WIRE = "INVALID"
-PERFORMANCES: dict[str, Any] = {
-    "private inference": InferencePerformance,
-    "double-blind adaptation": AdaptationPerformance,
+OF_PROTOCOL: dict[str, dict[str, Any]] = {
+    "private inference": INFERENCE_COMPUTATIONS,
+    "double-blind adaptation": ADAPTATION_COMPUTATIONS,
 }
 
 
 def disagreement(vector: dict[str, Any]) -> str | None:
-    """The first operation with another outcome than the file says; later ones may follow from it."""
+    """The first computation with another outcome than the file says."""
     if "steps" in vector:
         return disagreement_of_transcript(vector)
-    if set(vector) != {"protocol", "level", "about", "operations"} or vector["level"] not in LEVELS:
+    if set(vector) != {"protocol", "about", "computations"}:
         return "no test vector"
-    performance = PERFORMANCES.get(vector["protocol"], Performance)()
-    for number, operation in enumerate(vector["operations"]):
-        outcome = "refused" if "refused" in operation else "expect"
-        if set(operation) != {"do", "with", outcome}:
-            return f"operation {number}: has {sorted(operation)}"
-        expected = {outcome: operation[outcome]}
+    known = OF_PROTOCOL.get(vector["protocol"], COMPUTATIONS)
+    for number, step in enumerate(vector["computations"]):
+        outcome = "refused" if "refused" in step else "expect"
+        if set(step) != {"do", "with", outcome}:
+            return f"computation {number}: has {sorted(step)}"
+        expected = {outcome: step[outcome]}
         if outcome == "refused" and expected["refused"] not in (*CODES, NOT_ON_THE_WIRE):
-            return f"operation {number}: there is no code {expected['refused']}"
+            return f"computation {number}: there is no code {expected['refused']}"
         try:
-            found = {"expect": performance.perform(operation["do"], operation["with"])}
+            found = {"expect": shown(known[step["do"]](**step["with"]))}
         except Refused as reason:
             found = {"refused": reason.code}
         except Exception as error:
             # A wrong vector may break anything, and whatever it is, the file does not hold.
             found = {"failed": f"{type(error).__name__}: {error}"}
         if found != expected:
-            return f"operation {number}, {operation['do']}:\n  expected {expected}\n  found    {found}"
+            return f"computation {number}, {step['do']}:\n  expected {expected}\n  found    {found}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The operations of the test vectors (docs/spec/vectors.md): what this verifier returns for their inputs."""
+"""The computations of the test vectors (docs/spec/vectors.md), from their inputs."""
 
 import hashlib
 import struct
@@ -12,6 +12,8 @@ from encoding import read_members, write_members
 from group_key import KeyTerms, Transcript, commit_record
 from messages import (
     CONFIGURATION,
+    FEDERATION,
+    Family,
     raw_frame,
     read_body,
     read_configuration,
@@ -28,7 +30,6 @@ from parameters import (
     signed,
     unpack_words,
 )
-from play import Stage, begin_group_key, begin_session, begin_sum
 from primitives import (
     derive,
     digest,
@@ -51,21 +52,25 @@ from protections import (
     first_embeddings,
 )
 
-WITH_DETAIL = ("abort", "end-round", "end-key")
-
 
 def octets(text: str) -> bytes:
     """A byte string of an input."""
-    if text.startswith("shake256("):
-        seed, length = text.removeprefix("shake256(").removesuffix(")").split(",")
-        return hashlib.shake_256(bytes.fromhex(seed)).digest(int(length))
+    if text.startswith("00*"):
+        return bytes(int(text.removeprefix("00*")))
     return bytes.fromhex(text)
+
+
+def written(data: bytes) -> str:
+    """A byte string as the vectors write it."""
+    if len(data) <= 4096:
+        return data.hex()
+    return f"sha256({hashlib.sha256(data).hexdigest()})" if any(data) else f"00*{len(data)}"
 
 
 def shown(result: Any) -> Any:
     """A result as the vectors write it."""
     if isinstance(result, bytes):
-        return result.hex() if len(result) <= 4096 else f"sha256({hashlib.sha256(result).hexdigest()})"
+        return written(result)
     if isinstance(result, dict):
         return {key: shown(value) for key, value in result.items()}
     if isinstance(result, list | tuple):
@@ -82,7 +87,7 @@ def from_body(value: Any) -> Any:
 
 def to_body(value: Any) -> Any:
     if isinstance(value, bytes):
-        return {"hex": value.hex()}
+        return {"hex": written(value)}
     if isinstance(value, dict):
         return {key: to_body(item) for key, item in value.items()}
     return [to_body(item) for item in value] if isinstance(value, list) else value
@@ -182,7 +187,7 @@ def do_pairwise_mask(private: str, public: str, sharing: str, member: int, peer:
     return {"seed": seed, "sign": way}
 
 
-def do_write_message(payload: str | None = None, **inputs: Any) -> list[bytes]:
+def do_write_message(payload: str | None = None, family: Family = FEDERATION, **inputs: Any) -> list[bytes]:
     return write_message(
         inputs["type"],
         octets(inputs["session"]),
@@ -191,15 +196,16 @@ def do_write_message(payload: str | None = None, **inputs: Any) -> list[bytes]:
         inputs["sequence"],
         from_body(inputs["body"]),
         None if payload is None else octets(payload),
+        family,
         link=inputs.get("link", 0),
         received=inputs.get("received", 0),
     )
 
 
-def do_read_message(frames: list[str]) -> dict[str, Any]:
+def do_read_message(frames: list[str], family: Family = FEDERATION) -> dict[str, Any]:
     received = [octets(frame) for frame in frames]
-    envelope = read_envelope(received)
-    body = read_body(envelope, received)
+    envelope = read_envelope(received, family)
+    body = read_body(envelope, received, family)
     return {"envelope": to_body(envelope), "body": to_body(body), "payload": raw_frame(received)}
 
 
@@ -268,7 +274,7 @@ def do_encrypt_model(group: dict[str, Any], tensors: list[dict[str, Any]], matri
     return [round(number, 5) for number in struct.unpack(f"<{count}f", struct.pack(f"<{count}f", *encrypted))]
 
 
-PURE: dict[str, Callable[..., Any]] = {
+COMPUTATIONS: dict[str, Callable[..., Any]] = {
     "keystream": lambda seed, usage, length: keystream(octets(seed), usage.encode(), length),
     "mask": do_mask,
     "agree": do_agree,
@@ -309,95 +315,3 @@ PURE: dict[str, Callable[..., Any]] = {
         octets(group["key"]), octets(group["transcript"]), tensors
     ),
 }
-
-
-class Performance:
-    """One file's operations, one after the other."""
-
-    def __init__(self) -> None:
-        self.stage = Stage()
-
-    def perform(self, name: str, inputs: dict[str, Any]) -> Any:
-        if name in PURE:
-            return shown(PURE[name](**inputs))
-        if name == "begin sum":
-            terms = terms_of(inputs["terms"])
-            names = ("signing_private", "vector", "entropy")
-            begin_sum(self.stage, terms, [with_octets(row, *names) for row in inputs["clients"]], inputs["server"])
-            return shown(terms.context)
-        if name == "begin group key":
-            key_terms = key_terms_of(inputs["terms"])
-            members = [with_octets(row, "signing_private", "entropy") for row in inputs["members"]]
-            begin_group_key(self.stage, key_terms, members, inputs["server"])
-            return shown(key_terms.context)
-        if name == "begin session":
-            return shown(self.begin_session(**inputs))
-        return self.act(name, **inputs)
-
-    def begin_session(
-        self, roster: list[Any], clients: list[Any], server: dict[str, Any] | None, **signed: Any
-    ) -> bytes:
-        found = roster_of(roster, **signed)
-        played = [
-            with_octets(row, "signing_private", "entropy")
-            | {"journal": [with_octets(entry, "session") for entry in row["journal"]]}
-            | {"group": octets(row["group"]) if row.get("group") is not None else None}
-            for row in clients
-        ]
-        if server is not None:
-            server = with_octets(
-                server | {"fixed": server.get("fixed") or ""}, "configuration", "model", "entropy", "fixed"
-            )
-        begin_session(self.stage, found, played, server)
-        return found.hash
-
-    def act(self, name: str, party: str = "", now: float = 0.0, **inputs: Any) -> dict[str, Any]:
-        stage = self.stage
-        actor = stage.parties[party] if party else stage.server()
-        if name == "start":
-            actor.machine.start(now)
-        elif name == "give vector":
-            actor.machine.give_vector(actor.vector, now)
-        elif name == "hello":
-            actor.hello(now)
-        elif name == "receive":
-            number, frames = inputs.get("message"), inputs.get("frames", [])
-            received = [octets(frame) for frame in frames] if number is None else stage.messages[number]
-            actor.receive(inputs["sender"], received, now)
-        elif name == "contribute":
-            require(actor.round == inputs["round"], "INVALID")
-            actor.contribute(octets(inputs["words"]), now)
-        elif name == "next round":
-            actor.next_round(octets(inputs["model"]), inputs.get("unusable", ""), now)
-        elif name == "finish":
-            actor.finish(octets(inputs.get("model", "")), inputs.get("unusable", ""), now)
-        elif name == "change roster":
-            later = roster_of(inputs["roster"], inputs["version"], inputs["operator"], inputs["lineage"])
-            actor.change_roster(later, octets(inputs.get("model", "")), now)
-        elif name == "provide":
-            actor.provide(inputs["epoch"], octets(inputs["model"]), now)
-        elif name == "link lost":
-            actor.link_lost(inputs["peer"], now)
-        elif name == "link back":
-            actor.link_back(inputs["peer"], now)
-        elif name == "drop":
-            stage.server().drop(party, now)
-            actor = stage.server()
-        elif name == "expire":
-            actor.expire(now)
-        else:
-            raise ValueError(f"there is no operation {name!r}")
-        return self.outcome(stage.outcome(actor))
-
-    def outcome(self, found: dict[str, Any]) -> dict[str, Any]:
-        found["sends"] = [self.sent(receiver, frames) for receiver, frames in found["sends"]]
-        return dict(shown(found))
-
-    def sent(self, receiver: str, frames: list[bytes]) -> dict[str, Any]:
-        """A message that explains itself to people is given by its other fields, because the words are free."""
-        envelope = read_envelope(frames)
-        if envelope["type"] in WITH_DETAIL:
-            body = read_body(envelope, frames)
-            if body.pop("detail"):
-                return {"to": receiver, "type": envelope["type"], "fields": to_body(body)}
-        return {"to": receiver, "frames": frames}
