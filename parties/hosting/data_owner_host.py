@@ -106,8 +106,8 @@ class AnswersError(Exception):
     """The answers cannot be read or kept; the message names the file and what to do."""
 
 
-class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
-    """Who has answered. Files of release 0.2.0 have `input` too, which is ignored."""
+class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
+    """Who has answered."""
 
     weights: str
     """The commitment to the model, in hexadecimal digits."""

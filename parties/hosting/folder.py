@@ -1,6 +1,7 @@
 """The folder of one party on a host: its files, its status, its log for people, and what the process opens at start.
 
 party.lock              held by the process that runs, so that there is one
+release                 the release whose state this is
 status.json             the state of the party, written anew at every change
 events/NAME.jsonl       what the party did (a server: in the folder of each run)
 journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
@@ -45,7 +46,7 @@ from tacit.parties.hosting.party_file import Kind, LogConfiguration, PartyFile, 
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import KeyFileError, PartyKeys, load
 from tacit.parties.links.roster import RosterFileError, check_own, read_roster
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release, mark_release
 from tacit.parties.session.event_log import EventLogError, Tell
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.errors import Code
@@ -93,15 +94,26 @@ class PartyFolder:
         self._lock = path / "party.lock"
 
     def make(self) -> None:
-        """Make what is missing of it. RunDirectoryError if it cannot be."""
+        """Make what is missing of it. RunDirectoryError if it cannot be, or has state of another release."""
+        self.check()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in ("events", "journal", "logs", "answers"):
                 (self.path / part).mkdir(exist_ok=True)
+            mark_release(self.path)
         except OSError as error:
             raise RunDirectoryError(
-                f"{self.path} cannot be made: {error.strerror}; name another folder as `directory`"
+                f"{self.path} cannot be made: {error.strerror or error}; name another folder as `directory`"
             ) from None
+
+    def check(self) -> None:
+        """Refuse state of another release. RunDirectoryError."""
+        files = (
+            self.status, self.plain_model, self.salt, self.ledger, self.adapters, self.learning, self.openings, self.sum
+        )  # fmt: skip
+        folders = (self.path / name for name in ("events", "journal", "memory", "answers", "runs"))
+        if any(file.exists() for file in files) or any(any(folder.glob("*")) for folder in folders):
+            check_release(self.path)
 
     def events(self, party: str) -> Path:
         """The event log of a party; of a server it is in the folder of each run."""
@@ -307,7 +319,10 @@ class StatusFile:
 def read_status(folder: PartyFolder) -> tuple[Status, bool]:
     """What the party said last, and whether it is running. StatusError if it never ran, or cannot be read."""
     try:
+        folder.check()
         return msgspec.json.decode(folder.status.read_bytes(), type=Status), folder.is_held()
+    except RunDirectoryError as error:
+        raise StatusError(str(error)) from None
     except FileNotFoundError:
         raise StatusError(f"{folder.path}: this party has never been started") from None
     except (OSError, msgspec.MsgspecError) as error:
@@ -386,7 +401,9 @@ def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
     file = read_party(kind, path)
     keys, roster = load(Path(file.key)), read_roster(Path(file.roster))
     check_own(roster, keys, file.enrolled, where=file.roster)
-    return OpenedParty(file, keys, roster, PartyFolder(Path(file.directory)))
+    folder = PartyFolder(Path(file.directory))
+    folder.check()
+    return OpenedParty(file, keys, roster, folder)
 
 
 @contextmanager

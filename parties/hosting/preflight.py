@@ -392,6 +392,7 @@ def check_roster_file(file: PartyFile, keys: PartyKeys) -> tuple[str, Roster]:
 def check_folder(file: PartyFile) -> str:
     """Everything that the party writes can be written."""
     folder = PartyFolder(Path(file.directory))
+    folder.check()
     if folder.is_held():
         return f"{folder.path}; a process of this party has it now"
     for part in (folder.path, *(folder.path / name for name in ("events", "journal", "logs", "runs", "answers"))):

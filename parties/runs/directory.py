@@ -12,6 +12,7 @@ events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
 memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
 run.lock              held by the process that writes, whose number it has
+release               the release whose state this is
 logs/PARTY.log        output and tracebacks of the processes
 moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
 verify/ROUND/         with --verify: each client's update and the server's sum
@@ -43,6 +44,7 @@ from safetensors import SafetensorError, safe_open
 
 from tacit.models.file_system import FILES
 from tacit.parties.learning.statistics import Statistics
+from tacit.protocol.core.errors import printable
 
 DISTRIBUTION: Final = "tacit"
 
@@ -162,6 +164,37 @@ class RunDirectoryError(Exception):
     """The directory cannot serve; the message names it and says what to do."""
 
 
+class OtherReleaseError(RunDirectoryError, ValueError):
+    """Another release wrote the state in a folder; the message names both, and says what to do."""
+
+
+STATE_RELEASE: Final = "0.3.0"
+"""The first release whose state is as that of this one. It rises when a file of a run or of a party changes."""
+_RELEASE = "release"
+"""File that says it, in every folder with state since 0.3.0."""
+
+
+def mark_release(folder: Path) -> None:
+    """Write which release the state in a folder is of. OSError as of `writing`."""
+    with writing(folder / _RELEASE):
+        (folder / _RELEASE).write_text(f"{STATE_RELEASE}\n", encoding="ascii")
+
+
+def check_release(folder: Path) -> None:
+    """Refuse a folder with state of another release. OtherReleaseError."""
+    try:
+        found = (folder / _RELEASE).read_text(encoding="ascii", errors="replace").strip()[:20]
+    except FileNotFoundError:
+        found = "0.2.0"
+    except OSError as error:
+        raise OtherReleaseError(f"{folder / _RELEASE} cannot be read: {error.strerror}; make it readable") from None
+    if found != STATE_RELEASE:
+        raise OtherReleaseError(
+            f"{folder} was written by release {printable(found)}, and this one reads state of {STATE_RELEASE} on: "
+            "move it away, and make it anew"
+        )
+
+
 class RunInUseError(RunDirectoryError):
     """Another process writes into the directory; the message names it."""
 
@@ -251,9 +284,11 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """A new run directory, or an empty one. RunDirectoryError if something is there, or it cannot be made."""
+        """A new run directory, or an empty one. RunDirectoryError if something is there, or it cannot be made;
+        OSError if nothing can be written."""
         taken = f"exists already: choose another directory with --out, or continue that run with --resume {path}"
         claim(path, *(path / part for part in ("events", "journal", "logs")), taken=taken)
+        mark_release(path)
         return cls(path)
 
     def keep_experiment(self, text: str) -> None:
@@ -295,6 +330,7 @@ class RunDirectory:
         for file in (run.experiment, run.model):
             if not file.is_file():
                 raise RunDirectoryError(f"{path} is no run directory that can be resumed: {file.name} is missing")
+        check_release(path)
         return run
 
     @contextlib.contextmanager
@@ -322,6 +358,7 @@ class RunDirectory:
         run = cls(path)
         if not run.experiment.is_file():
             raise RunDirectoryError(f"{path} is no run directory: {run.experiment.name} is missing")
+        check_release(path)
         return run
 
     def progress(self) -> Progress:

@@ -40,6 +40,7 @@ from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection, name_of
+from tacit.parties.runs.directory import check_release
 from tacit.protocol.core.roster import group_numbers
 from tacit.protocol.session.sampling import check_cohorts, cohorts, least_cohort, most_colluders
 from tacit.protocol.sum.configuration import Configuration, Mode, Proposal, share
@@ -53,7 +54,7 @@ _REMOVED = {
     "protection.enforce": 'leave it out; instead of "clients" take protection.scheme = "coordinated-binary-weights"',
     "protection.skip_masked_layers": "leave it out",
 }
-"""Keys of release 0.2.0, which stand in its run directories too, and what to do about them."""
+"""Keys of release 0.2.0, and what to do about them."""
 
 
 @dataclass(frozen=True)
@@ -868,6 +869,8 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
 def distilled(directory: Path) -> DistillationExperiment:
     """The experiment of a finished distillation. ValueError for a directory that does not hold a student of one."""
     path = directory / FIGURES
+    if path.exists():
+        check_release(directory)
     try:
         written = msgspec.json.decode(path.read_bytes())["experiment"]
         experiment = msgspec.convert(written, DistillationExperiment, dec_hook=read_section)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tacit.parties.runs import experiment as experiments
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release
 from tacit.parties.runs.experiment import FIGURES, STUDENT, DistillationExperiment, Experiment, distilled
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _is_student(directory: Path) -> bool:
     if (directory / FIGURES).exists():
         return True
     if RunDirectory(directory).experiment.exists():
+        check_release(directory)
         return False
     raise ValueError(
         f"{directory} holds neither {FIGURES} nor {RunDirectory(directory).experiment.name}; name a directory that "

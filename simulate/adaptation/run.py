@@ -26,7 +26,7 @@ from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import claim, write_output, writing
+from tacit.parties.runs.directory import claim, mark_release, write_output, writing
 from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
@@ -54,6 +54,7 @@ Show = Callable[[str, str, dict[str, Any]], None]
 def make_folder(experiment: AdaptationExperiment, folder: Folder) -> None:
     """Make the folder of a new run. RunDirectoryError, OSError."""
     claim(folder.path, *(folder.path / part for part in ("events", "journal", "logs", "adapters", "owners")))
+    mark_release(folder.path)
     folder.run.keep_experiment(experiment_toml(experiment))
 
 

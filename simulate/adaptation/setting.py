@@ -22,7 +22,7 @@ from tacit.models.networks import build
 from tacit.models.partition import divide
 from tacit.models.training import CPU, train
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import Progress, RunDirectory, claim, writing
+from tacit.parties.runs.directory import Progress, RunDirectory, claim, mark_release, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.served import ServedModel, read_served
@@ -99,6 +99,7 @@ def _train(experiment: AdaptationExperiment, known: Dataset, place: Path, *, see
     training = msgspec.structs.replace(experiment.training, epochs=experiment.adaptation.backbone_epochs)
     train(model, known.x_train, known.y_train, training, seed=seed, device=CPU)
     claim(place)
+    mark_release(place)
     run, layout = RunDirectory(place), Layout.of(model)
     plain = Experiment(**{name: getattr(experiment, name) for name in Experiment.__struct_fields__})
     run.keep_experiment(experiment_toml(plain))

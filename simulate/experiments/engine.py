@@ -26,7 +26,15 @@ import msgspec
 import numpy as np
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, claim, writing
+from tacit.parties.runs.directory import (
+    RunDirectory,
+    RunDirectoryError,
+    RunInUseError,
+    check_release,
+    claim,
+    mark_release,
+    writing,
+)
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.experiments.data import StudyImages, find, halve, sample
 from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
@@ -330,8 +338,11 @@ def _claim(out: Path, study: Study, size: Size, images: StudyImages, *, small: b
         }
     )
     path = out / "study.json"
+    if os.path.exists(path):
+        check_release(out)
     if not os.path.exists(path):
         claim(out, taken="exists already and is not that of a study: choose another one with --out")
+        mark_release(out)
     elif path.read_bytes() != stamp:
         raise RunDirectoryError(
             f"{out} holds results of another study, or of other settings, data or device: choose another directory "

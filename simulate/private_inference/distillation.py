@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tacit.parties.runs.directory import write_output, writing
+from tacit.parties.runs.directory import mark_release, write_output, writing
 from tacit.parties.runs.experiment import DistillationExperiment, Kind
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     )
     calibrate(student, data.x_train, margin=settings.margin)
     after = distillation.judge(student, teacher, *test, device=chosen)
+    mark_release(out)
     with writing(out / "student.safetensors"):
         distillation.save(out / "student.safetensors", student, approximation)
     figures = {

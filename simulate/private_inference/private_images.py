@@ -28,6 +28,7 @@ from tacit.parties.adaptation import standing
 from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import check_release
 from tacit.parties.runs.experiment import Experiment, load_as
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.protocol.inference.schedule import LOGITS, Results
@@ -239,6 +240,7 @@ class PredictionRequest:
                     f"{self.folder.path} holds no {file.name}: name a directory that `tacit adapt` has written, and "
                     "finished"
                 )
+        check_release(self.folder.path)
         if (path := self.path) is not None and not (path.is_file() or path.is_dir()):
             raise ValueError(f"--images {self.images}: no such file or folder, and no number of test images")
 

@@ -21,6 +21,7 @@ from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_o
 from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
 from tacit.protocol.adaptation.sums import weight_of
@@ -379,5 +380,6 @@ def test_what_cannot_be_asked_is_refused(tacit: Invoke, tmp_path: Path, options:
     if options:
         for name in ("experiment.toml", "learning.msgpack", "summary.json"):
             (tmp_path / name).touch()
+        mark_release(tmp_path)
     result = tacit("predict", tmp_path, *options)
     assert (result.exit_code, reason in result.stderr.replace("\n", " ")) == (2, True)

@@ -15,6 +15,7 @@ from tacit.models.friendly import distillation
 from tacit.models.friendly.calibration import error_bounds
 from tacit.models.layout import Layout
 from tacit.models.networks import build
+from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.served import read_student
 from tests.cli.outputs import check_output
 
@@ -29,7 +30,7 @@ def test_everything_is_written(distilled: tuple[Result, Path]) -> None:
     result, directory = distilled
     out = directory / "out"
     assert {path.name for path in out.iterdir()} == {
-        "teacher.safetensors", "student.safetensors", "distillation.json", "curves.png",
+        "teacher.safetensors", "student.safetensors", "distillation.json", "curves.png", "release",
     }  # fmt: skip
     assert (out / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (out / "distillation.json").read_bytes() == (directory / "copy.json").read_bytes()
@@ -187,6 +188,7 @@ def test_a_directory_without_a_student_is_refused(
 ) -> None:
     if content is not None:
         (tmp_path / "distillation.json").write_text(content)
+        mark_release(tmp_path)
     result = tacit("bench", "inference", tmp_path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tacit.parties.runs.directory import Progress, RunDirectory, RunDirectoryError, RunInUseError, write_arrays
+from tacit.parties.runs.directory import (
+    Progress,
+    RunDirectory,
+    RunDirectoryError,
+    RunInUseError,
+    mark_release,
+    write_arrays,
+)
 
 
 def test_a_new_directory_has_its_folders(tmp_path: Path) -> None:
@@ -45,6 +52,7 @@ def test_only_a_run_with_a_model_is_opened(tmp_path: Path) -> None:
         with pytest.raises(RunDirectoryError, match=f"can be resumed: {missing} is missing"):
             RunDirectory.open(tmp_path)
         (tmp_path / missing).touch()
+    mark_release(tmp_path)
     assert RunDirectory.open(tmp_path).path == tmp_path
 
 
