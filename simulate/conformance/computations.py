@@ -33,7 +33,7 @@ from tacit.protocol.core.primitives import (
     verify,
 )
 from tacit.protocol.core.roster import Member, Role, Roster, decode_members, encode_members
-from tacit.protocol.group_key.agreement import GroupKey, KeyAgreement, Transcript, commit_record
+from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.inference.material import material_key
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
@@ -438,64 +438,6 @@ def structure_of(fields: Fields, kind: Any) -> Any:
     return msgspec.convert(from_hex(fields), kind, builtin_types=(bytes,))
 
 
-class KeyTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What all members of an attempt at a group key hold alike before its first message."""
-
-    session: Octets
-    epoch: int
-    server: str
-    members: tuple[str, ...]
-    signing_keys: tuple[Octets, ...]
-    """Ed25519 public keys of the members."""
-    roster: Octets
-    configuration: Octets
-    phase_seconds: float
-
-    def agreement(self) -> KeyAgreement:
-        """The same for the machines; ValueError where no members can have it."""
-        return KeyAgreement(**msgspec.structs.asdict(self))
-
-
-class KeyMember(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A member that is played, or one whose secrets are known."""
-
-    name: str
-    signing_private: Octets
-    entropy: Octets
-    """Its private channel key, and its contribution."""
-
-
-def group_key(*, terms: KeyTerms, members: tuple[KeyMember, ...]) -> dict[str, Any]:
-    """What the secrets of all members lead to: every record that is sent, the transcript, and the key."""
-    agreement = terms.agreement()
-    places = range(agreement.size)
-    signing = [SigningKey(member.signing_private) for member in members]
-    channels = [AgreementKey(member.entropy[:32]) for member in members]
-    contributions = {place: members[place].entropy[32:64] for place in places}
-    commits = {
-        place: commit_record(
-            agreement, place, signing[place], channel_key=channels[place].public, contribution=contributions[place]
-        )
-        for place in places
-    }
-    transcript = Transcript(agreement, commits)
-    key = transcript.group_key(contributions)
-    return {
-        "context": agreement.context,
-        "commits": list(commits.values()),
-        "transcript": transcript.digest,
-        "packets": [
-            [
-                transcript.packet(channels[owner], signing[owner], contributions[owner], owner=owner, holder=holder)
-                for holder in agreement.others(owner)
-            ]
-            for owner in places
-        ],
-        "key": key,
-        "confirmations": [transcript.confirmation(key, signing[place], place) for place in places],
-    }
-
-
 def use_group_key(*, key: Octets, transcript: Octets, label: str, info: Octets) -> bytes:
     """The 32 bytes that all members have of a group key for one use."""
     return GroupKey(0, key, (), transcript).derive(Label(label.encode()), info)
@@ -800,7 +742,7 @@ COMPUTATIONS: Final[Mapping[str, Computations]] = {
         "write configuration": write_configuration,
         "read configuration": read_configuration,
     },
-    "group key": {"group key": group_key, "use group key": use_group_key},
+    "group key": {"use group key": use_group_key},
     "protection": {
         "coordinated weights": coordinate,
         "encrypt model": encrypt_model,

@@ -20,7 +20,6 @@ from tacit.protocol.group_key.agreement import (
     commit_record,
 )
 from tacit.protocol.group_key.messages import ConfirmKey, KeyCommit, KeyComplaint, KeyContribution
-from tacit.simulate.conformance.computations import KeyTerms
 from tacit.simulate.conformance.exchange import linked_key_member, linked_key_relay
 from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, having, instead
 from tests.vectors_corpus.play import SERVER, Making, Parcel, Play, ending, faulty_part
@@ -34,29 +33,21 @@ PLACE: Final = 1
 EPOCH: Final = 3
 
 
-def key_terms(members: int, epoch: int = EPOCH) -> dict[str, Any]:
+def agreement_of(members: int = 3) -> KeyAgreement:
     """What the members hold alike."""
-    names = [f"client-{member}" for member in range(members)]
-    return {
-        "session": drawn("session"), "epoch": epoch, "server": SERVER, "members": names,
-        "signing_keys": [SigningKey(drawn(f"{name} signing")).public for name in names],
-        "roster": drawn("roster"), "configuration": drawn("configuration"), "phase_seconds": PHASE_SECONDS,
-    }  # fmt: skip
-
-
-def key_member(name: str) -> dict[str, Any]:
-    """A member with secrets that follow from its name."""
-    return {"name": name, "signing_private": drawn(f"{name} signing"), "entropy": drawn(f"{name} entropy", 64)}
+    names = tuple(f"client-{member}" for member in range(members))
+    return KeyAgreement(
+        session=drawn("session"), epoch=EPOCH, server=SERVER, members=names,
+        signing_keys=tuple(signing(name).public for name in names), roster=drawn("roster"),
+        configuration=drawn("configuration"), phase_seconds=PHASE_SECONDS,
+    )  # fmt: skip
 
 
 def group_keys() -> Script:
-    script = Script("group key", "What the secrets of all members lead to, and keys for each use of it.")
-    for members, epoch in ((2, 0), (3, EPOCH), (3, 2**31)):
-        terms = key_terms(members, epoch)
-        found = script.do("group key", terms=terms, members=[key_member(name) for name in terms["members"]])
+    script = Script("group key", "Keys for each use of a group key.")
     uses = (Label.MODEL_KEY, b"\0"), (Label.INITIAL_MODEL, b""), (Label.INITIAL_MODEL, b"public")
     for label, info in (*uses, (Label.COORDINATED_WEIGHTS, (7).to_bytes(4, "little"))):
-        given = {"key": found["key"], "transcript": found["transcript"]}
+        given = {"key": drawn("group key"), "transcript": drawn("transcript")}
         script.do("use group key", **given, label=label.decode(), info=info)
     return script
 
@@ -64,7 +55,7 @@ def group_keys() -> Script:
 def begun(about: str) -> Play:
     """An attempt of three members that have started."""
     play = Play("group key", about)
-    agreement = KeyTerms(**key_terms(3)).agreement()
+    agreement = agreement_of()
     play.make(SERVER, Making(linked_key_relay, {"agreement": agreement}))
     for name in agreement.members:
         given = {"agreement": agreement, "name": name, "signing": signing(name)}
@@ -95,7 +86,7 @@ class Honest:
     @classmethod
     def of(cls) -> Honest:
         """That of `honest`."""
-        return cls(KeyTerms(**key_terms(3)).agreement())
+        return cls(agreement_of())
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
         """The message of this kind on that link."""

@@ -80,7 +80,7 @@ class InferencePlay(Play):
         if opening is not None:
             self.sums = self.make(f"{MODEL_OWNER}/sums", Making(RoundSums, {"policy": opening, **(sums or {})}))
         kinds = INFERENCE_MESSAGES if opening is None else ADAPTATION_MESSAGES
-        self.services = {
+        self.services: dict[str, ModelOwnerService | DealerService] = {
             MODEL_OWNER: ModelOwnerService(self._serve, kinds),
             DEALER: DealerService(self.roster, self._deal_for),
         }

@@ -24,7 +24,6 @@ ONE: Final[dict[str, Any]] = {
     "side": 1, "channels": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1, "blocks": 1, "classes": 1,
 }  # fmt: skip
 WEIGHTS: Final = drawn("weights")
-_RESULT: Final = len(pass_rounds(Sizes(**ONE), 1)) - 1
 
 
 def small_terms(**changes: Any) -> Terms:

@@ -16,7 +16,6 @@ from msgspec import structs
 from tacit.protocol.core.codec import Packet, decode, encode_structure
 from tacit.protocol.core.machine import Entropy, Output, Transmit
 from tacit.protocol.core.messages import Kinds, Message
-from tacit.protocol.inference.service import DealerService, ModelOwnerService
 from tacit.simulate.conformance.transcripts import PLAYED, TranscriptFile, TranscriptStep, event_of, outputs_of
 from tacit.simulate.world.world import Parcel as Delivery
 from tests.vectors_corpus.recorder import Recorder
@@ -111,7 +110,6 @@ class Play:
         """By their names in transcripts."""
         self.made: dict[str, Making] = {}
         self.inputs: list[Input] = []
-        self.services: dict[str, ModelOwnerService | DealerService] = {}
         self.parcels: list[Parcel] = []
         self.outputs: list[tuple[str, Output]] = []
         """With the machine that made each."""
@@ -196,10 +194,9 @@ class Play:
         links = (parcel for parcel in self.parcels if (parcel.sender, parcel.receiver) == (sender, receiver))
         return [parcel for parcel in links if parcel.kind == kind][number]
 
-    def events(self, of: str | None = None) -> list[dict[str, Any]]:
-        """The events of one machine, or of all."""
-        found = [(name, event_of(output)) for name, output in self.outputs]
-        return [event for name, event in found if event is not None and of in (None, name)]
+    def events(self) -> list[dict[str, Any]]:
+        """The events of all machines."""
+        return [event for _, output in self.outputs if (event := event_of(output)) is not None]
 
 
 def _parameters(kind: Any, call: str) -> frozenset[str]:

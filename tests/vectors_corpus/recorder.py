@@ -7,21 +7,14 @@ recorded as well.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from msgspec import structs
 
-from tacit.protocol.core.machine import Entropy, Output, Transmit, Trigger
+from tacit.protocol.core.machine import Entropy, Output, Transmit
 from tacit.protocol.core.primitives import SigningKey
-from tacit.simulate.conformance.exchange import (
-    LinkedMachine,
-    linked_key_member,
-    linked_key_relay,
-    linked_sum_client,
-    linked_sum_server,
-)
 from tacit.simulate.conformance.notation import written
 from tacit.simulate.conformance.transcripts import (
     PLAYED,
@@ -37,9 +30,7 @@ from tacit.simulate.conformance.transcripts import (
 from tacit.simulate.world.adaptation import MemoryAdaptation
 from tacit.simulate.world.federation import MemoryFederation
 from tacit.simulate.world.inference import MemoryInference
-from tacit.simulate.world.world import Parcel, Streams, Timer, World
-from tests.world.group_keys import MemoryGroupKey
-from tests.world.sums import MemorySum
+from tacit.simulate.world.world import Parcel, World
 
 Made = TypeVar("Made")
 Settings = ParamSpec("Settings")
@@ -226,104 +217,3 @@ class RecordedAdaptation(RecordedWorld, MemoryAdaptation):
     """Double-blind adaptation."""
 
     protocol = "double-blind adaptation"
-
-
-class RecordedExchange(RecordedWorld):
-    """A server and its members, whose machines subclasses make."""
-
-    def __init__(self, streams: Streams) -> None:
-        super().__init__(streams)
-        self.machines: dict[str, LinkedMachine] = {}
-        """The server's first."""
-
-    @property
-    def server(self) -> str:
-        """Its name."""
-        return next(iter(self.machines))
-
-    @property
-    def members(self) -> list[str]:
-        """The names of those who live."""
-        return [name for name in self.machines if name not in self.dead | {self.server}]
-
-    def start(self) -> Self:
-        """Start every member, and deliver what follows."""
-        for name in self.members:
-            self.emit(name, self.machines[name].start(self.now))
-        self.advance()
-        return self
-
-    def run(self) -> Self:
-        """Let everything happen that happens when nobody intervenes."""
-        return self.start().settle()
-
-    def kill(self, name: str) -> None:
-        """A member is gone, and the server notices at once."""
-        super().kill(name)
-        self.emit(self.server, self.machines[self.server].drop(name, self.now))
-
-    def timers(self) -> Iterator[Timer]:
-        for name, machine in self.machines.items():
-            if name not in self.dead:
-                yield machine.next_deadline, partial(self._expire, name)
-
-    def _expire(self, name: str) -> None:
-        self.emit(name, self.machines[name].expire(self.now))
-
-    def carried(self, party: str, output: Output) -> Parcel | None:
-        return Parcel(party, output.to, tuple(map(bytes, output.frames))) if isinstance(output, Transmit) else None
-
-    def hand_over(self, item: Parcel) -> list[Output]:
-        self.recorder.delivered = item
-        return self.emit(item.receiver, self.machines[item.receiver].feed(item.sender, item.frames, self.now))
-
-
-class RecordedSum(RecordedExchange):
-    """The secure sum of one that was made for other worlds (tests/world/sums.py)."""
-
-    protocol = "secure sum"
-
-    def __init__(self, made: MemorySum) -> None:
-        super().__init__(made.streams)
-        agreement = made.agreement
-        self.vectors = made.vectors
-        self.machines[agreement.server] = self.make(agreement.server, linked_sum_server, agreement, now=0.0)
-        for name in agreement.cohort:
-            self.machines[name] = self.make(
-                name,
-                linked_sum_client,
-                agreement,
-                name,
-                signing=made.signing[name],
-                entropy=self.streams.of(name),
-            )
-
-    def contribute(self) -> Self:
-        """Give every client that still takes part its vector, and let what follows happen."""
-        for name in self.members:
-            if self.machines[name].machine.admits(Trigger.CONTRIBUTE):
-                self.emit(name, self.machines[name].contribute(self.vectors[name], self.now))
-        return self.settle()
-
-    def run(self) -> Self:
-        return self.start().contribute()
-
-
-class RecordedGroupKey(RecordedExchange):
-    """The attempt at a group key of one that was made for other worlds (tests/world/group_keys.py)."""
-
-    protocol = "group key"
-
-    def __init__(self, made: MemoryGroupKey) -> None:
-        super().__init__(made.streams)
-        agreement = made.agreement
-        self.machines[agreement.server] = self.make(agreement.server, linked_key_relay, agreement, now=0.0)
-        for name in agreement.members:
-            self.machines[name] = self.make(
-                name,
-                linked_key_member,
-                agreement,
-                name,
-                signing=made.signing[name],
-                entropy=self.streams.of(name),
-            )

@@ -9,7 +9,6 @@ from aggregation import Terms, pairwise_mask
 from constants import require
 from conversation import Roster
 from encoding import read_members, write_members
-from group_key import KeyTerms, Transcript, commit_record
 from messages import (
     CONFIGURATION,
     FEDERATION,
@@ -220,37 +219,6 @@ def do_read_configuration(encoding: str, policy: dict[str, Any], clients: int) -
     return configuration_hash(octets(encoding))
 
 
-def key_terms_of(row: dict[str, Any]) -> KeyTerms:
-    row = with_octets(row, "session", "roster", "configuration")
-    return KeyTerms(**row | {"signing_keys": [octets(key) for key in row["signing_keys"]]})
-
-
-def do_group_key(terms: dict[str, Any], members: list[dict[str, Any]]) -> dict[str, Any]:
-    found = key_terms_of(terms)
-    places = range(found.size)
-    signing = [octets(member["signing_private"]) for member in members]
-    secrets = [octets(member["entropy"]) for member in members]
-    commits = [
-        commit_record(found, place, signing[place], secrets[place][:32], secrets[place][32:]) for place in places
-    ]
-    transcript = Transcript(found, commits)
-    key = transcript.key({place: secrets[place][32:] for place in places})
-    return {
-        "context": found.context,
-        "commits": commits,
-        "transcript": transcript.digest,
-        "packets": [
-            [
-                transcript.packet(secrets[owner][:32], signing[owner], secrets[owner][32:], owner, holder)
-                for holder in found.others(owner)
-            ]
-            for owner in places
-        ],
-        "key": key,
-        "confirmations": [transcript.confirmation(key, signing[place], place) for place in places],
-    }
-
-
 def do_coordinated_weights(group: dict[str, Any], **inputs: Any) -> list[int]:
     tensors, layers = inputs["tensors"], inputs["layers"]
     return coordinated_weights(
@@ -305,7 +273,6 @@ COMPUTATIONS: dict[str, Callable[..., Any]] = {
     "read message": do_read_message,
     "write configuration": do_write_configuration,
     "read configuration": do_read_configuration,
-    "group key": do_group_key,
     "use group key": lambda key, transcript, label, info: derive(
         octets(key), label.encode(), octets(transcript), octets(info)
     ),

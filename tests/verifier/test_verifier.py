@@ -118,7 +118,6 @@ PLANTED: dict[str, tuple[str, str, tuple[str | int, ...], Change]] = {
     "another code": ("sealing_bad_ciphertext", "refused", ("refused",), instead("POLICY")),
     "an unknown computation": ("words", "unpack", ("do",), instead("guess")),
     "a zero of a round": ("adaptation_zeros", "draw zeros", ("expect",), other),
-    "a group key": ("group_keys", "group key", ("expect", "key"), other),
     "a use of a group key": ("group_keys", "use group key", ("expect",), other),
     "a coordinated weight": ("coordinated_weights", "coordinated", ("expect", -1), lambda bit: 1 - bit),
     "an encrypted number": ("model_encryption", "encrypt", ("expect", -4), lambda number: number + 1e-5),
@@ -278,7 +277,7 @@ MISREAD = [
     ),
     ("session_server", '"VECTOR" if unusable else self', "self", "transcript_federation"),
     ("session_server", "CODES[code] if code else None", "CODES[code] if code else 0", "transcript_federation"),
-    ("group_key", "u32(self.epoch), self.roster", "self.roster, u32(self.epoch)", "group_keys"),
+    ("group_key", "u32(self.epoch), self.roster", "self.roster, u32(self.epoch)", "transcript_group_key"),
     ("group_key", "u16(owner) + u16(holder))\n\n", "u16(holder) + u16(owner))\n\n", "transcript_group_key"),
     (
         "group_key",
@@ -286,8 +285,13 @@ MISREAD = [
         'private, holder, owner, holder), contribution, b""',
         "transcript_group_key",
     ),
-    ("group_key", 'GROUP_KEY, self.digest, b"")', 'GROUP_KEY, b"", self.digest)', "group_keys"),
-    ("group_key", "CONFIRMATION, self.digest, u16(member))\n\n", 'CONFIRMATION, self.digest, b"")\n\n', "group_keys"),
+    ("group_key", 'GROUP_KEY, self.digest, b"")', 'GROUP_KEY, b"", self.digest)', "transcript_group_key"),
+    (
+        "group_key",
+        "CONFIRMATION, self.digest, u16(member))\n\n",
+        'CONFIRMATION, self.digest, b"")\n\n',
+        "transcript_group_key",
+    ),
     ("group_key", 'require(commits[self.me] == self.own, "KEYS")', "pass", "transcript_group_key_bad"),
     (
         "group_key",
