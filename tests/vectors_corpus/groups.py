@@ -10,15 +10,10 @@ from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.rounds import GroupEntry, JournalEntry
 from tests.vectors_corpus.faults import Fault, fields, members, to
 from tests.vectors_corpus.messages import encoded
-from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
+from tests.vectors_corpus.play import SERVER, Play, ending
 from tests.vectors_corpus.primitives import drawn, primitive
 from tests.vectors_corpus.rounds import (
-    FIRST_DEADLINE,
     GROUPED,
-    PLAIN,
-    TWO_CHUNKS,
-    begun,
-    contribute,
     sum_terms,
     with_losses,
     words,
@@ -78,39 +73,6 @@ def round_groups_ring() -> Play:
         "Six clients who choose their holders, in three groups, active: one sends no vector.",
         {"client-5": "masked-input"},
     )
-
-
-def round_groups_uploads() -> Play:
-    terms = sum_terms(4, active=False, length=TWO_CHUNKS, **PAIRED, **PLAIN)
-    play = begun(terms, "Vectors of two chunks are fetched group by group; one stalls, and takes its group with it.")
-
-    def change(parcel: Parcel) -> Sequence[bytes] | None:
-        stalled = (parcel.sender, parcel.kind) == ("client-2", "masked-input")
-        return None if stalled else parcel.frames
-
-    play.deliver(change)
-    for _ in range(2):
-        play.expire(SERVER, play.now + 10.0)
-        play.deliver(change)
-    return ending(play, "sum")
-
-
-def round_groups_invited() -> Play:
-    groups = [[member, member + 1] for member in range(0, 10, 2)]
-    terms = sum_terms(10, active=False, length=TWO_CHUNKS, groups=groups, fewest_survivors=2, **PLAIN)
-    late = [f"client-{member}" for member in range(1, 10, 2)]
-    play = begun(
-        terms,
-        "Vectors of two chunks, of five groups that each wait for one member: four of these are asked in advance; the "
-        "fifth is ready first, and its group is fetched when one of the four is not trained in time.",
-        late,
-    )
-    play.deliver()
-    contribute(play, terms, late[-1])
-    play.deliver()
-    play.expire(SERVER, FIRST_DEADLINE)
-    play.deliver()
-    return ending(play, "sum")
 
 
 def _trained(play: Play, taking_part: Sequence[str], length: int = LENGTH) -> None:
@@ -199,5 +161,5 @@ COMPUTED: Final[dict[str, Callable[[], Script]]] = {
 }
 """File name without its ending, and what makes it."""
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    round_groups, round_groups_semi_honest, round_groups_ring, round_groups_uploads, round_groups_invited,
+    round_groups, round_groups_semi_honest, round_groups_ring,
 )  # fmt: skip
