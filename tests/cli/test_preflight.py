@@ -223,6 +223,7 @@ def test_what_a_client_lacks(office: Office, tmp_path: Path) -> None:
     images = office.files["client"].data
     office.enrol("server", "client-2", of=("client-3",))
     spoilt(tmp_path / "taken")
+    PartyFolder(tmp_path / "spoilt").make()
     spoilt(tmp_path / "spoilt" / "journal" / "client-1.jsonl")
     table: list[tuple[dict[str, Any], Experiment | None, str, str, str]] = [
         ({"key": copied_key(office, mode=0o640)}, None, "key", "wrong", "others than its owner may .*chmod 600"),
@@ -314,7 +315,9 @@ def test_classes_are_compared_by_their_digest(office: Office, tmp_path: Path) ->
     """A client may not know the experiment, and a server goes by the one that it has begun."""
     experiment = changed(tmp_path)
     _, of_client = office.look("client", "classes")
-    begun = choose_run(PartyFolder(tmp_path / "server" / "state"), experiment)
+    folder = PartyFolder(tmp_path / "server" / "state")
+    folder.make()
+    begun = choose_run(folder, experiment)
     _, of_server = office.look("server", "classes")
     assert of_client == f"{of_server}; compare the digest with the server's"
     _, described = office.look("server", "experiment")
@@ -378,7 +381,9 @@ def test_what_the_parties_of_private_inference_lack(
     office.enrol("owner", "alice", of=("client-1",))
     office.enrol("dealer", "owner", of=("client-2",))
     images = own_images(office.files["alice"].images)
+    PartyFolder(tmp_path / "answered").make()
     spoilt(tmp_path / "answered" / "answers" / f"{images.digest}.jsonl")
+    PartyFolder(tmp_path / "salted").make()
     spoilt(tmp_path / "salted" / "salt", b"short")
     spoilt(tmp_path / "pictures" / "cut.png", b"\x89PNG\r\n\x1a\n")
     table: list[tuple[str, dict[str, Any], str, str]] = [

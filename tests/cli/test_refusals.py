@@ -11,6 +11,7 @@ from click.testing import Result
 
 from tacit.cli.output import outcome
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.experiment import Experiment, load_as, parse
 
 Invoke = Callable[..., Result]
@@ -181,6 +182,7 @@ def test_resuming_a_damaged_run(
 ) -> None:
     write_experiment(tmp_path / "experiment.toml")
     (tmp_path / "model.safetensors").write_bytes(content)
+    mark_release(tmp_path)
     line = complaint(tacit("simulate", "--resume", tmp_path))
     assert line.startswith(f"{tmp_path}/model.safetensors is no model of a run (")
     assert line.endswith("): restore it, or start anew")
