@@ -40,6 +40,7 @@ FIELDS = [
     (TrainingConfiguration, "decay_rounds", [(1, 100_000), (*range(1, 101),)], [(0,), (100_001,), (*range(1, 102),)]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
+    (TrainingConfiguration, "buffers", ["average", "local"], ["global"]),
     (TrainingConfiguration, "held_out", [0.0, 0.5], [-0.1, 0.51]),
     (
         TrainingConfiguration,
