@@ -22,6 +22,8 @@ class Outages(MemoryFederation):
     def __init__(self, clients: int, *, rounds: int, seed: bytes = b"outages", **changes: object) -> None:
         self.saved, self.supervised = 0, False
         self.pauses: dict[str, float] = {}
+        self.calm = 0.0
+        """When the last fault is over."""
         super().__init__(small_configuration(clients, **changes), clients, rounds=rounds, seed=seed)
         self.client_grace = 2 * HOUR
         self.training_seconds = lambda: 50.0
@@ -58,9 +60,9 @@ class Outages(MemoryFederation):
         super().act(party, output)
         if isinstance(output, Ended) and output.code is not None and self.supervised:
             assert party != self.host or not self.saved, "a server that has a round gathers for as long as it takes"
-            # Each pause is twice the last: an outage of days takes few attempts.
+            # While hosts are out, each pause is twice the last: an outage of days takes few attempts.
             self.pauses[party] = pause = min(2 * self.pauses.get(party, 2.5), HOUR)
-            self.at(self.now + pause, lambda: self._start_again(party, output))
+            self.at(self.now + (pause if self.now < self.calm else 5.0), lambda: self._start_again(party, output))
 
     def _start_again(self, party: str, ended: Ended) -> None:
         if party == self.host and self.server.state is SessionState.ENDED:
@@ -196,7 +198,6 @@ def endured(seed: int) -> Outages:
     one = Outages(clients, rounds=3, seed=b"outages %d" % seed, mode=mode)
     one.training_seconds, one.supervised = lambda: random.uniform(1.0, 90.0), True
     one.start()
-    last = 0.0
     free: dict[str, float] = {}
     for _ in range(random.randint(1, 8)):
         begins = 10 ** random.uniform(0.0, 3.5)
@@ -207,7 +208,7 @@ def endured(seed: int) -> Outages:
             victims = [SERVER]
         begins = max([begins, *(free.get(name, 0.0) for name in victims)])
         free.update(dict.fromkeys(victims, begins + lasts + 1.0))
-        last = max(last, begins + lasts)
+        one.calm = max(one.calm, begins + lasts)
         for name in victims:
             if fault == "links":
                 one.at(begins, lambda name=name: name in one.clients and one.lose(name))
@@ -218,7 +219,7 @@ def endured(seed: int) -> Outages:
             else:
                 one.at(begins, one.kill_server)
                 one.at(begins + lasts, one.restart_server)
-    while one.now < last + 2 * DAY and one.ended(SERVER) != DONE:
+    while one.now < one.calm + 2 * DAY and one.ended(SERVER) != DONE:
         one.settle(until=one.now + HOUR)
     return one
 
