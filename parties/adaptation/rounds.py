@@ -61,8 +61,6 @@ SCHEME: Final = "adaptation"
 _RING_BITS: Final = 64
 _HEAD: Final = 2
 """Words of the state before the sum: its round, and over how many it is."""
-_NO_LAYOUT: Final = bytes(32)
-"""Stands for the names and shapes of tensors, of which there are none."""
 _MOST_WORDS: Final = 1 << 28
 
 
@@ -112,7 +110,6 @@ def configure_rounds(terms: Proposal, task: RoundsTask) -> Configuration:
         tensor_sizes=(task.words,),
         metrics=(),
         state=StateLayout(type="uint64", count=_HEAD + task.words),
-        layout=_NO_LAYOUT,
         task=encode_structure(task),
     )
 

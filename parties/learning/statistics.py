@@ -26,8 +26,6 @@ from tacit.secagg.ring import Words
 SCHEME: Final = "statistics"
 EVENT_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
 """Fields of the event of such a sum; `on_round` knows the last three."""
-NO_LAYOUT: Final = bytes(32)
-"""Stands for the names and shapes of tensors, of which there are none."""
 
 
 class StatisticsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +66,6 @@ def configure_statistics(terms: Proposal, task: StatisticsTask) -> Configuration
         form=WeightForm.SCALAR,
         tensor_sizes=(),
         metrics=metrics,
-        layout=NO_LAYOUT,
         task=encode_structure(task),
     )
 

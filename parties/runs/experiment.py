@@ -609,7 +609,6 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             ring_bits=self.packing(tensor_sizes=(1,), metrics=()).ring.bits,
             tensor_sizes=(1,),
             metrics=(),
-            layout=bytes(32),
             task=b"",
         )
 

@@ -115,7 +115,6 @@ class SumSettings:
             form=WeightForm.SCALAR,
             tensor_sizes=(self.length,),
             metrics=(),
-            layout=bytes(32),
             task=self.title.encode(),
             train_seconds=self.vector_seconds,
             phase_seconds=self.phase_seconds,

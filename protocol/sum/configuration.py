@@ -170,8 +170,8 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
     state: StateLayout = NO_STATE
     """The form of what every round begins with, as a model; that of the summed vector is another matter."""
-    layout: Hash
-    """Hash of the names, shapes and parts of the model's tensors."""
+    layout: Hash = bytes(32)
+    """Hash of the names, shapes and parts of the model's tensors; zeros where there are none."""
     fixed: Blob = NO_BLOB
     """The part of the model that is neither trained nor averaged, under the label of fixed parts; empty: none."""
     task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]

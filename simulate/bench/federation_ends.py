@@ -64,7 +64,7 @@ class BenchedSession:
             scheme="fedavg", mode="active", graph="auto", colluders=share(_CORRUPT, clients), dropout=0.05, threshold=0,
             clients=clients, clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR,
             tensor_sizes=(parameters,), metrics=(), state=StateLayout(type="float32", count=parameters),
-            layout=bytes(32), task=b"", train_seconds=PATIENCE, phase_seconds=PATIENCE,
+            task=b"", train_seconds=PATIENCE, phase_seconds=PATIENCE,
         )  # fmt: skip
         return cls(
             configuration=configuration,
