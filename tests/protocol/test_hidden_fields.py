@@ -26,6 +26,7 @@ HIDDEN = {
         "RoundDone.vectors",
         "SumResult.values",
         "Train.model",
+        "_Round.data",
     },
     "tacit.protocol.sum": {
         "Summed.vectors",

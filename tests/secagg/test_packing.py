@@ -15,6 +15,8 @@ from tests.cases import cases
 
 LARGEST_METRIC = 2**48 - 1
 
+QUANTISED = [form for form in WeightForm if form is not WeightForm.WORDS]
+
 
 def packing(**changes: Any) -> Packing:
     defaults: dict[str, Any] = {
@@ -55,7 +57,7 @@ def packings(draw: st.DrawFn) -> Packing:
             clip=draw(st.floats(1e-3, 1e3)),
             value_bits=draw(st.integers(2, 32)),
             max_weight=draw(st.sampled_from([1, 2, 7, 1000, 60_000])),
-            form=draw(st.sampled_from(WeightForm)),
+            form=draw(st.sampled_from(QUANTISED)),
             tensor_sizes=tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))),
             metrics=("loss", "samples")[: draw(st.integers(0, 2))],
         )
@@ -144,7 +146,7 @@ def test_needed_width(changes: dict[str, Any], needed: int) -> None:
             packing(**changes, ring_bits=needed - 1)
 
 
-@cases("form", WeightForm)
+@cases("form", QUANTISED)
 @cases("clients", [1, 2, 3, 4, 100])
 def test_the_narrowest_ring_is_wide_enough_and_one_bit_less_is_not(form: WeightForm, clients: int) -> None:
     """At needed_bits the extremes decode right; in a ring of one bit less they could not be told apart."""
@@ -195,7 +197,7 @@ def test_length(form: WeightForm, tail: int) -> None:
     assert len(layout.ring.pack(encoded.words)) == layout.length * layout.ring.wire_bytes
 
 
-@cases("form", WeightForm)
+@cases("form", QUANTISED)
 def test_a_weight_of_zero_contributes_nothing(form: WeightForm) -> None:
     layout = packing(form=form)
     values = np.array([math.nan, math.inf, 1e9, -5, 1, 1, 1], np.float32)
@@ -243,7 +245,7 @@ def test_mean_where_anybody_contributed(form: WeightForm, weights: Any, mean: li
     assert Total(np.array([2.0, 3.0]), np.array([1, 3]), {}, (1, 1)).mean()[0].tolist() == [2.0, 1.0]
 
 
-@cases("form", WeightForm)
+@cases("form", QUANTISED)
 def test_refuses_other_weights(form: WeightForm) -> None:
     layout = packing(form=form)
     for number in (-1, 4):
@@ -273,7 +275,7 @@ def test_refuses_other_values_and_metrics() -> None:
             layout.encode(np.zeros(7), 1, {"loss": 1, "samples": number}, generator())
 
 
-@cases("form", WeightForm)
+@cases("form", QUANTISED)
 @cases("index", [0, 40_000, 99_999])
 def test_names_the_value_that_is_not_finite(form: WeightForm, index: int) -> None:
     layout = packing(form=form, tensor_sizes=(60_000, 40_000))
@@ -320,7 +322,7 @@ def test_decode_refuses_other_vectors_contributors_and_metrics() -> None:
         layout.decode(words, contributors=1)
 
 
-@cases("form", WeightForm)
+@cases("form", QUANTISED)
 def test_memory_stays_near_one_vector(form: WeightForm) -> None:
     """Encoding a million values makes the words (4 MB) and, beyond them, blocks only; decoding makes its results."""
     layout = packing(form=form, tensor_sizes=(600_000, 400_000), value_bits=20)
@@ -367,3 +369,11 @@ def test_metrics_are_summed_alone() -> None:
     found = layout.decode(total, contributors=2)
     assert (found.values.tolist(), int(found.weights)) == ([], 2)
     assert found.metrics == metrics_of(layout, 2**47 + 1)
+
+
+def test_words_are_not_quantised() -> None:
+    """So many words of the ring and the number of clients, which alone has to fit it."""
+    layout = packing(form=WeightForm.WORDS, max_weight=1, metrics=(), ring_bits=64)
+    assert (layout.length, layout.ring.bits, packing(form=WeightForm.WORDS).needed_bits) == (8, 64, 4)
+    with pytest.raises(ValueError, match="as they are"):
+        layout.decode(np.zeros(8, np.uint64), contributors=1)

@@ -24,7 +24,7 @@ WEIGHTS: dict[WeightForm, tuple[int, ...]] = {
 
 
 @cases("active", [True, False])
-@cases("form", WeightForm)
+@cases("form", WEIGHTS)
 def test_the_mean_over_the_survivors(form: WeightForm, active: bool, summed: Callable[[MemorySum], Summed]) -> None:
     packing = Packing(
         clients=CLIENTS,
