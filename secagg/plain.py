@@ -35,6 +35,8 @@ class PlainPacking(Contribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.form is WeightForm.WORDS:
+            raise ValueError("words of the ring are summed under masks alone")
         if (bits := (self.clients * self.max_weight).bit_length()) > 63:
             raise ValueError(f"the sums need weights of {bits} bits; 63 are possible: lower clients or max_weight")
 

@@ -16,7 +16,7 @@ from inference_dealer import AtDealer, DealerSession
 from inference_owner import DataOwner, Exchange, ModelOwner
 from inference_terms import INFERENCE, TERMS
 from messages import CONFIGURATION, FEDERATION, Family, read_body, read_envelope
-from parameters import pack_words, unpack_words
+from parameters import PlainPacking, pack_words, unpack_words
 from play import KeyMemberParty, KeyRelayParty, Stage, SumClientParty, SumServerParty, entropy
 from proposal import Policy
 from session_client import SessionClient
@@ -103,15 +103,16 @@ class Players:
     # What is created.
 
     def sum_terms(self, agreement: dict[str, Any]) -> Terms:
-        self.ring_bits = agreement["ring"]["bits"]
-        mode = "active" if agreement["active"] else "semi-honest"
+        bits = agreement["ring"]["bits"]
+        plain, mode = agreement["plain"], "active" if agreement["active"] else "semi-honest"
+        self.ring_bits = 64 if plain else bits
         given = {name: agreement[name] for name in (field.name for field in fields(Terms)) if name in agreement}
         return Terms(
-            **given,
+            **given | {"plain": plain and PlainPacking(**plain)},
             **agreement["parameters"],
-            mode=mode,
+            mode="none" if plain else mode,
             graph="regular" if agreement["regular"] else "complete",
-            ring_bits=self.ring_bits,
+            ring_bits=bits,
         )
 
     def sum_client(self, given: dict[str, Any]) -> SumClientParty:

@@ -80,7 +80,7 @@ def learner(configuration: Any, client: int) -> Learner:
 
 
 def total_of(keeper: Keeper, words: list[Any]) -> Total:
-    packing = keeper._configuration.packing()
+    packing = keeper.configuration.packing()
     total = np.zeros(packing.length, packing.ring.word)
     for each in words:
         packing.ring.add_into(total, each)
@@ -100,7 +100,7 @@ def test_the_statistics_of_a_round_are_there_after_it() -> None:
     after = keeper.layout.split(keeper.flat)
     means, variances = (np.array([one[name] for one in theirs], np.float64) for name in NAMES)
     assert min(np.abs(means).max(), variances.max()) > 10
-    assert keeper._configuration.clip == 0.25
+    assert keeper.configuration.clip == 0.25
     # A step of 20 bits is 2^-13 of a standard deviation, and 2^-16 of a logarithm.
     assert np.allclose(after[NAMES[0]], means.mean(axis=0), atol=1e-3)
     assert np.allclose(after[NAMES[1]], np.exp(np.log(variances).mean(axis=0)), rtol=1e-3)
@@ -184,7 +184,7 @@ def test_local_statistics_outlive_the_process() -> None:
     for one in members:
         one.take_fixed(keeper.fixed)
     keeper.apply(total_of(keeper, [one.update(1, keeper.bytes).words for one in members]))
-    again = learner(keeper._configuration, 0)
+    again = learner(keeper.configuration, 0)
     assert again.remembers
     again.take_up(members[0].remembered)
     again.take_fixed(keeper.fixed)
@@ -195,7 +195,7 @@ def test_local_statistics_outlive_the_process() -> None:
 def test_a_training_that_fails_leaves_them_as_they_were() -> None:
     keeper, _ = federation(training=LOCAL)
     broken = Learner(
-        keeper._configuration, torch.full((8, 1, 8, 8), np.nan), torch.arange(8) % 3, seed=1, device=CPU, workload=OWN
+        keeper.configuration, torch.full((8, 1, 8, 8), np.nan), torch.arange(8) % 3, seed=1, device=CPU, workload=OWN
     )
     broken.take_fixed(keeper.fixed)
     before = own(broken)
