@@ -193,7 +193,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             chosen, session = output.configuration, self._machine.session.hex()
             self._task = self._tasks.get(chosen.scheme) or ClientTask()
             self._diary.outside = self._task.outside
-            self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
+            fixed = chosen.fixed.digest.hex() if chosen.fixed.size else ""
+            self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session, fixed_part=fixed)
             await asyncio.to_thread(self._look_for, chosen.fixed)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)

@@ -267,7 +267,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
 CLIENT_EVENTS: dict[str, set[str]] = {
     "link-up": {"peer"},
     "link-lost": {"peer"},
-    "accepted": {"mode", "scheme", "session"},
+    "accepted": {"fixed_part", "mode", "scheme", "session"},
     "phase": {"next", "phase", "round", "seconds"},
     "traffic": {"phase", "received", "round", "sent"},
     "round-over": {"code", "detail", "round"},
