@@ -25,8 +25,8 @@ from tacit.simulate.world.federation import SERVER, MemoryFederation, small_conf
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
 
-CHEAT = "client-4"
-HONEST = ("client-0", "client-1", "client-2", "client-3")
+CHEAT = "client-3"
+HONEST = ("client-0", "client-1", "client-2")
 SHORT, LONG = 30, 90
 SECONDS = 3.0
 """Of a flood, well below the time that training takes."""
@@ -89,7 +89,7 @@ def gathering() -> MemoryFederation:
 
 
 def federation() -> MemoryFederation:
-    one = MemoryFederation(small_configuration(5), 5, rounds=1)
+    one = MemoryFederation(small_configuration(4), 4, rounds=1)
     one.training_seconds = lambda: 60.0
     return one
 
