@@ -60,6 +60,8 @@ def test_what_is_no_matter_of_a_policy_is_a_fault_of_the_party_itself() -> None:
 
 PLAIN = Task(model=ModelConfiguration().architecture, training=TrainingConfiguration(), classes=3, channels=1)
 SGD = TrainingConfiguration(algorithm="fedsgd", fedsgd_images=8)
+SMALLEST = sum(values.numel() for values in structs.replace(PLAIN, classes=1, channels=1).build().parameters())
+"""Parameters of the model for one class and one channel, the fewest that it may turn out to have."""
 
 
 @cases(
@@ -67,6 +69,8 @@ SGD = TrainingConfiguration(algorithm="fedsgd", fedsgd_images=8)
     [
         ({}, {}, {}, ""),
         ({"largest_model": 10_000}, {}, {}, "model.name"),
+        ({"largest_model": SMALLEST - 1}, {}, {}, "model.name"),
+        ({"largest_model": SMALLEST}, {}, {}, ""),
         ({}, {"model": Architecture(factory="own.models:made")}, {}, "model.factory"),
         ({"factories": ("own.*",)}, {"model": Architecture(factory="own.models:made")}, {}, ""),
         ({}, {"training": TrainingConfiguration(factory="own.steps:step")}, {}, "training.factory"),
@@ -83,6 +87,7 @@ SGD = TrainingConfiguration(algorithm="fedsgd", fedsgd_images=8)
         ({"uncoordinated_weights": True}, {"protection": BinaryWeights()}, {}, ""),
         ({}, {"protection": CoordinatedBinaryWeights()}, {}, ""),
         ({}, {"protection": CoordinatedBinaryWeights(min_contributors=2)}, {}, "protection.min_contributors"),
+        ({}, {"protection": CoordinatedBinaryWeights(min_contributors=1)}, {}, "protection.min_contributors"),
         ({}, {"protection": CoordinatedBinaryWeights()}, {"colluders": 2}, "protection.min_contributors"),
         ({}, {"protection": CoordinatedBinaryWeights(min_contributors=4)}, {"colluders": 2}, ""),
         ({"smallest_cohort": 4}, {"protection": CoordinatedBinaryWeights()}, {}, "protection.min_contributors"),
