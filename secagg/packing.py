@@ -204,8 +204,8 @@ class Packing(Contribution):
 
     @property
     def step(self) -> float:
-        """Largest distance between a weighted value and what stands for it."""
-        return self.quantiser.step
+        """Largest distance between a weighted value and what stands for it; words stand for themselves."""
+        return 0.0 if self.form is WeightForm.WORDS else self.quantiser.step
 
     @property
     def length(self) -> int:

@@ -73,20 +73,20 @@ class HeldOut(msgspec.Struct, frozen=True):
     loss: float
 
 
-class RoundResult(msgspec.Struct, frozen=True):
-    """The server's `round-done`. Rates in [0, 1], losses in nats."""
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's `round-done`; a sum that trains no model has no figures. Rates in [0, 1], losses in nats."""
 
     status: str
     code: str | None
     detail: str
     survivors: tuple[str, ...]
     dropped: tuple[Drop, ...]
-    samples: int
-    train_accuracy: float | None
-    train_loss: float | None
-    clipped: int | None
-    accuracy: float | None
-    loss: float | None
+    samples: int = 0
+    train_accuracy: float | None = None
+    train_loss: float | None = None
+    clipped: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
     culprit: str | None = None
     absent: dict[str, str] = {}
     """Who was not in the cohort, and why, where it takes more."""
