@@ -21,13 +21,13 @@ pytestmark = pytest.mark.end_to_end
 CLIENTS = ("client-1", "client-2", "client-3")
 DIES_AFTER_ROUND_2 = """
 import os, signal
-from tacit.parties.session.server import ServerParty
-tell = ServerParty._tell_round
-def tell_and_die(party, fields):
-    tell(party, fields)
-    if fields["round"] == 2:
+from tacit.parties.session.event_log import Diary
+write = Diary.write
+def write_and_die(diary, event, **fields):
+    write(diary, event, **fields)
+    if event == "round-done" and fields["round"] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-ServerParty._tell_round = tell_and_die
+Diary.write = write_and_die
 from tacit.cli.main import main
 main()
 """
