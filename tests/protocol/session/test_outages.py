@@ -141,6 +141,18 @@ def test_a_server_that_started_again_waits_for_its_clients() -> None:
     assert one.ended(SERVER) == DONE
 
 
+def test_a_client_that_is_stopped_and_started_again_costs_no_round() -> None:
+    one = Outages(3, rounds=2)
+    one.start()
+    one.settle(until=20.0)
+    one.emit("client-1", one.clients["client-1"].give_up("its host restarts", one.now, code=Code.LEFT))
+    one.settle(until=300.0)
+    one.start_client("client-1")
+    one.settle(until=HOUR)
+    assert [done.missed for done in one.outcome(RoundDone)] == [True, False, False]
+    assert one.ended(SERVER) == DONE
+
+
 def test_a_client_that_starts_again_passes_over_what_was_for_its_last_process() -> None:
     one = Outages(3, rounds=2)
     one.start()
@@ -183,6 +195,7 @@ def test_a_client_asks_a_silent_server_and_gives_up_one_that_does_not_answer() -
     one.server._gather_until = one.server.deadline = DAY
     one.settle(until=5 * PATIENCE)
     assert one.clients["client-0"].state is TrainingState.AWAIT_ROUND
+    assert len([parcel for parcel in one.log if parcel.sender == "client-0" and parcel.kind == "resume"]) == 4
     one.hook = lambda parcel: []
     one.settle(until=8 * PATIENCE)
     ended = one.ended("client-0")
