@@ -90,7 +90,7 @@ def contribute(play: Play, terms: dict[str, Any], name: str) -> None:
     """A client has its vector, which follows from its name."""
     bits, length = terms["ring_bits"], terms["length"]
     vector = words(f"{name} vector", bits, length)
-    if terms["mode"] == "none" and length < CHUNK_BYTES:
+    if terms["mode"] == "none" and vector.any():
         vector = plain_vector(f"{name} vector", form="scalar", tensor_sizes=(length - 1,))
     play.act(name, "contribute", vector=vector)
 
