@@ -87,7 +87,13 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary["incidents"] == []
     assert summary["name"] == "small"
     assert summary["ended"] == "all rounds are done"
-    assert summary["configuration"]["federation"] == {"clients": 4, "rounds": 3, "group_size": 0, "seed": 7}
+    assert summary["configuration"]["federation"] == {
+        "clients": 4,
+        "fraction": 1.0,
+        "rounds": 3,
+        "group_size": 0,
+        "seed": 7,
+    }
     assert summary["aggregation"]["threshold"] == 3
     assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
     for entry in summary["rounds"]:
