@@ -117,7 +117,7 @@ def test_a_member_reads_the_difference_of_two_encrypted_models(renewed: Recorded
     # three clients is taken for that of two. Of parts less than 1, roundings are nothing beside these.
     encrypted, plain = (one.model for one in sent), (one.key.decrypt(one.model) for one in sent if one.key)
     largest = max(np.abs(model).max() for model in (*encrypted, *plain))
-    rounding = (8 + 8 + 3) * np.finfo(np.float32).eps / 2 * largest / renewed.subject.terms.learning_rate
+    rounding = (8 + 8 + 3) * np.finfo(np.float32).eps / 2 * largest / renewed.subject.terms.training.learning_rate
     assert np.abs(view.mean - others).max() <= 1.5 * rounding
 
 
@@ -180,7 +180,7 @@ def test_a_client_has_the_mean_of_the_others_from_two_models(secure: Recorded) -
     # The step was rounded to float32 twice: half a unit of the last place of the model each time, by the learning rate,
     # and three clients' mean is taken for that of two.
     model = np.abs(several[0].model)
-    bound = 1.5 * 2 * np.spacing(model + 1e-3) / secure.subject.terms.learning_rate
+    bound = 1.5 * 2 * np.spacing(model + 1e-3) / secure.subject.terms.training.learning_rate
     assert (np.abs(several[0].mean - others) <= bound).all()
 
 

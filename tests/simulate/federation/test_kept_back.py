@@ -33,7 +33,6 @@ epochs = 1
 scheme = "SCHEME"
 """
 ALONE = "min_contributors = 4\n[policy]\nuncoordinated_weights = true\n"
-NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 LAYERS = ("conv1", "conv2", "conv3", "fc")
 
@@ -81,11 +80,6 @@ def test_a_run_with_masked_layers(masked_run: Held) -> None:
     for name in before:
         layer = name.partition(".")[0]
         assert np.array_equal(before[name], after[name]) == all(layer in somebody for somebody in rounds)
-
-
-def test_without_secure_aggregation_the_model_is_the_same(tmp_path: Path, masked_run: Held) -> None:
-    plan, *_ = run(experiment("fedrsm", f"min_contributors = 4\n{NO_SECURE_SUM}"), tmp_path / "run")
-    assert plan.run.model.read_bytes() == masked_run[0].run.model.read_bytes()
 
 
 @pytest.mark.parametrize(("scheme", "more"), [("fedsplit", ""), ("fedcg", FEDCG)])
