@@ -213,7 +213,7 @@ class Screen:
             self._say(f"  {part:.0%} of all coordinates were clipped, and are lost: {CLIPPING_REMEDY}", style="yellow")
 
     def _losses(self, fields: dict[str, Any]) -> str:
-        """What it means to lose a client, where that is not just one client less; fields: of the configuration."""
+        """Describe the cost of a lost client, "" where it is that client; fields: of the event `configuration`."""
         from msgspec.structs import replace
 
         from tacit.protocol.core.roster import group_numbers

@@ -28,7 +28,7 @@ as many as the variance may grow to."""
 VARIANCE_SPAN: Final = 8.0
 """How far the logarithm of a variance may move: a factor of 2,981."""
 EPSILON: Final = np.float32(1e-5)
-"""What batch normalisation adds to a variance, in torch's default."""
+"""Added to a variance by batch normalisation, in torch's default."""
 
 
 @dataclass(frozen=True)

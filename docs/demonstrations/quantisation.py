@@ -1,4 +1,4 @@
-"""What clipping and rounding cost: the default federation on digits, with a secure sum and with float32.
+"""Measure the cost of clipping and rounding: the default federation on digits, with a secure sum and with float32.
 
 Both trainings begin with the same model and draw the same batches. All clients train in this process, one after the
 other; masks, which cancel, are left out.

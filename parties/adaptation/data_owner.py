@@ -368,7 +368,7 @@ class PrivateLearner:
 
 
 class SharesTask(ClientTask):
-    """A data owner's shares of what it learns; `learner` has its session closed by whoever made it.
+    """A data owner's task in the sums: its shares of the adapters. The caller closes the session of `learner`.
 
     expected: the task that the dealer is to have; None: any. Made within the event loop.
     """

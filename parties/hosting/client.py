@@ -169,7 +169,7 @@ class ClientWork:
         if group is not None and self._job.keys.name != group.key.members[0]:
             return
         if group is not None:
-            # Before the event: whoever is told of the model finds it.
+            # Written before the event, so that a reader of the event finds the file.
             place = self._job.plain_model
             with writing(place):
                 layout, flat = learner.whole(model)

@@ -107,7 +107,7 @@ class AnswersError(Exception):
 
 
 class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
-    """Who has answered."""
+    """Parties that have answered."""
 
     weights: str
     """The commitment to the model, in hexadecimal digits."""

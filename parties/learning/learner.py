@@ -78,7 +78,7 @@ class Update:
 
     words: Words
     values: npt.NDArray[np.floating[Any]]
-    """What the words add to the sum: times the weight, and clipped where the sum is secure."""
+    """Values that the words add to the sum: times the weight, and clipped where the sum is secure."""
     statistics: LocalStatistics
     clipped: int
     local: LocalWork = LocalWork()
@@ -156,7 +156,7 @@ class Learner:
         self._x, self._y, self._held_out = divided(x, y, task)
         self._seed, self._device, self._tripwire = seed, device, tripwire
         self._first_buffers = self.layout.local(self._model)
-        """What its local buffers begin with."""
+        """Initial values of the local buffers."""
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload))
         self.remembered = Remembered(self._side.memory, self._side.memory)
         self._has_memory = bool(self._form())

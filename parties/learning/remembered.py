@@ -100,7 +100,7 @@ class Belonging(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What stands beside the arrays."""
+    """Metadata of the file."""
 
     version: Literal[1] = 1
     owner: Belonging
@@ -117,7 +117,7 @@ class MemoryFile:
     files: FileSystem = FILES
 
     def read(self, owner: Belonging) -> Remembered | None:
-        """What is remembered; None without a file. TaskError, with the remedy, for a file that is not the owner's."""
+        """Read the persisted state; None without a file. TaskError, with the remedy, for a file of another owner."""
         try:
             content = self.files.read(self.path)
         except FileNotFoundError:
@@ -174,7 +174,7 @@ class MemoryFile:
 
 
 def _difference(found: Belonging, owner: Belonging) -> str:
-    """Of whom a file is that is another's, and what to do."""
+    """Describe the owner of a file that is another's, and the remedy."""
     if found.client != owner.client:
         return f"what {found.client} remembers, and this is {owner.client}: give every client a folder of its own"
     if found.run != owner.run:

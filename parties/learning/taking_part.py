@@ -85,7 +85,7 @@ class LearningTask(ClientTask):
         self._owner: Belonging | None = None
         """Whose memory is kept in a file, where there is any."""
         self._written: Remembered | None = None
-        """What the file holds."""
+        """State that the file holds."""
 
     def take_fixed(self, data: bytes) -> None:
         self._fixed = data
