@@ -1,8 +1,9 @@
 """What a sum and a group key cost on the wire, declared from their parameters alone.
 
 The declaration is made of the messages' own structures with fields of the right length; it counts envelopes, bodies and
-raw frames; CURVE, ZeroMQ and TCP come on top. A test compares it with what the links measure. What a vector without its
-zeros takes depends on the vector; without one the declaration is the most that it can take.
+raw frames; CURVE, ZeroMQ and TCP come on top, and in a session up to two bytes of each message for the number of its
+link. A test compares it with what the links measure. What a vector without its zeros takes depends on the vector;
+without one the declaration is the most that it can take.
 """
 
 from __future__ import annotations

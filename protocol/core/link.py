@@ -5,8 +5,8 @@ number. So a message of another session, replayed, reordered or lost on the way 
 
 Every message says how many of the other side's have been received, and is kept until the other side has said so of it.
 When the connecting side has a new connection, it asks to go on (`ask`) on a link with the next number; the other side
-answers (`answer`). Each says again what the other has not received, under the new number. Messages with a lower one
-were said on a former connection: wherever they come from, they are passed over, for they are said again. So what
+answers (`answer`). Each says again what the other has not received, under the new number. Messages with another one
+were said on a former connection, or to or by a former process: wherever they come from, they are passed over. So what
 connections lose, hold back or deliver late makes no difference, and within one link the numbers are as strict as ever.
 
 What is kept is bounded: beyond it, a link cannot go on. Frames that are large are not copied, so they cost nothing as
@@ -133,10 +133,10 @@ class Link:
         return packet
 
     def late(self, packet: Packet) -> bool:
-        """Whether a message is to be passed over: it was said on a former link, or after one that was lost with it."""
+        """Whether a message is to be passed over: it was said on another link, or after one that was lost with it."""
         envelope = packet.envelope
         lost = self.broken and not self.asking and envelope.link == self.number and envelope.sequence > self._received
-        return envelope.session == self.session and (envelope.link < self.number or lost)
+        return envelope.session == self.session and (envelope.link != self.number or lost)
 
     def of_peer(self, packet: Packet) -> Packet:
         """The same packet, if it is of the peer and the session, whatever its numbers."""

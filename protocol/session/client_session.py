@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from tacit.protocol.core.codec import Frame, Packet, decode, decode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
@@ -37,6 +38,8 @@ from tacit.protocol.session.rounds import (
 from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, WITHIN_ROUNDS, TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
+
+FIRST_LINK_BYTES: Final = 2
 
 
 class ServerLink:
@@ -70,11 +73,12 @@ class ServerLink:
         """The transport was lost."""
         self._link.broken = True
 
-    def hello(self, roster: bytes) -> Transmit:
+    def hello(self, roster: bytes, entropy: Entropy) -> Transmit:
         """Begin a conversation, the first one or another, with the hash of the roster."""
         if self.session != NO_SESSION:
             self._former = self.session
-        number = self._link.number + 1 if self._greeted else 0
+        # Drawn, so that what goes to and from an earlier process of this member is of another link.
+        number = self._link.number + 1 if self._greeted else int.from_bytes(entropy(FIRST_LINK_BYTES), "little")
         self._greeted = True
         # The hello itself does not count in the conversation that it begins.
         first, self._link = (
@@ -95,14 +99,11 @@ class ServerLink:
         packet = decode(frames, MESSAGES)
         kind, round = packet.kind, packet.envelope.round
         link = self._link
-        if packet.envelope.link < link.number or link.late(packet):
-            return None
         if state is TrainingState.AWAIT_WELCOME and self.session == NO_SESSION:
-            if packet.envelope.sequence or (kind is Resume and not link.asking):
-                # The server sent it to an earlier process of this client, before it received this one's hello.
-                return None
             # The server's first answer names the session.
             link = link.within(packet.envelope.session)
+        if packet.envelope.link != link.number or link.late(packet):
+            return None
         if kind is Resume:
             link.answered(packet)
         else:
@@ -299,7 +300,7 @@ class SessionClient(Machine[TrainingState]):
         return super().expire(now)
 
     def on_start(self, now: float) -> Step[TrainingState]:
-        hello = self._link.hello(self._roster.hash)
+        hello = self._link.hello(self._roster.hash, self._entropy)
         return Step(TrainingState.AWAIT_WELCOME, (hello,), deadline=now + self._patience)
 
     def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:

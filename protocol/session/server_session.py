@@ -169,7 +169,7 @@ class Presence:
             if link is None or not link.may_be_asked(envelope):
                 # Of another conversation than it has here, if any.
                 return self._link(sender, envelope.session).of_peer(packet)
-            if not link.late(packet):
+            if envelope.link >= link.number:
                 self._asked[sender] = link.asked(packet).envelope
                 return packet
         if link is None or link.late(packet):

@@ -19,7 +19,7 @@ from tacit.parties.session import journal
 from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.machine import Ended, Output, Transmit
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Message, Resume
 from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.group_key.agreement import GroupKey
@@ -307,6 +307,12 @@ class MemoryFederation(World[Parcel]):
     ) -> Parcel:
         """The next message on that link, as if that party had sent it; changes: fields of the envelope."""
         client = receiver if sender == self.host else sender
+        asks = (
+            parcel
+            for parcel in reversed(self.log)
+            if parcel.sender == client and parcel.kind in (Hello.TYPE, Resume.TYPE)
+        )
+        link = next((parcel.packet.envelope.link for parcel in asks), 0)
         since_hello = [
             (parcel.sender, parcel.receiver)
             for parcel in takewhile(
@@ -315,6 +321,7 @@ class MemoryFederation(World[Parcel]):
         ]
         fields: dict[str, Any] = {
             "session": self.server.session,
+            "link": link,
             "round": round,
             "sequence": since_hello.count((sender, receiver)),
             "received": since_hello.count((receiver, sender)),

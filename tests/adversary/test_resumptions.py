@@ -1,6 +1,7 @@
 """Who goes on with what was never said, without end, or as somebody else; and who never says that anything has come."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ LIES: dict[str, tuple[dict[str, Any], Code]] = {
     "more than was said": ({"received": 20}, Code.SEQUENCE),
     "far in the future": ({"received": 2**31}, Code.SEQUENCE),
     "less said than has come": ({"sequence": 1}, Code.SEQUENCE),
-    "on the same link": ({"link": 0}, Code.SEQUENCE),
+    "on the same link": ({"links": 0}, Code.SEQUENCE),
     "as another member": ({"sender": VICTIM}, Code.SENDER),
 }
 
@@ -56,12 +57,14 @@ LIES: dict[str, tuple[dict[str, Any], Code]] = {
 @pytest.mark.threat("client/impossible-resumption")
 @cases(("changes", "code"), LIES.values())
 def test_what_cannot_be_gone_on_with_bars_who_asks(changes: dict[str, Any], code: Code) -> None:
-    one = federation()
-    instead(
-        one,
-        "share-keys",
-        lambda said: [altered(one.forge(CHEAT, SERVER, Resume(), round=0), **{"link": 1} | changes)],
-    )
+    one, changes = federation(), dict(changes)
+    later = changes.pop("links", 1)
+
+    def ask(said: Parcel) -> list[Parcel]:
+        link = said.packet.envelope.link + later
+        return [altered(one.forge(CHEAT, SERVER, Resume(), round=0), **{"link": link} | changes)]
+
+    instead(one, "share-keys", ask)
     one.run()
     check_others(one)
     assert refused(one) == [(CHEAT, code.name)]
@@ -99,7 +102,7 @@ def test_five_hundred_resumptions_are_answered_a_few_times() -> None:
     one.hook = lambda parcel: [] if (parcel.sender, parcel.kind) == (CHEAT, "share-keys") else [parcel]
     one.training_seconds = lambda: 5.0
     one.start()
-    sent, links = list[int](), iter(range(1, 10_000))
+    sent, links = list[int](), count(2**16)
     client = one.clients[CHEAT]
 
     def ask() -> None:

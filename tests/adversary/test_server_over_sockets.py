@@ -119,7 +119,8 @@ class CheatingServer:
             elif isinstance(output, Transmit):
                 packet = decode(output.frames, MESSAGES)
                 if packet.kind is Welcome:
-                    self._links[output.to] = Link("server", output.to, self.machine.session, Traffic(), MESSAGES)
+                    session, number = self.machine.session, packet.envelope.link
+                    self._links[output.to] = Link("server", output.to, session, Traffic(), MESSAGES, number=number)
                     self._beside[output.to] = 0
                 self._beside[output.to] -= 1
                 for said in self.lie(Saying(output.to, packet.parse(), packet.envelope.round, packet.payload)):

@@ -216,7 +216,9 @@ def test_a_session_cannot_be_used_again_by_a_client_that_was_in_another_meanwhil
     one.start()
     gone = Abort(code=Code.LEFT, detail="", culprit=VICTIM)
     one.put(one.forge(SERVER, VICTIM, gone, round=0))
-    other, session = {"session": bytes(range(32)), "link": 1}, {"session": one.server.session, "link": 2}
+    first = welcome.packet.envelope.link
+    other = {"session": bytes(range(32)), "link": first + 1}
+    session = {"session": one.server.session, "link": first + 2}
     one.put(written(SERVER, VICTIM, welcome.message, round=0, sequence=0, **other))
     one.put(written(SERVER, VICTIM, gone, round=0, sequence=1, **other))
     one.put(written(SERVER, VICTIM, welcome.message, round=0, sequence=0, **session))

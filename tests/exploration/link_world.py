@@ -93,7 +93,7 @@ class LinkWorld:
 
     def initial(self) -> LinkState:
         end = ServerLink(CLIENT, SERVER)
-        hello = end.hello(bytes(32))
+        hello = end.hello(bytes(32), bytes)
         return LinkState(
             client=snapshot(end._link), welcomed=False, server=None, number=0, queue=(tuple(hello.frames),),
             connections=(Connection(),), to_client=(), current=None, newest=0, noticed=False, breaks=0, heard=(0, 0),
@@ -233,7 +233,7 @@ class LinkWorld:
                 return replace(state, fault="the client is sent away")
             if welcomed and self.kept >= self.messages + 2:
                 return replace(state, fault="a conversation is given up although everything is kept")
-            said, welcomed, hellos = [client.hello(bytes(32))], False, hellos + 1
+            said, welcomed, hellos = [client.hello(bytes(32), bytes)], False, hellos + 1
         elif isinstance(message, Resume):
             said = rest_said
         elif isinstance(message, Welcome) and not welcomed:

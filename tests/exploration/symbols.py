@@ -42,7 +42,8 @@ class SymbolicEntropy:
 
     def __call__(self, length: int) -> bytes:
         self.drawn += 1
-        return f"{self.party} secret {self.drawn}".encode().ljust(length, b".")
+        name = f"{self.party} secret {self.drawn}".encode()
+        return name.ljust(length, b".") if length >= len(name) else hashlib.sha256(name).digest()[:length]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.messages import Fetch
+from tacit.protocol.core.messages import Fetch, Resume
 from tacit.protocol.session.messages import Finish
 from tacit.protocol.session.rounds import JournalEntry
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, having, instead, to
@@ -130,7 +130,6 @@ FAULTS: Final[dict[str, SessionFault]] = {
     "fetch_bad_received": SessionFault(
         "More messages received than were said.", "SEQUENCE", "fetch", envelope(received=3)
     ),
-    "fetch_bad_link": SessionFault("A link that was not asked for.", "SEQUENCE", "fetch", envelope(link=1)),
     "resume_bad_received": SessionFault(
         "It goes on from a message that was never said.", "SEQUENCE", "resume", envelope(received=2**31), play=resumed
     ),
@@ -138,7 +137,8 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "It has said fewer messages than have come.", "SEQUENCE", "resume", envelope(sequence=0), play=resumed
     ),
     "resume_bad_link": SessionFault(
-        "It goes on, on the link that there is.", "SEQUENCE", "resume", envelope(link=0), play=resumed
+        "It goes on, on the link that there is.", "SEQUENCE", "resume",
+        lambda spoilt, parcel: envelope(link=parcel.packet.envelope.link - 1)(spoilt, parcel), play=resumed,
     ),
     "resume_bad_sender": SessionFault(
         "It goes on for another client.", "SENDER", "resume", envelope(sender="client-2"), play=resumed
@@ -152,15 +152,16 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "It goes on after a message that has not come.", "SEQUENCE", "resume", envelope(sequence=3), to=CHEAT,
         play=resumed,
     ),
-    "resume_bad_answer_link": SessionFault(
-        "It goes on, on a link that was not asked for.", "SEQUENCE", "resume", envelope(link=2), to=CHEAT, play=resumed
+    "resume_bad_answer_unasked": SessionFault(
+        "It goes on where nobody asked.", "SEQUENCE", "start-round", instead(Resume()), to=CHEAT
     ),
     "resume_bad_round": SessionFault(
         "It goes on as in a round.", "SESSION", "resume", envelope(round=1), to=CHEAT, play=resumed
     ),
     "resume_bad_silence": SessionFault(
         "It speaks on a link on which it has not gone on.", "SEQUENCE", "resume",
-        lambda _, parcel: envelope(sequence=2, link=1)(None, _first_chunk()), to=CHEAT, play=resumed,
+        lambda _, parcel: envelope(sequence=2, link=parcel.packet.envelope.link)(None, _first_chunk()), to=CHEAT,
+        play=resumed,
     ),
     "welcome_bad_roster": SessionFault("Another roster.", "ROSTER", "welcome", fields(roster=first_bit), to=CHEAT),
     "welcome_bad_mode": SessionFault(

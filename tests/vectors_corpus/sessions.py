@@ -77,7 +77,7 @@ def session_client(name: str, roster: Roster, *, draws: int = 128, **changes: An
         "name": name, "roster": roster, "signing": SigningKey(drawn(f"{name} signing")), "policy": POLICY,
         "journal": journal, "patience": 600.0, "grace": GRACE,
     }  # fmt: skip
-    return Making(TrainingClient, given | changes, drawn(f"{name} entropy", draws))
+    return Making(TrainingClient, given | changes, drawn(f"{name} link", 2) + drawn(f"{name} entropy", draws))
 
 
 def session_server(roster: Roster, *, configuration: bytes = b"", **changes: Any) -> Making:
@@ -238,8 +238,12 @@ def session_resumed(*losses: tuple[str, str]) -> Play:
         return None
 
     hold_round(play, 1, change)
-    # What came over a former connection is passed over.
-    play.give(next(parcel for parcel in play.parcels if (parcel.sender, parcel.kind) == (CHEAT, "fetch")))
+    # What came over a former connection, or goes to or from an earlier process, is passed over.
+    fetch, welcome = play.said("fetch", CHEAT, SERVER), play.said("welcome", SERVER, CHEAT)
+    play.give(fetch)
+    for parcel in (fetch, welcome):
+        envelope = structs.replace(parcel.packet.envelope, link=parcel.packet.envelope.link + 9)
+        play.give(parcel, (encode_structure(envelope), *parcel.frames[1:]))
     play.act(SERVER, "next_round", model=MODEL)
     hold_round(play, 2, change)
     play.act(SERVER, "finish", model=b"")

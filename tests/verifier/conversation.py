@@ -115,10 +115,10 @@ class Conversation:
         return self.frames(self.agreed, *said)
 
     def late(self, envelope: dict[str, Any]) -> bool:
-        """Whether it is passed over: of a former link, or after something that was lost."""
+        """Whether it is passed over: of another link, or after something that was lost."""
         gap = envelope["link"] == self.link and envelope["sequence"] > self.received
         lost = self.broken and not self.asking and gap
-        return envelope["session"] == self.session and (envelope["link"] < self.link or lost)
+        return envelope["session"] == self.session and (envelope["link"] != self.link or lost)
 
     def check(self, envelope: dict[str, Any]) -> None:
         """Steps 6 to 8 of the checks on a received message."""

@@ -1,5 +1,6 @@
 """The parties of a secure sum and of an attempt at a group key, each with its conversations."""
 
+from io import BytesIO
 from typing import Any
 
 from aggregation import Terms
@@ -29,9 +30,9 @@ class Stage:
 
 
 def entropy(data: bytes) -> Any:
-    """Draws 32 bytes after the other."""
-    pieces = iter([data[at : at + 32] for at in range(0, len(data) - 31, 32)])
-    return lambda: next(pieces)
+    """Draws so many bytes after the other, 32 if nothing else is said."""
+    rest = BytesIO(data)
+    return lambda length=32: rest.read(length)
 
 
 class SumClientParty:

@@ -34,14 +34,14 @@ def about_keys(envelope: dict[str, Any]) -> bool:
 
 
 class SessionClient:
-    """`transmit(receiver, frames)` and `report(event)` are the ways out, `draw()` gives 32 random bytes."""
+    """`transmit(receiver, frames)` and `report(event)` are the ways out, `draw(n)` gives n random bytes, or 32."""
 
     def __init__(
         self,
         roster: Roster,
         name: str,
         signing_private: bytes,
-        draw: Callable[[], bytes],
+        draw: Callable[..., bytes],
         policy: Policy,
         journal: list[dict[str, Any]],
         group: bytes | None,
@@ -78,7 +78,7 @@ class SessionClient:
         self.transmit(self.roster.server, self.conversation.write(kind, round_number, body, raw))
 
     def hello(self, now: float) -> None:
-        link = self.conversation.link + 1 if self.greeted else 0
+        link = self.conversation.link + 1 if self.greeted else int.from_bytes(self.draw(2), "little")
         self.greeted = True
         first, self.conversation = (Conversation(bytes(32), self.name, self.roster.server, link=link) for _ in range(2))
         self.transmit(self.roster.server, first.write("hello", 0, {"roster": self.roster.hash}, None))
@@ -96,11 +96,11 @@ class SessionClient:
             envelope = read_envelope(frames)
             first = self.state == "AWAIT_WELCOME"
             talk = self.conversation
-            if envelope["link"] < talk.link or talk.late(envelope):
-                return
             if first and talk.session == bytes(32):
                 talk = Conversation(envelope["session"], self.name, self.roster.server, link=talk.link)
                 talk.agreed, talk.broken = self.conversation.agreed, self.conversation.broken
+            if envelope["link"] != talk.link or talk.late(envelope):
+                return
             (talk.answered if envelope["type"] == "resume" else talk.check)(envelope)
             if talk is not self.conversation and talk.session not in (self.former, bytes(32)):
                 self.round = 0

@@ -104,7 +104,7 @@ class SessionServer:
             read_body(envelope, frames)
             self.asked[name] = envelope
             self.at_its_turn(name, self.refuse_stray, now)
-        elif not talk.late(envelope):
+        elif envelope["link"] >= talk.link:
             talk.asked(envelope)
             read_body(envelope, frames)
             self.asked[name] = envelope

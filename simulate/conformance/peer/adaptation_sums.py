@@ -63,15 +63,16 @@ class SumsOfShares:
             return
         parcel = Parcel(self._live, self._keyring.roster.server.name, event.frames)
         try:
-            message, round = parcel.message, parcel.packet.envelope.round
+            message, envelope = parcel.message, parcel.packet.envelope
         except RemoteProtocolError:
-            message, round = None, 0
+            message = envelope = None
         if isinstance(message, Hello):
-            self._session = SharesSession(self._keyring, self._live, self._terms)
+            number = envelope.link if envelope is not None else 0
+            self._session = SharesSession(self._keyring, self._live, self._terms, number)
         session = self._session
         if session is None or session.over:
             return
-        session.over = isinstance(message, Abort) and not round
+        session.over = isinstance(message, Abort) and envelope is not None and not envelope.round
         session.put(with_received(parcel, session.said))
         session.advance()
         session.go_on()
@@ -85,7 +86,7 @@ class SumsOfShares:
 class SharesSession(Session):
     """One session of sums; `reproach` also says whether the live data owner has contributed what is no share."""
 
-    def __init__(self, keyring: Keyring, live: str, terms: AdaptationTerms) -> None:
+    def __init__(self, keyring: Keyring, live: str, terms: AdaptationTerms, number: int) -> None:
         task = RoundsTask(words=sum_words(terms.sizes, terms.learning), rounds=1)
         proposal = Proposal(
             mode="active", graph="complete", colluders=share(0.33, len(keyring.roster.clients)), dropout=0.33,
@@ -99,7 +100,7 @@ class SharesSession(Session):
         self.fault = ""
         """What is wrong with what the live data owner has contributed."""
         self._weight, _ = sum_of_weights(len(keyring.roster.clients), terms.least_count)
-        super().__init__(keyring, live, configuration, model=self.keeper.bytes)
+        super().__init__(keyring, live, configuration, number=number, model=self.keeper.bytes)
 
     def draw(self, name: str, round: int) -> Words:
         share = np.frombuffer(os.urandom(8 * read_rounds_task(self.configuration).words), np.int64)

@@ -96,10 +96,16 @@ class Observation:
 
 class Session(MemoryFederation):
     """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included.
-    model: to begin with; None: a random one."""
+    number: of the link of its hello; model: to begin with; None: a random one."""
 
     def __init__(
-        self, keyring: Keyring, live: str, configuration: Configuration, *, model: bytes | None = None
+        self,
+        keyring: Keyring,
+        live: str,
+        configuration: Configuration,
+        *,
+        number: int = 0,
+        model: bytes | None = None,
     ) -> None:
         super().__init__(
             configuration,
@@ -111,7 +117,7 @@ class Session(MemoryFederation):
             members=(keyring.roster, keyring.signing),
         )
         self.outside = live
-        self.link = Link(self.host, live, self.server.session, Traffic(), MESSAGES)
+        self.link = Link(self.host, live, self.server.session, Traffic(), MESSAGES, number=number)
         self.said = 0
         """How many messages our machine has had for the live client."""
         self.over = False
@@ -290,7 +296,8 @@ class AgainstClient(Cast):
         if isinstance(message, Hello):
             if self._session is not None:
                 self._session.over = True
-            self._session = Session(self._keyring, self.live, self._configuration)
+            number = envelope.link if envelope is not None else 0
+            self._session = Session(self._keyring, self.live, self._configuration, number=number)
             self._hold_back(self._session)
         session = self._session
         if session is None or session.over:

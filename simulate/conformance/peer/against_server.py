@@ -191,7 +191,7 @@ class AgainstServer(Cast):
             self._world.join(actor)
             return
         if actor.link is None or actor.link.session != envelope.session:
-            actor.link = Link(actor.name, self.live, envelope.session, Traffic(), MESSAGES)
+            actor.link = Link(actor.name, self.live, envelope.session, Traffic(), MESSAGES, number=envelope.link)
         said = saying(packet)
         lies = [said] if joining else list(actor.case.lie(self._world.stage(actor), said))
         if lies != [said] and actor.lied is None:

@@ -100,7 +100,7 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     "offline": ("ends SESSION", {}),
     "await-welcome": (
         "ends SESSION",
-        {**OUT_OF_ROUND, Welcome: "AWAIT_ROUND", StartRound: "ends UNEXPECTED", Resume: "ignored"},
+        {**OUT_OF_ROUND, Welcome: "AWAIT_ROUND", StartRound: "ends UNEXPECTED"},
     ),
     "await-round": (
         "ends SESSION",
