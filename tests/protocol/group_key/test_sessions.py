@@ -28,7 +28,7 @@ from tacit.protocol.group_key.messages import (
 )
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone, Train
-from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, shift, small_configuration
+from tacit.simulate.world.federation import JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, shift, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
 
@@ -489,3 +489,13 @@ def test_a_model_that_was_encrypted_for_a_failed_attempt_is_not_taken_for_the_ne
     one.idle = set()
     one.settle()
     assert used(one) == [1]
+
+
+def test_a_client_asks_nothing_while_messages_about_keys_come() -> None:
+    one, held = federation(), list[Parcel]()
+    one.hook = lambda parcel: held.append(parcel) or [] if isinstance(parcel.message, StartKey) else [parcel]
+    one.start()
+    one.settle(until=5.0)
+    first = held[0]
+    one.put(first)
+    assert one.clients[first.receiver].deadline == 5.0 + PATIENCE

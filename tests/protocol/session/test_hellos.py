@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended, Report, Transmit
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
+from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
@@ -132,3 +134,27 @@ def test_a_hello_with_another_roster_waits_for_its_turn_too() -> None:
     (refused,) = [report for report in one.outcome(Report) if report.event == "refused"]
     assert refused.fields["code"] == Code.ROSTER.name
     assert CLIENT not in one.server.presence.barred
+
+
+def test_a_hello_that_breaks_a_rule_is_answered_in_a_conversation_of_its_own() -> None:
+    one = federation()
+    greet(one, 1)
+    number = one.log[0].packet.envelope.link + 5
+    bad = {"session": bytes(32), "link": number, "sequence": 1}
+    hello = one.forge(CLIENT, SERVER, one.log[0].message, round=0, **bad)
+    (abort,) = [out for out in one.server.feed(CLIENT, hello.frames, one.now) if isinstance(out, Transmit)]
+    envelope = decode(abort.frames, MESSAGES).envelope
+    assert (envelope.type, envelope.link, envelope.sequence) == ("abort", number, 0)
+
+
+def test_who_asks_to_go_on_when_its_next_answer_is_due_has_it_at_once() -> None:
+    one = federation()
+    one.start(*one.roster.clients[1:])
+    greet(one, HELLOS)
+    one.idle = set(one.roster.clients)
+    one.settle(until=HELLO_SECONDS)
+    before = sum(parcel.kind == "resume" for parcel in one.log)
+    one.lose_link(CLIENT)
+    one.restore_link(CLIENT)
+    one.advance()
+    assert sum(parcel.kind == "resume" for parcel in one.log) == before + 2

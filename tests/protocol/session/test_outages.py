@@ -208,7 +208,10 @@ def test_a_client_asks_a_silent_server_and_gives_up_one_that_does_not_answer() -
     assert one.clients["client-0"].state is TrainingState.AWAIT_ROUND
     assert len([parcel for parcel in one.log if parcel.sender == "client-0" and parcel.kind == "resume"]) == 4
     one.hook = lambda parcel: []
-    one.settle(until=8 * PATIENCE)
+    # Its last question.
+    one.settle(until=5.9 * PATIENCE)
+    assert one.clients["client-0"].state is TrainingState.AWAIT_ROUND
+    one.settle(until=6.1 * PATIENCE)
     ended = one.ended("client-0")
     assert ended is not None
     assert ended.code is Code.TIMEOUT

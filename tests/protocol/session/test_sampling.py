@@ -1,13 +1,18 @@
 """Client sampling: the server draws the cohort of each round among the clients that are ready."""
 
 from collections import Counter
+from itertools import permutations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.session.rounds import JournalEntry, RoundDone
+from tacit.protocol.session.sampling import check_cohorts
+from tacit.protocol.session.sampling import cohorts as bounds
 from tacit.protocol.session.tables import SessionState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tests.cases import cases
@@ -141,6 +146,24 @@ def test_groups_are_drawn_whole() -> None:
     for cohort in cohorts(one):
         assert len(cohort) == 6
         one.roster.check_whole(cohort)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 20))
+def test_no_draw_of_whole_groups_is_outside_the_bounds(sizes: list[int], most: int) -> None:
+    fewest, largest = bounds(most, sizes)
+    for order in permutations(sizes):
+        drawn = 0
+        for size in order:
+            drawn += size if drawn + size <= most else 0
+        assert fewest <= drawn <= largest
+    assert bounds(sum(sizes), sizes) == (sum(sizes), sum(sizes))
+
+
+def test_a_cohort_of_exactly_the_fewest_holds_rounds() -> None:
+    terms = small_configuration(3, colluders=0, dropout=0.0)
+    check_cohorts(terms, (), 3)
+    with pytest.raises(ValueError, match="too few"):
+        check_cohorts(terms, (), 4)
 
 
 def test_clients_agree_on_a_key_for_every_cohort() -> None:

@@ -73,6 +73,21 @@ def test_nobody_is_skipped_for_more_than_the_most() -> None:
     assert max(lengths) == MOST_SKIPPED
 
 
+def test_a_success_clears_what_a_straggler_missed_and_for_how_long_it_was_to_be_skipped() -> None:
+    stragglers = Stragglers()
+    late = Dropped("b", "MASKED_INPUT", Code.TIMEOUT, "", False)
+    stragglers.note(done(1, ("a",), late))
+    stragglers.note(done(2, ("a", "b")))
+    stragglers.note(done(3, ("a",), late))
+    assert stragglers.skipped(4) == {}
+    for round in (4, 5):
+        stragglers.note(done(round, ("a",), late))
+    assert [list(stragglers.skipped(round)) for round in (6, 7, 8)] == [["b"], ["b"], []]
+    # The others were too few, and it was taken.
+    stragglers.note(done(6, ("a", "b")))
+    assert stragglers.skipped(7) == {}
+
+
 def test_a_straggler_is_taken_where_the_others_are_too_few() -> None:
     one = federation(4, clients=3)
     one.idle = {"client-2"}
