@@ -45,13 +45,11 @@ def check_cohorts(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -
     sizes: of the groups of the roster, if it has any.
     """
     least = max(smallest_cohort, terms.smallest_group)
-    fewest, most = cohorts(terms.clients, sizes)
+    fewest, _ = cohorts(terms.clients, sizes)
     if fewest < least:
         whole = " in whole groups" if fewest < terms.clients else ""
         beside = f", beside {terms.colluders} that may collude" if terms.secure and terms.colluders else ""
         raise ValueError(f"{fewest}{whole} are too few{beside}: a round needs {least}")
-    for cohort in {fewest, most}:
-        terms.parameters(cohort)
     terms.check_dropouts(grouped=bool(sizes))
     terms.check_groups(sizes, fewest, smallest_cohort)
 

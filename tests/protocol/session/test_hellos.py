@@ -6,8 +6,9 @@ import pytest
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Report, Transmit
+from tacit.protocol.core.messages import Message, Resume
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
-from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.messages import MESSAGES, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
@@ -145,6 +146,20 @@ def test_a_hello_that_breaks_a_rule_is_answered_in_a_conversation_of_its_own() -
     (abort,) = [out for out in one.server.feed(CLIENT, hello.frames, one.now) if isinstance(out, Transmit)]
     envelope = decode(abort.frames, MESSAGES).envelope
     assert (envelope.type, envelope.link, envelope.sequence) == ("abort", number, 0)
+
+
+@cases("kind", [Hello, Resume])
+def test_what_begins_or_goes_on_is_of_no_round(kind: type[Message]) -> None:
+    one = federation()
+    one.start()
+    message = Hello(roster=one.roster.hash) if kind is Hello else Resume()
+    number = one.log[0].packet.envelope.link + 5
+    (refused,) = [
+        output
+        for output in one.put(one.forge(CLIENT, SERVER, message, round=1, link=number))
+        if isinstance(output, Report) and output.event == "refused"
+    ]
+    assert (refused.fields["code"], one.server.presence.barred) == ("SESSION", {CLIENT})
 
 
 def test_who_asks_to_go_on_when_its_next_answer_is_due_has_it_at_once() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Output, Report
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.server_session import Presence
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
@@ -215,6 +216,29 @@ def test_a_client_asks_a_silent_server_and_gives_up_one_that_does_not_answer() -
     ended = one.ended("client-0")
     assert ended is not None
     assert ended.code is Code.TIMEOUT
+
+
+def test_at_the_end_a_link_that_is_back_is_not_enough() -> None:
+    presence = Presence(SERVER, ("client-1",), bytes(32), GRACE)
+    presence.join("client-1", 0.0)
+    presence.link_lost("client-1", 0.0)
+    presence.link_back("client-1")
+    assert presence.lost == ()
+    presence.link_lost("client-1", 0.0)
+    presence.end()
+    presence.link_back("client-1")
+    assert presence.untold
+
+
+def test_who_refused_and_comes_again_can_take_part() -> None:
+    one = Outages(4, rounds=1)
+    one.paused = True
+    one.start()
+    one.emit("client-1", one.clients["client-1"].give_up("its disk is full", one.now))
+    one.advance()
+    assert "client-1" not in one.server.presence.possible
+    one.start("client-1")
+    assert "client-1" in one.server.presence.possible
 
 
 def endured(seed: int) -> Outages:
