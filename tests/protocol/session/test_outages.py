@@ -76,6 +76,19 @@ FINISHED = "the federation is finished"
 DONE = Ended(None, "all rounds are done")
 
 
+@cases("training", [False, True])
+def test_who_goes_on_is_patient_from_then_on_with_a_server_that_is_to_speak(*, training: bool) -> None:
+    one = Outages(3, rounds=1)
+    one.start(*one.roster.clients[: 3 if training else 2])
+    one.settle(until=5.0)
+    one.lose("client-0")
+    one.restore("client-0")
+    one.advance()
+    client = one.clients["client-0"]
+    assert (client.state is TrainingState.TRAINING) is training
+    assert client.deadline == (None if training else 5.0 + PATIENCE)
+
+
 @cases("seconds", [GRACE - 1, GRACE + 1, HOUR, 3 * DAY])
 def test_an_outage_of_all_links_costs_one_round_at_most(seconds: float) -> None:
     one = Outages(5, rounds=3)
@@ -150,6 +163,18 @@ def test_a_client_that_is_stopped_and_started_again_costs_no_round() -> None:
     one.start_client("client-1")
     one.settle(until=HOUR)
     assert [done.missed for done in one.outcome(RoundDone)] == [True, False, False]
+    assert one.ended(SERVER) == DONE
+
+
+def test_a_client_that_starts_again_in_a_round_costs_none_where_all_are_needed() -> None:
+    one = Outages(3, rounds=2)
+    one.start()
+    one.settle(until=20.0)
+    one.start_client("client-1")
+    one.settle(until=HOUR)
+    assert [(done.missed, done.lost) for done in one.outcome(RoundDone)] == [
+        (True, ("client-1",)), (False, ()), (False, ()),
+    ]  # fmt: skip
     assert one.ended(SERVER) == DONE
 
 

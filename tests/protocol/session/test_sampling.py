@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.machine import Ended, Report
 from tacit.protocol.session.rounds import JournalEntry, RoundDone
-from tacit.protocol.session.sampling import check_cohorts
+from tacit.protocol.session.sampling import check_cohorts, least_cohort, most_colluders
 from tacit.protocol.session.sampling import cohorts as bounds
 from tacit.protocol.session.tables import SessionState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
@@ -164,6 +165,14 @@ def test_a_cohort_of_exactly_the_fewest_holds_rounds() -> None:
     check_cohorts(terms, (), 3)
     with pytest.raises(ValueError, match="too few"):
         check_cohorts(terms, (), 4)
+
+
+def test_the_smallest_cohort_that_works_and_the_most_colluders_beside_one() -> None:
+    plain, secure = (small_configuration(5, mode=mode, colluders=2, dropout=0.0) for mode in ("none", "active"))
+    assert [least_cohort(plain, 5, (), smallest) for smallest in (1, 2, 5, 6)] == [1, 2, 5, None]
+    assert [least_cohort(secure, clients, (), 1) for clients in (3, 4, 5)] == [None, 4, 4]
+    assert [most_colluders(replace(secure, clients=clients), (), 1) for clients in (2, 3, 5)] == [0, 1, 1]
+    assert most_colluders(secure, (), 6) is None
 
 
 def test_clients_agree_on_a_key_for_every_cohort() -> None:
