@@ -37,7 +37,7 @@ class Presence:
     """The clients of a session. grace: seconds for a lost link to come back."""
 
     def __init__(self, own: str, clients: tuple[str, ...], session: bytes, grace: float) -> None:
-        self.traffic = Traffic(begun=0)
+        self.traffic = Traffic()
         self.barred: set[str] = set()
         self.missing: frozenset[str] = frozenset()
         """Who will not come, as somebody knows who starts them all."""
