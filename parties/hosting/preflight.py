@@ -85,10 +85,11 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.served import read_served
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
+from tacit.protocol.core.blob import NO_BLOB
 from tacit.protocol.core.codec import Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
-from tacit.protocol.core.messages import Abort, Kinds, Message, Resume
+from tacit.protocol.core.messages import Abort, Blob, Kinds, Message, Resume
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
@@ -576,10 +577,10 @@ def _plan(experiment: Experiment, images: ServerImages, roster: Roster) -> Plann
     # A function of the owner's own may read weights.
     with nullcontext() if task.model.factory else torch.device("meta"):
         model = task.build()
-    ring_bits = experiment.ring_bits
-    return PlannedRun(
-        experiment, images, configure(experiment.terms(len(roster.clients)), task, model, ring_bits=ring_bits)
-    )
+    # Without its values: which digest it has is seen when the server proposes it.
+    fixed = Blob(digest=NO_BLOB.digest, size=task.layout(model).fixed_size(model))
+    terms = experiment.terms(len(roster.clients))
+    return PlannedRun(experiment, images, configure(terms, task, model, ring_bits=experiment.ring_bits, fixed=fixed))
 
 
 def _described_plan(plan: PlannedRun) -> str:
@@ -636,6 +637,9 @@ def check_policy(file: ClientFile, roster: Roster, plan: PlannedRun) -> str:
     clients, sizes = len(roster.clients), roster.group_sizes
     if plan.experiment.data.statistics == "sum":
         own.check(first_configuration(plan.experiment, plan.images, clients), clients=clients, groups=sizes)
+    if proposal.fixed.size and own.fixed_part:
+        pinned = Blob(digest=bytes.fromhex(own.fixed_part), size=proposal.fixed.size)
+        proposal = msgspec.structs.replace(proposal, fixed=pinned)
     own.check(proposal, clients=clients, groups=sizes)
     parameters = own.check_cohort(proposal, proposal.clients)
     return f"accepts {proposal.scheme}, {proposal.mode} mode, threshold {parameters.threshold} of {proposal.clients}"
@@ -657,8 +661,10 @@ def check_client_memory(file: ClientFile, source: Source | None, plan: PlannedRu
     """There is memory for the model, an update, its masks, and the images."""
     trained = TRAINING_BYTES[plan.experiment.training.optimizer] * sum(plan.proposal.tensor_sizes)
     images = _pixel_bytes(plan, _own(file, source).train)
+    # The model as it was sent, which is kept between rounds; what is fixed in it, as it was sent and in tensors.
+    sent = plan.proposal.state.size + 2 * plan.proposal.fixed.size
     # The vector, a mask that is added to it, and its bytes while they are sent.
-    return _check_memory(trained + 3 * _vector_bytes(plan.proposal) + images, "model, vectors and images")
+    return _check_memory(trained + sent + 3 * _vector_bytes(plan.proposal) + images, "model, vectors and images")
 
 
 @check("memory")
@@ -671,7 +677,7 @@ def check_server_memory(roster: Roster, source: Source | None, plan: PlannedRun)
     else:
         # All may wait for that of the first client, and the total is of float64.
         vectors = plan.proposal.clients + 2
-    kept = KEEPING_BYTES * sum(plan.proposal.tensor_sizes)
+    kept = KEEPING_BYTES * sum(plan.proposal.tensor_sizes) + 2 * plan.proposal.fixed.size
     return _check_memory(kept + vectors * _vector_bytes(plan.proposal) + images, "model, vectors and images")
 
 
