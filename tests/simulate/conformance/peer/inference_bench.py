@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tacit.parties.links.endpoint
+import tacit.protocol.core.rate_limit
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
@@ -116,6 +117,8 @@ class InferenceBench:
         with pytest.MonkeyPatch.context() as patch, EventLog(self.directory / "live.jsonl", LIVE[side]) as log:
             # What a live party still has to say to a kit that is gone need not be waited for.
             patch.setattr(tacit.parties.links.endpoint, "_LINGER_MS", 100)
+            # Nor that each case begins with a hello of its own, of which a party answers one in ten seconds.
+            patch.setattr(tacit.protocol.core.rate_limit, "HELLO_SECONDS", 0.1)
             diary = Diary(log, lambda event, fields: None)
             with running(self._party(side, sessions, diary, common)):
                 yield
