@@ -8,6 +8,7 @@ all of them parameters of zero, and counts that can be.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -28,7 +29,7 @@ from tacit.protocol.adaptation.messages import AdaptationTerms
 from tacit.protocol.adaptation.schedule import COUNTED, sum_words
 from tacit.protocol.adaptation.sums import sum_of_weights
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.messages import Abort
+from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Proposal, share
@@ -62,17 +63,16 @@ class SumsOfShares:
         if not isinstance(event, Received) or event.sender != self._live:
             return
         parcel = Parcel(self._live, self._keyring.roster.server.name, event.frames)
-        try:
-            message, envelope = parcel.message, parcel.packet.envelope
-        except RemoteProtocolError:
-            message = envelope = None
+        message: Message | None = None
+        with suppress(RemoteProtocolError):
+            envelope = parcel.packet.envelope
+            message = parcel.message
         if isinstance(message, Hello):
-            number = envelope.link if envelope is not None else 0
-            self._session = SharesSession(self._keyring, self._live, self._terms, number)
+            self._session = SharesSession(self._keyring, self._live, self._terms, envelope.link)
         session = self._session
         if session is None or session.over:
             return
-        session.over = isinstance(message, Abort) and envelope is not None and not envelope.round
+        session.over = isinstance(message, Abort) and not envelope.round
         session.put(with_received(parcel, session.said))
         session.advance()
         session.go_on()
