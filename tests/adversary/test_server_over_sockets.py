@@ -33,6 +33,7 @@ from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.messages import MESSAGES, Hello, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.messages import MaskedInput, UnmaskRequest, UnmaskShares
 
 VICTIM = "client-4"
@@ -141,7 +142,8 @@ class CheatingServer:
         np.testing.assert_array_equal(done.total, total)
 
     async def check_honest_round(self, *, lost: Sequence[str] = ()) -> None:
-        """Without lies, and with whoever had left started again, the next round is run with everybody.
+        """Without lies, and with whoever had left started again, a round is run with everybody. Before it there may be
+        one that began without who had left.
 
         lost: whose keys were for the sum that they were told of, so that the server's own machine took them for cheats.
         """
@@ -152,11 +154,14 @@ class CheatingServer:
                 hellos = len(self.heard[name, Hello])
                 self.join(name)
                 await self.listen(lambda name=name, hellos=hellos: len(self.heard[name, Hello]) > hellos)
-        held = len(self.rounds)
-        if held:
-            model = np.frombuffer(self.model, "<f4") / np.float32(2)
-            await self.say(self.machine.next_round(model.tobytes(), Diary.now()))
-        await self.listen(lambda: len(self.rounds) > held)
+        model = np.frombuffer(self.model, "<f4") / np.float32(2)
+        whole = False
+        while not whole:
+            held = len(self.rounds)
+            if self.machine.state is SessionState.BETWEEN_ROUNDS:
+                await self.say(self.machine.next_round(model.tobytes(), Diary.now()))
+            await self.listen(lambda held=held: len(self.rounds) > held)
+            whole = set(everybody) <= set(self.rounds[-1].cohort)
         self.check_sum(everybody)
         await self.say(self.machine.finish(self.model, Diary.now()))
         ended = await self.federation.all_of(*(self.clients[name] for name in everybody))
