@@ -40,6 +40,7 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 
 FIRST_LINK_BYTES: Final = 2
+"""Random bytes of a process's first link number. One restart in 65,536 repeats the former number."""
 
 
 class ServerLink:
@@ -77,7 +78,7 @@ class ServerLink:
         """Begin a conversation, the first one or another, with the hash of the roster."""
         if self.session != NO_SESSION:
             self._former = self.session
-        # Drawn, so that what goes to and from an earlier process of this member is of another link.
+        # Random, so that late messages of an earlier process of this client are on another link.
         number = self._link.number + 1 if self._greeted else int.from_bytes(entropy(FIRST_LINK_BYTES), "little")
         self._greeted = True
         # The hello itself does not count in the conversation that it begins.

@@ -142,8 +142,8 @@ class CheatingServer:
         np.testing.assert_array_equal(done.total, total)
 
     async def check_honest_round(self, *, lost: Sequence[str] = ()) -> None:
-        """Without lies, and with whoever had left started again, a round is run with everybody. Before it there may be
-        one that began without who had left.
+        """Stop lying, restart the clients that left, and run a round with everybody. The others may have begun a round
+        without them before.
 
         lost: whose keys were for the sum that they were told of, so that the server's own machine took them for cheats.
         """

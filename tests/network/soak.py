@@ -31,7 +31,7 @@ from tests.network.federation import NetworkHosts, federation
 from tests.network.namespaces import obstacle
 
 CLIENTS: Final = 7
-"""Of whom two may be away, and two may collude."""
+"""Two of them may be away and two may collude, so that a round survives the event "both"."""
 PHASES: Final = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "CONSISTENCY_CHECK", "UNMASK")
 """Vectors are small: there is no time between when all are ready and when all have come."""
 EVENTS: Final = (("calm", 11), ("kill", 3), ("partition", 4), ("both", 1), ("server", 1))

@@ -491,7 +491,7 @@ def test_a_model_that_was_encrypted_for_a_failed_attempt_is_not_taken_for_the_ne
     assert used(one) == [1]
 
 
-def test_a_client_asks_nothing_while_messages_about_keys_come() -> None:
+def test_a_key_message_restarts_the_patience_of_a_client() -> None:
     one, held = federation(), list[Parcel]()
     one.hook = lambda parcel: held.append(parcel) or [] if isinstance(parcel.message, StartKey) else [parcel]
     one.start()

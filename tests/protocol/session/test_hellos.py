@@ -137,7 +137,7 @@ def test_a_hello_with_another_roster_waits_for_its_turn_too() -> None:
     assert CLIENT not in one.server.presence.barred
 
 
-def test_a_hello_that_breaks_a_rule_is_answered_in_a_conversation_of_its_own() -> None:
+def test_a_refused_hello_is_answered_in_a_new_conversation() -> None:
     one = federation()
     greet(one, 1)
     number = one.log[0].packet.envelope.link + 5
@@ -149,7 +149,7 @@ def test_a_hello_that_breaks_a_rule_is_answered_in_a_conversation_of_its_own() -
 
 
 @cases("kind", [Hello, Resume])
-def test_what_begins_or_goes_on_is_of_no_round(kind: type[Message]) -> None:
+def test_a_hello_or_resume_that_names_a_round_is_refused(kind: type[Message]) -> None:
     one = federation()
     one.start()
     message = Hello(roster=one.roster.hash) if kind is Hello else Resume()
@@ -162,7 +162,7 @@ def test_what_begins_or_goes_on_is_of_no_round(kind: type[Message]) -> None:
     assert (refused.fields["code"], one.server.presence.barred) == ("SESSION", {CLIENT})
 
 
-def test_who_asks_to_go_on_when_its_next_answer_is_due_has_it_at_once() -> None:
+def test_a_resume_is_answered_at_once_when_an_answer_is_due() -> None:
     one = federation()
     one.start(*one.roster.clients[1:])
     greet(one, HELLOS)

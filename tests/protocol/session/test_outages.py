@@ -7,7 +7,6 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Output, Report
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.server_session import Presence
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
@@ -77,12 +76,9 @@ DONE = Ended(None, "all rounds are done")
 
 
 @cases("training", [False, True])
-def test_who_goes_on_is_patient_from_then_on_with_a_server_that_is_to_speak(*, training: bool) -> None:
+def test_a_resumption_restarts_the_patience_of_a_waiting_client(*, training: bool) -> None:
     one = Outages(3, rounds=1)
     one.start(*one.roster.clients[: 3 if training else 2])
-    one.server.link_lost("client-1", one.now)
-    one.server.link_back("client-1")
-    assert one.server.presence.lost == ()
     one.settle(until=5.0)
     one.lose("client-0")
     one.restore("client-0")
@@ -169,7 +165,7 @@ def test_a_client_that_is_stopped_and_started_again_costs_no_round() -> None:
     assert one.ended(SERVER) == DONE
 
 
-def test_a_client_that_starts_again_in_a_round_costs_none_where_all_are_needed() -> None:
+def test_a_round_that_lost_a_restarted_client_is_held_again() -> None:
     one = Outages(3, rounds=2)
     one.start()
     one.settle(until=20.0)
@@ -182,8 +178,8 @@ def test_a_client_that_starts_again_in_a_round_costs_none_where_all_are_needed()
 
 
 @cases("last", ["welcome", "start-round", "peer-keys", "end-round", "share-keys"])
-def test_what_goes_to_or_from_an_earlier_process_is_passed_over(last: str) -> None:
-    """The last message of the process before comes after the hello of the next one, or before it."""
+def test_late_messages_of_an_earlier_process_are_ignored(last: str) -> None:
+    """A message to or from the client's former process arrives after the next process has sent its hello."""
     one = Outages(3, rounds=2)
     held = list[Parcel]()
 
@@ -246,19 +242,19 @@ def test_a_client_asks_a_silent_server_and_gives_up_one_that_does_not_answer() -
     assert ended.code is Code.TIMEOUT
 
 
-def test_at_the_end_a_link_that_is_back_is_not_enough() -> None:
-    presence = Presence(SERVER, ("client-1",), bytes(32), GRACE)
-    presence.join("client-1", 0.0)
-    presence.link_lost("client-1", 0.0)
-    presence.link_back("client-1")
-    assert presence.lost == ()
-    presence.link_lost("client-1", 0.0)
-    presence.end()
-    presence.link_back("client-1")
-    assert presence.untold
+def test_a_link_that_is_back_is_enough_during_a_session_and_not_after_it() -> None:
+    one = Outages(3, rounds=1)
+    one.start()
+    one.server.link_lost("client-1", one.now)
+    one.server.link_back("client-1")
+    assert one.server.presence.lost == ()
+    one.server.link_lost("client-1", one.now)
+    one.server.presence.end()
+    one.server.link_back("client-1")
+    assert one.server.untold
 
 
-def test_who_refused_and_comes_again_can_take_part() -> None:
+def test_a_client_that_gave_up_and_returns_can_take_part() -> None:
     one = Outages(4, rounds=1)
     one.paused = True
     one.start()

@@ -150,7 +150,7 @@ def test_groups_are_drawn_whole() -> None:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 20))
-def test_no_draw_of_whole_groups_is_outside_the_bounds(sizes: list[int], most: int) -> None:
+def test_every_draw_of_whole_groups_is_within_the_bounds(sizes: list[int], most: int) -> None:
     fewest, largest = bounds(most, sizes)
     for order in permutations(sizes):
         drawn = 0
@@ -160,14 +160,14 @@ def test_no_draw_of_whole_groups_is_outside_the_bounds(sizes: list[int], most: i
     assert bounds(sum(sizes), sizes) == (sum(sizes), sum(sizes))
 
 
-def test_a_cohort_of_exactly_the_fewest_holds_rounds() -> None:
+def test_the_smallest_cohort_is_accepted() -> None:
     terms = small_configuration(3, colluders=0, dropout=0.0)
     check_cohorts(terms, (), 3)
     with pytest.raises(ValueError, match="too few"):
         check_cohorts(terms, (), 4)
 
 
-def test_the_smallest_cohort_that_works_and_the_most_colluders_beside_one() -> None:
+def test_suggested_cohorts_and_colluders_are_the_closest_that_work() -> None:
     plain, secure = (small_configuration(5, mode=mode, colluders=2, dropout=0.0) for mode in ("none", "active"))
     assert [least_cohort(plain, 5, (), smallest) for smallest in (1, 2, 5, 6)] == [1, 2, 5, None]
     assert [least_cohort(secure, clients, (), 1) for clients in (3, 4, 5)] == [None, 4, 4]

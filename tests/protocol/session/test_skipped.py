@@ -73,7 +73,7 @@ def test_nobody_is_skipped_for_more_than_the_most() -> None:
     assert max(lengths) == MOST_SKIPPED
 
 
-def test_a_success_clears_what_a_straggler_missed_and_for_how_long_it_was_to_be_skipped() -> None:
+def test_a_completed_round_clears_strikes_and_skips() -> None:
     stragglers = Stragglers()
     late = Dropped("b", "MASKED_INPUT", Code.TIMEOUT, "", False)
     stragglers.note(done(1, ("a",), late))
