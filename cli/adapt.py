@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -72,12 +72,13 @@ def adapt(
         warm_up()
         with console.status("loading torch"):
             # Imported here, after all that can be judged without it, and while the fork server loads the same.
+            from tacit.cli.adaptation_screen import AdaptationScreen
             from tacit.simulate.adaptation.plan import Folder
             from tacit.simulate.adaptation.run import adapt as run
             from tacit.simulate.adaptation.run import make_folder
         folder = Folder(out or default_directory(chosen.name))
         make_folder(chosen, folder)
-    screen = _Screen(console, chosen)
+    screen = AdaptationScreen(console, chosen)
     try:
         with screen.status:
             summary = asyncio.run(interruptible(run(chosen, folder, device=device, show=screen.show)))
@@ -93,75 +94,6 @@ def adapt(
     output.keep_json(json_file, "adaptation", summary)
     screen.finish(summary, folder.path)
     raise _outcome(summary)
-
-
-class _Screen:
-    """A line for each round, as it is judged."""
-
-    def __init__(self, console: Console, experiment: Any) -> None:
-        self.begun = False
-        """Whether a party has said something."""
-        self.status = console.status("starting")
-        self._console = console
-        self._rounds = experiment.federation.rounds
-        self._owners = experiment.clients
-        self._batches = experiment.adaptation.batches
-        self._done: dict[str, int] = {}
-        self._learned: dict[int, dict[str, Any]] = {}
-
-    def show(self, party: str, event: str, fields: dict[str, Any]) -> None:
-        """What a party tells."""
-        self.begun = self.begun or bool(party)
-        if event == "preparing":
-            self.status.update(f"preparing {fields['what']}")
-        elif event == "narrow":
-            output.warn(
-                f"adaptation.margin: bounds with more room than {fields['margin']:g} do not fit the rings; batches may "
-                "be refused"
-            )
-        elif event == "batch" and "waited_seconds" in fields:
-            self._done[party] = fields["number"]
-            done, number = sum(self._done.values()), fields["round"]
-            self.status.update(f"round {number} of {self._rounds}: {done} of {self._batches * self._owners} batches")
-        elif event == "round":
-            self._done = {}
-        elif event == "learned":
-            self._learned[fields["round"]] = fields
-        elif event == "round-lost" and fields["round"] not in self._learned:
-            self._learned[fields["round"]] = {}
-            output.say(self._console, f"round {fields['round']:>3} is lost: {fields['detail']}", "yellow")
-        elif event == "session-lost":
-            output.say(self._console, f"{party}: its session is lost: {fields['detail']}", "yellow")
-        elif event == "lost":
-            output.say(self._console, f"{party} is lost: {fields['detail']}", "yellow")
-        elif event == "judged":
-            self._tell(fields)
-
-    def _tell(self, judged: dict[str, Any]) -> None:
-        number = judged["round"]
-        line = f"test accuracy {judged['accuracy']:.3f}, balanced {judged['balanced_accuracy']:.3f}"
-        if not number:
-            output.say(self._console, f"before learning: {line}")
-            return
-        words = output.learned_words(self._learned[number])
-        output.say(self._console, f"round {number:>3} of {self._rounds}  {line}; {words}")
-
-    def finish(self, summary: AdaptationFigures, path: Path) -> None:
-        """What came of it."""
-        batches, accuracy = summary["batches"], summary["final_balanced_accuracy"]
-        told = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
-        refused = f", {batches['refused']} of them out of range" if batches["refused"] else ""
-        output.say(
-            self._console,
-            f"{told}; {batches['count']} batches{refused}, {batches['seconds'] or 0:.2f} s each and "
-            f"{batches['waited_seconds'] or 0:.2f} s of waiting for material, of which the dealer sent "
-            f"{sum(summary['dealer_bytes'].values()) / 1e6:.1f} MB; {summary['wall_seconds']:.0f} s in all",
-        )
-        if summary["noise"] is not None:
-            from tacit.simulate.adaptation.page import noise_told
-
-            output.say(self._console, noise_told(summary["noise"]))
-        output.say(self._console, f"everything is in {path}; ask what was learned: tacit predict {path}")
 
 
 def _outcome(summary: AdaptationFigures) -> typer.Exit:

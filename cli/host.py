@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +15,10 @@ import typer
 from rich.console import Console
 
 from tacit.cli import output
-from tacit.cli.serving_screen import show_serving
 from tacit.protocol.core.errors import printable
 
 if TYPE_CHECKING:
+    from tacit.protocol.core.events import Event
     from tacit.simulate.dashboard.server import Dashboard
 
 
@@ -77,23 +76,23 @@ def server(
     from tacit.parties.hosting.party_file import ServerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.runs.directory import RunDirectory
+    from tacit.parties.runs.events import RunOpened
     from tacit.parties.runs.experiment import check_factories, load
+    from tacit.parties.runs.reading import recorded
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.server import DashboardError, listening
     from tacit.simulate.report.page import write_report
-    from tacit.simulate.report.reading import recorded
 
     screen: Screen | None = None
     browser: Dashboard | None = None
 
-    def show(event: str, fields: dict[str, Any]) -> None:
+    def show(event: Event) -> None:
         nonlocal screen, browser
-        if event == "run":
-            run = RunDirectory(Path(fields["directory"]))
+        if isinstance(event, RunOpened):
+            run = RunDirectory(Path(event.directory))
             running = load(run.experiment, numbered=False)
-            screen = Screen(console, running, run.path)
-            begins = f"goes on after round {fields['completed']}" if fields["completed"] else "begins"
-            output.say(console, f"the run in {run.path} {begins}")
+            screen = Screen(console, running, run.path, server=opened.name)
+            output.say(console, event.text)
             if listener is not None:
                 # Imported here: few runs have one.
                 from tacit.simulate.dashboard.server import Dashboard
@@ -104,9 +103,9 @@ def server(
                 output.say(output.screen(), f"live at {browser.link}")
             return
         if screen is not None:
-            screen.show(opened.name, event, fields)
+            screen.show(event)
         if browser is not None:
-            browser.take(opened.name, event, fields)
+            browser.take(event)
 
     kinds = ((EndpointError, DashboardError, *WRONG_INPUT), output.WRONG_INPUT)
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)), ExitStack() as stack:
@@ -171,7 +170,7 @@ def client(
 
         digits = "".join((accept_groups or "").split())
         accepted = " ".join(re.findall(".{5}", digits))
-        running = run_client(opened, stay=stay, show=partial(_show_client, console), accepted_groups=accepted)
+        running = run_client(opened, stay=stay, show=output.party_screen(console), accepted_groups=accepted)
         ended = asyncio.run(interruptible(running))
     if ended.code is not None:
         lost = ended.code in (Code.LEFT, Code.TIMEOUT)
@@ -212,38 +211,11 @@ def status(
     }
     for name, happened in (("last event", found.last_event), ("last error", found.last_error)):
         if happened is not None:
-            detail = f": {happened.detail}" if happened.detail else ""
-            rows[name] = f"{happened.event}{detail} ({_ago(now - happened.time)} ago)"
+            rows[name] = f"{happened.detail} ({_ago(now - happened.time)} ago)"
     for name, value in rows.items():
         if name and value:
             typer.echo(f"{name:<12}{printable(str(value))}")
     raise typer.Exit(0 if running else output.FAILED)
-
-
-def _show_client(console: Console, event: str, fields: dict[str, Any]) -> None:
-    say = partial(output.say, console)
-    if event == "accepted":
-        say(f"accepted {fields['scheme']}, {fields['mode']} mode")
-    elif event == "gave-statistics":
-        say("its sums of pixels are in those of all; training follows")
-    elif event == "round-over":
-        say(f"round {fields['round']:>3}  " + (f"over: {fields['detail']}" if fields["code"] else "completed"))
-    elif event == "evaluated":
-        say(f"  after round {fields['round']}: accuracy {fields['accuracy']:.3f}  loss {fields['loss']:.3f}")
-    elif event == "not-connected":
-        say(f"  {fields['reason']}", style="yellow")
-    elif event in ("link-lost", "link-up"):
-        say(f"  the link to {fields['peer']} is {'lost' if event == 'link-lost' else 'there'}")
-    elif event == "update" and fields["uncounted"]:
-        say(f"  {fields['uncounted']} of its samples do not count: aggregation.max_weight is smaller", style="yellow")
-    elif event == "cannot-train":
-        say(f"  cannot train: {fields['detail']}", style="red")
-    elif event == "roster":
-        say(f"takes up {output.roster_changes(fields)}", style="yellow")
-    elif event == "ended":
-        say(f"session over: {fields['detail']}")
-    elif event == "stays":
-        say(f"stays, and joins the next session (tries again in {fields['seconds']:g} s)")
 
 
 def _ago(seconds: float) -> str:
@@ -284,7 +256,7 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
             raise deal(console, opened, own)
         from tacit.parties.hosting.adaptation_host import run_dealer
 
-        asyncio.run(interruptible(run_dealer(opened, show=partial(show_serving, console))))
+        asyncio.run(interruptible(run_dealer(opened, show=output.party_screen(console))))
 
 
 def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
@@ -312,7 +284,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
             return
         from tacit.parties.hosting.adaptation_host import run_model_owner
 
-        asyncio.run(interruptible(run_model_owner(opened, show=partial(show_serving, console))))
+        asyncio.run(interruptible(run_model_owner(opened, show=output.party_screen(console))))
 
 
 def data_owner(
@@ -349,7 +321,7 @@ def data_owner(
         from tacit.parties.inference.conversation import InferenceError
 
         try:
-            figures = asyncio.run(interruptible(run_data_owner(opened, show=partial(_show_asking, console))))
+            figures = asyncio.run(interruptible(run_data_owner(opened, show=output.party_screen(console))))
         except AnswersError as error:
             raise output.failure(error, output.FAILED) from None
         except InferenceError as error:
@@ -364,23 +336,6 @@ def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> 
     for address in addresses:
         output.say(console, f"the others reach it at {address}")
     output.say(console, f"roster {fingerprint}")
-
-
-def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:
-    say = partial(output.say, console)
-    if event == "images":
-        answered = f", {fields['answered']} of them answered" if fields["answered"] else ""
-        learned = f"; with what is learned after round {fields['learned']}" if "learned" in fields else ""
-        say(f"{fields['images']} images{answered}{learned}")
-    elif event == "agreed":
-        say(f"model {fields['weights']}")
-    elif event == "answered":
-        refused = f", {fields['refused']} of them refused: out of range" if fields["refused"] else ""
-        say(f"  {fields['images']} of {fields['of']} images{refused}")
-    elif event == "not-connected":
-        say(f"  {fields['reason']}", style="yellow")
-    elif event == "session-over":
-        say(f"session over: {fields['detail']}", style="yellow")
 
 
 def _show_answers(console: Console, figures: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -19,6 +19,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tacit.protocol.core.errors import printable
+
+if TYPE_CHECKING:
+    from tacit.protocol.core.events import Event
 
 FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -216,16 +219,6 @@ def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -
             write_output(schema, figures, json_file)
 
 
-def learned_words(fields: Mapping[str, Any]) -> str:
-    """What a round of adaptation says of the images that it learned from."""
-    if not fields["images"]:
-        return f"nothing was learned: every batch of {fields['owners']} data owners was out of range"
-    return (
-        f"while learning: loss {fields['train_loss']:.3f}, accuracy {fields['train_accuracy']:.3f} on "
-        f"{fields['images']} images of {fields['owners']} data owners"
-    )
-
-
 REFUSED: Final = "refused: out of range, ask again with another image"
 """What is shown in the place of a label."""
 
@@ -252,9 +245,16 @@ def _check_device(device: str) -> str:
     return device
 
 
-def roster_changes(fields: Mapping[str, Any]) -> str:
-    """What an event says of a later version of a roster, in a line."""
-    parts = [
-        f"{part} {', '.join(fields[part])}" for part in ("added", "removed", "rotated", "regrouped") if fields[part]
-    ]
-    return f"version {fields['version']} of the roster ({'; '.join(parts) or 'the same members'})"
+def party_screen(console: Console, *, server: str | None = None) -> Callable[[Event], None]:
+    """Print what matters of one party's events, as they come; server: its name, where it runs the rounds."""
+    from tacit.parties.runs.state import RunState
+
+    state = RunState(server=server)
+
+    def show(event: Event) -> None:
+        line = state.take(event)
+        state.forget()
+        if line.level != "debug":
+            say(console, line.text, style="yellow" if line.level == "warning" else "")
+
+    return show

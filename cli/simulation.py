@@ -6,16 +6,18 @@ import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.interruption import interruptible
-from tacit.cli.screen import Screen
 
-BEGAN = time.monotonic()
+if TYPE_CHECKING:
+    from tacit.protocol.core.events import Event
+
+STARTED = time.time()
 
 
 def simulate(
@@ -79,9 +81,11 @@ def simulate(
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
     130 Ctrl-C.
     """
+    from tacit.cli.screen import Screen
     from tacit.models.configuration import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
+    from tacit.parties.runs.reading import recorded
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.server import DashboardError, listening
     from tacit.simulate.federation import run as federation
@@ -89,7 +93,6 @@ def simulate(
     from tacit.simulate.federation.faults import FaultError, read_faults
     from tacit.simulate.federation.processes import InputError, ProcessError, ServerLostError, SimulationError
     from tacit.simulate.federation.run import VerificationError
-    from tacit.simulate.report.reading import recorded
     from tacit.simulate.report.tensorboard import MissingTensorBoardError, TensorBoard
 
     missing = (MissingTensorBoardError, MissingRayError)
@@ -130,7 +133,7 @@ def simulate(
         elif address is not None:
             raise output.failure("--address is of a cluster of Ray: add --engine ray", output.WRONG_INPUT)
         ray = (address or "") if engine == "ray" else None
-        options = {"ray": ray, "device": device, "verify": verify, "began": BEGAN, "faults": faults}
+        options = {"ray": ray, "device": device, "verify": verify, "started": STARTED, "faults": faults}
         if resume is not None:
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:
@@ -149,12 +152,12 @@ def simulate(
         # It ends with the command, when the report is written.
         context.with_resource(board)
 
-    def show(party: str, event: str, fields: dict[str, Any]) -> None:
+    def show(event: Event) -> None:
         if browser is not None:
-            browser.take(party, event, fields)
+            browser.take(event)
         if board is not None:
-            board.take(party, event, fields)
-        screen.show(party, event, fields)
+            board.take(event)
+        screen.show(event)
 
     async def shown() -> dict[str, Any]:
         # In here: whoever interrupts what the screen has announced finds a loop that runs.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tacit.cli.output import say, table
-from tacit.simulate.experiments.engine import PreparedStudy
+from tacit.parties.runs.events import PartyFailed
+from tacit.parties.session.events import RoundEnded
+from tacit.protocol.core.events import Event
+from tacit.simulate.experiments.engine import ModelPretrained, PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, RunResult, Study, spread
 from tacit.simulate.federation.processes import Show
 
@@ -47,13 +49,13 @@ class StudyScreen:
         """A run, or the training before all runs, begins."""
         self._progress.update(self._task, description=title)
 
-        def show(party: str, event: str, fields: dict[str, Any]) -> None:
-            if event == "pretrained":
-                self._say(f"trained before, seed {fields['seed']}: test accuracy {fields['accuracy']:.3f}")
-            elif event == "round-done":
-                self._progress.update(self._task, description=f"{title}, round {fields['round']} of {self._rounds}")
-            elif event == "failed":
-                self._say(f"  {title}, {party}: {fields['reason']}", style="red")
+        def show(event: Event) -> None:
+            if isinstance(event, ModelPretrained):
+                self._say(event.text)
+            elif isinstance(event, RoundEnded):
+                self._progress.update(self._task, description=f"{title}, round {event.round} of {self._rounds}")
+            elif isinstance(event, PartyFailed) and event.level == "warning":
+                self._say(f"  {title}, {event.party}: {event.text}", style="yellow")
 
         return show
 

@@ -9,7 +9,6 @@ machine otherwise idle. Seconds of the imports, by module: `python -X importtime
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+from tacit.parties.runs.reading import read_state
 
 TACIT = str(Path(sys.executable).with_name("tacit"))
 LONGEST = 600
@@ -79,10 +80,9 @@ def server_events(folder: Path, server: subprocess.Popen[bytes], began: float) -
     while True:
         over = server.poll()
         for log in folder.rglob("server.jsonl"):
-            events = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            for event in events:
-                if event["event"] == "round-done":
-                    return events[0]["time"] - began, event["time"] - began
+            state = read_state(log)
+            for round in state.completed:
+                return state.sessions[0].began - began, round.ended - began
         assert over is None, f"the server ended before its first round: {(folder / 'screen').read_text()}"
         time.sleep(0.02)
 

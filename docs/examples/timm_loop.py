@@ -59,9 +59,7 @@ def loop(model: nn.Module, batches: DataLoader) -> None:
 if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     result = Federation(model=vit, data=loader, train=loop, clients=4, rounds=rounds, seed=7).run(
-        show=lambda party, event, fields: (
-            print(f"round {fields['round']}: {fields['status']}") if event == "round-done" else None
-        )
+        show=lambda event: print(event.text) if event.party == "server" and event.level != "debug" else None
     )
     x, y = digits("test").tensors
     with torch.inference_mode():

@@ -9,6 +9,7 @@ from typing import Final
 
 from docs.generate.choosing import choosing_page
 from docs.generate.diagrams import page
+from docs.generate.events import events_page
 from docs.generate.metrics import metrics_page
 from docs.generate.outputs import outputs_page
 from docs.generate.security import security_page
@@ -23,6 +24,7 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "configuration.md": reference_markdown,
     "adaptation-file.md": adaptation_markdown,
     "party-file.md": party_markdown,
+    "events.md": events_page,
     "metrics.md": metrics_page,
     "outputs.md": outputs_page,
     "security.md": security_page,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tacit.parties.runs.state import RunState
 from tacit.simulate.dashboard.metrics import MEASURES, Measure
-from tacit.simulate.report.history import History
 
 _HEAD = """# Metrics
 
@@ -40,7 +40,7 @@ def _row(measure: Measure) -> str:
 
 def _labels(measure: Measure) -> Sequence[str]:
     """Each label with the values that it takes."""
-    known = [labels for labels, _ in measure.values(History(None, {}))]
+    known = [labels for labels, _ in measure.values(RunState())]
     columns = [sorted(set(column)) for column in zip(*known, strict=True)]
     described = []
     for label, values in zip(measure.labels, columns, strict=True):

@@ -24,6 +24,13 @@ from tacit.models.adapters.configuration import Weights
 from tacit.models.adapters.federated import FullBatches, Order
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.interruption import Interrupted, Proceed
+from tacit.parties.adaptation.events import (
+    AdaptersUpdated,
+    BatchEnded,
+    LearningRoundLost,
+    LearningSessionLost,
+    LearningSessionOpened,
+)
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import (
@@ -171,7 +178,7 @@ class PrivateLearner:
                 code = error.code if isinstance(error, InferenceError) else Code.LEFT
                 if code not in _MAY_COME_BACK:
                     raise TaskError(str(error)) from error
-                self._diary.write("session-lost", code=code.name, detail=str(error))
+                self._diary.write(LearningSessionLost(code=code.name, detail=str(error)))
             except BaseException as error:
                 # In the middle of a batch: there is no going on in this session.
                 if self._conversation is not None:
@@ -195,7 +202,8 @@ class PrivateLearner:
             try:
                 await session.conversation.closed()
             except InferenceError as error:
-                self._diary.write("session-lost", code=error.code.name if error.code else None, detail=str(error))
+                code = error.code.name if error.code else None
+                self._diary.write(LearningSessionLost(code=code, detail=str(error)))
         await self._leave()
 
     async def _leave(self) -> None:
@@ -241,7 +249,7 @@ class PrivateLearner:
         )
         self._exit.push_async_callback(preparation.close)
         octets = await masked_layers(conversation, preparation, sizes, own.device)
-        self._diary.write("session", peer=agreed.peer, images=agreed.images, weights_bytes=octets)
+        self._diary.write(LearningSessionOpened(peer=agreed.peer, images=agreed.images, weights_bytes=octets))
         self._session = _Session(conversation, machine, agreed, learning, passes, preparation, worker)
         return self._session
 
@@ -285,7 +293,7 @@ class PrivateLearner:
         conversation.hear(session.machine.ask_sum(last.round, survivors, conversation.now()))
         told = await conversation.expect(SumTold)
         if told.data is None:
-            self._diary.write("round-lost", round=told.number, detail=told.reason)
+            self._diary.write(LearningRoundLost(round=told.number, detail=told.reason))
             return
         total = last.words + torch.frombuffer(told.data, dtype=torch.int64)
         counted = Counted.of(total[-COUNTS:], learning.classes)
@@ -298,12 +306,13 @@ class PrivateLearner:
         self.common, self.based = mean_of(total[:-COUNTS], counted.weight, learning.sizes), last.round
         self._on_told(RoundLearned(last.round, self.common, last.owners, counted))
         self._diary.write(
-            "learned",
-            round=last.round,
-            owners=last.owners,
-            images=counted.images,
-            train_loss=counted.loss,
-            train_accuracy=counted.accuracy,
+            AdaptersUpdated(
+                round=last.round,
+                owners=last.owners,
+                images=counted.images,
+                train_loss=counted.loss,
+                train_accuracy=counted.accuracy,
+            )
         )
 
     async def _round(self, session: _Session, round: int) -> torch.Tensor:
@@ -354,15 +363,16 @@ class PrivateLearner:
         self._standing.add(learnt)
         spent = PassCosts(len(order), ready - began, time.perf_counter() - ready, tuple(costs), found is None)
         self._diary.write(
-            "batch",
-            round=round,
-            number=self._standing.done,
-            refused=spent.refused,
-            waited_seconds=spent.offline_seconds,
-            seconds=spent.online_seconds,
-            sent=sum(cost.sent for cost in costs),
-            received=sum(cost.received for cost in costs),
-            material=material,
+            BatchEnded(
+                round=round,
+                number=self._standing.done,
+                refused=spent.refused,
+                waited_seconds=spent.offline_seconds,
+                seconds=spent.online_seconds,
+                sent=sum(cost.sent for cost in costs),
+                received=sum(cost.received for cost in costs),
+                material=material,
+            )
         )
         self._on_batch(spent)
 

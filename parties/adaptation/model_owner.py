@@ -26,12 +26,14 @@ import torch
 from msgspec import Meta
 
 from tacit.models.file_system import FILES, replace_file
+from tacit.parties.adaptation.events import BatchEnded, RoundSaved, SumRevealed
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.noise import NoisePolicy, SumNoise
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.rounds import nothing, refreshed
 from tacit.parties.adaptation.standing import Standing, zeros
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
+from tacit.parties.inference.events import TermsAgreed
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings, mask_layers
 from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.passes import Preparation, hold_pass
@@ -233,7 +235,8 @@ class TeachingParty(ModelOwnerParty):
         assert isinstance(machine, LearningModelOwner)
         agreed = await conversation.expect(Agreed)
         own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
-        self.diary.write("agreed", peer=peer, images=agreed.images, session=agreed.session.hex()[:16])
+        session = agreed.session.hex()[:16]
+        self.diary.write(TermsAgreed(peer=peer, images=agreed.images, batch=agreed.batch, session=session))
         standing, worker = self._standings[peer], Worker()
         passes = self._passes(agreed)
         preparation = Preparation(
@@ -254,12 +257,13 @@ class TeachingParty(ModelOwnerParty):
                     share = refreshed(words, zeros(asked.secret, words), MODEL)
                     self._openings.keep(peer, asked.number, share, weight)
                     self._tell_news()
-                    self.diary.write("kept", peer=peer, round=asked.number, weight=weight)
+                    self.diary.write(RoundSaved(peer=peer, round=asked.number, weight=weight))
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
                     data = None if reason else self._openings.opened(asked.number)
                     conversation.hear(machine.provide(asked.number, data, now(), reason))
-                    self.diary.write("sum", peer=peer, round=asked.number, told=data is not None, detail=reason)
+                    revealed = data is not None
+                    self.diary.write(SumRevealed(peer=peer, round=asked.number, revealed=revealed, detail=reason))
                 elif isinstance(asked, RoundAsked):
                     self._openings.save()
                     standing.begin(asked.number, nothing(learning.sizes))
@@ -291,12 +295,13 @@ class TeachingParty(ModelOwnerParty):
         material = preparation.over(number)
         standing.add(learnt if found is None else passes.ended(batch, learnt, found))
         self.diary.write(
-            "batch",
-            peer=machine.peer,
-            round=standing.number,
-            number=standing.done,
-            refused=found is None,
-            material=material,
+            BatchEnded(
+                peer=machine.peer,
+                round=standing.number,
+                number=standing.done,
+                refused=found is None,
+                material=material,
+            )
         )
 
     async def _verdict(self, conversation: Conversation, number: int) -> str:

@@ -25,7 +25,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.event_log import Diary
-from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.task import Octets, ServerTask, check_derived
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 from tacit.protocol.adaptation.sums import LARGEST_SUM
@@ -146,6 +146,8 @@ class RoundsKeeper(ServerTask):
 
     ValueError for what is no sum of this task.
     """
+
+    service = "sums"
 
     def __init__(self, configuration: Configuration, *, last: Octets | None = None) -> None:
         self._rounds, size = read_rounds_task(configuration).rounds, configuration.state.size
@@ -251,10 +253,10 @@ async def deal_and_sum(
     """
     keeper = RoundsKeeper(settings.summing.configuration, last=settings.last)
 
-    def keep(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def keep(done: RoundDone, total: Total | None) -> Evaluation:
         if total is not None:
             on_sum(done.round, keeper.bytes)
-        return {}
+        return Evaluation()
 
     dealer = DealerParty(settings.dealing, dealt)
     dealing = asyncio.ensure_future(dealer.run())

@@ -26,6 +26,13 @@ from msgspec import Meta
 from tacit.models.adapters.federated import Schedule
 from tacit.models.file_system import FILES, replace_file
 from tacit.models.training import resolve_device
+from tacit.parties.adaptation.events import (
+    CalibrationStarted,
+    LearningOffered,
+    MarginReduced,
+    NoiseConfigured,
+    SumsResumed,
+)
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSettings
@@ -42,11 +49,13 @@ from tacit.parties.hosting.folder import OpenedParty, Status, at_work
 from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile, SummingSection, TeachingSection
 from tacit.parties.inference.conversation import Waiting
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.events import ModelLoaded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.events import ConnectionFailed
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
@@ -73,7 +82,7 @@ async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> 
     with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
         diary = Diary(log, tell)
         model = read_served(Path(file.model)).prepared(salt=kept_salt(party.folder.salt))
-        diary.write("model", weights=model.commitment.hex())
+        diary.write(ModelLoaded(weights=model.commitment.hex()))
         settings = ModelOwnerSettings(
             **model_owner_settings(party, diary),
             most_images=file.most_images,
@@ -97,7 +106,7 @@ def model_owner_settings(party: OpenedParty[ModelOwnerFile], diary: Diary) -> di
         "ledger": party.folder.ledger,
         "patience": file.answer,
         "waiting": Waiting(
-            seconds=file.patience, told=lambda reason: diary.write("not-connected", peer=dealer, reason=reason)
+            seconds=file.patience, told=lambda reason: diary.write(ConnectionFailed(peer=dealer, reason=reason))
         ),
     }
 
@@ -142,7 +151,7 @@ async def run_learning_dealer(party: OpenedParty[DealerFile], own: SummingSectio
         last = _kept_sum(kept)
         status.round = completed = 0 if last is None else last.round
         if completed:
-            tell("goes-on", {"round": completed})
+            tell(SumsResumed(round=completed))
         settings = SummingDealerSettings(
             dealing=DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer),
             summing=_summing(party, own, completed=completed),
@@ -153,11 +162,7 @@ async def run_learning_dealer(party: OpenedParty[DealerFile], own: SummingSectio
             if round <= own.rounds:
                 replace_file(kept, msgspec.msgpack.encode(KeptSum(round=round, words=words)))
 
-        def summing(event: str, fields: dict[str, Any]) -> None:
-            # The address of the party is where it deals.
-            tell("sums" if event == "listening" else event, fields)
-
-        return await deal_and_sum(settings, dealt=Diary(log, tell), summed=Diary(log, summing), on_sum=keep)
+        return await deal_and_sum(settings, dealt=Diary(log, tell), summed=Diary(log, tell), on_sum=keep)
 
 
 def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: int) -> ServerSettings:
@@ -220,7 +225,7 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
         diary = Diary(log, tell)
         served = read_served(Path(file.model))
         model = served.prepared(salt=kept_salt(folder.salt))
-        diary.write("model", weights=model.commitment.hex())
+        diary.write(ModelLoaded(weights=model.commitment.hex()))
         learning = await asyncio.to_thread(_learning, folder.learning, served, model, own, diary)
         common = {
             **model_owner_settings(party, diary),
@@ -231,9 +236,9 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
         serving: ModelOwnerParty
         if learns:
             words = sum_words(learning.public.sizes, learning.learning)
-            diary.write("learning", words=words, rounds=own.rounds, classes=learning.classes)
+            diary.write(LearningOffered(words=words, rounds=own.rounds, classes=learning.classes))
             if own.noise:
-                diary.write("noise", deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)
+                diary.write(NoiseConfigured(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta))
             teaching = TeachingSettings(
                 **common,
                 most_images=own.batch * own.batches * own.rounds,
@@ -279,10 +284,10 @@ def _learning(
         return kept
     if own.purpose == "prediction":
         raise ValueError(f"{path} is missing: nobody has learned here; name the `directory` of the learning")
-    diary.write("rehearses")
+    diary.write(CalibrationStarted())
     learning, margin = rehearsed_learning(model, served.transformer, *served.rehearsed(), lesson, margin=own.margin)
     if margin < own.margin:
-        diary.write("narrow", margin=margin)
+        diary.write(MarginReduced(margin=margin))
     replace_file(path, msgspec.msgpack.encode(learning))
     return learning
 

@@ -13,7 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.events import ConnectionFailed, ModelEvaluated, RetryScheduled, UpdateComputed, WorkMeasured
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Stopwatch, Surroundings
 from tacit.protocol.core.machine import Ended
@@ -156,7 +157,7 @@ class ClientWork:
         )
         with Stopwatch() as stopwatch:
             ended = await party.run()
-        self._diary.write("work", seconds=dict(stopwatch.seconds))
+        self._diary.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
         return ended
 
     def first(self, ended: Ended) -> bool:
@@ -177,11 +178,12 @@ class ClientWork:
         if self._test is not None:
             judged = learner.evaluate(model, *self._test(), batch_size=EVALUATION_BATCH)
             self._diary.write(
-                "evaluated",
-                round=round,
-                accuracy=judged.accuracy,
-                balanced_accuracy=judged.balanced_accuracy,
-                loss=judged.loss,
+                ModelEvaluated(
+                    round=round,
+                    accuracy=judged.accuracy,
+                    balanced_accuracy=judged.balanced_accuracy,
+                    loss=judged.loss,
+                )
             )
 
     def _learner(self, configuration: Configuration) -> Learner:
@@ -203,7 +205,17 @@ class ClientWork:
 
     def _keep(self, round: int, update: Update) -> None:
         self._on_update(round, update)
-        self._diary.write("update", round=round, **asdict(update.local))
+        did = update.local
+        self._diary.write(
+            UpdateComputed(
+                round=round,
+                kept=did.kept,
+                layers=list(did.layers),
+                training_seconds=did.training_seconds,
+                choosing_seconds=did.choosing_seconds,
+                uncounted=did.uncounted,
+            )
+        )
 
 
 CONNECT_SECONDS: Final = 10.0
@@ -307,11 +319,11 @@ class _Sessions:
                 if not self._stay:
                     return ended
                 pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
-                diary.write("stays", seconds=pause)
+                diary.write(RetryScheduled(seconds=pause))
             except EndpointError as error:
                 if str(error) != said:
                     said = str(error)
-                    diary.write("not-connected", reason=said)
+                    diary.write(ConnectionFailed(reason=said))
                 waited_for = isinstance(error, UnreachableError)
                 if not self._stay and (not waited_for or time.monotonic() >= give_up):
                     raise

@@ -37,8 +37,10 @@ from tacit.parties.hosting.learner_host import Learned, read_learned
 from tacit.parties.hosting.party_file import DataOwnerFile
 from tacit.parties.inference.conversation import InferenceError, Waiting
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
+from tacit.parties.inference.events import ImagesAnswered, ImagesRead, InferenceSessionEnded, ModelAgreed
 from tacit.parties.inference.model import Interface, PublicModel
 from tacit.parties.session.event_log import Diary, EventLog, Tell, remove_incomplete_line
+from tacit.parties.session.events import ConnectionFailed
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
@@ -251,7 +253,7 @@ class _Asking:
             keys=party.keys,
             roster=party.roster,
             patience=file.answer,
-            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
+            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write(ConnectionFailed(reason=reason))),
             device=resolve_device(file.device),
         )
 
@@ -259,9 +261,7 @@ class _Asking:
         """One session after the other, until all is answered."""
         answers, total, learned = self._answers, len(self._images.names), self._learned
         session = None if learned is None else learned.session()
-        self._diary.write(
-            "images", images=total, answered=answers.count, **({} if learned is None else {"learned": learned.round})
-        )
+        self._diary.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
         since = time.monotonic()
         while (before := answers.count) < total:
             known = answers.by is not None
@@ -269,7 +269,8 @@ class _Asking:
             try:
                 await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take, session)
             except InferenceError as error:
-                self._diary.write("session-over", code=error.code and error.code.name, detail=str(error))
+                code = None if error.code is None else error.code.name
+                self._diary.write(InferenceSessionEnded(code=code, detail=str(error)))
                 if answers.count > before:
                     since = time.monotonic()
                 if answers.count == total:
@@ -289,7 +290,7 @@ class _Asking:
         told = interface_of(public, self._answers, self._learned)
         if self._answers.by is None:
             self._answers.write(AnsweredBy(weights=terms.weights.hex(), classes=told.classes))
-        self._diary.write("agreed", weights=terms.weights.hex())
+        self._diary.write(ModelAgreed(weights=terms.weights.hex()))
         return self._images.prepared(told, side=terms.sizes.side, first=self._answers.count)
 
     def _take(self, answer: Answer) -> None:
@@ -304,8 +305,8 @@ class _Asking:
                 received=sum(cost.received for cost in costs.rounds),
             )
         )
-        counts = {"images": self._answers.count, "of": len(self._images.names)}
-        self._diary.write("answered", **counts, refused=costs.images if costs.refused else 0)
+        refused = costs.images if costs.refused else 0
+        self._diary.write(ImagesAnswered(images=self._answers.count, of=len(self._images.names), refused=refused))
 
 
 def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> Answers:

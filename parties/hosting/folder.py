@@ -32,7 +32,7 @@ import re
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
@@ -47,9 +47,11 @@ from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import KeyFileError, PartyKeys, load
 from tacit.parties.links.roster import RosterFileError, check_own, read_roster
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release, mark_release
+from tacit.parties.runs.state import Line, RunState
 from tacit.parties.session.event_log import EventLogError, Tell
+from tacit.parties.session.events import HeartbeatSent, RoundEnded, TrafficCounted, WaitingChanged, WorkMeasured
 from tacit.parties.session.journal import JournalError
-from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 
 
@@ -177,16 +179,8 @@ class PartyFolder:
         return {int(match["number"]): path for match, path in found if match is not None}
 
 
-ERRORS = frozenset(
-    {"cannot-train", "refused", "not-connected", "not-sent", "not-finished", "link-lost", "roster-refused"}
-    | {"stranger", "left"}
-)
-"""Events that a party's owner may want to know of when something is wrong."""
-_PASSING = frozenset({"alive", "traffic", "work"})
-
-
 class Happened(msgspec.Struct, frozen=True):
-    """An event, as it was last told."""
+    """An event in the status of a party."""
 
     time: float
     """Seconds since 1970."""
@@ -235,76 +229,46 @@ class StatusFile:
     def __init__(self, path: Path, status: Status) -> None:
         self._path = path
         self._turn = threading.Lock()
-        self._there: set[str] = set()
-        """At a server its clients, at a client its server: whose link is not to be lost."""
-        self._changing = False
-        """Whether the session ends for a later version of the roster."""
+        self._state = RunState(server=status.name if status.role in ("server", "dealer") else None)
         self.status = status
         self.write()
 
-    def take(self, event: str, fields: dict[str, Any]) -> None:
-        """One event of the party, from whichever of its threads."""
-        if event not in _PASSING:
-            with self._turn:
-                self._take(event, fields)
+    def take(self, event: Event) -> Line:
+        """Add one event of the party, from whichever of its threads; returns it as a line for a person."""
+        with self._turn:
+            line = self._state.take(event)
+            self._state.forget()
+            if not isinstance(event, HeartbeatSent | TrafficCounted | WorkMeasured):
+                self._describe(event, line)
+                self.write()
+        return line
 
-    def _take(self, event: str, fields: dict[str, Any]) -> None:
-        status, now = self.status, time.time()
-        if event == "phase":
-            status.phase, status.phase_since = fields["next"], now
-        elif event in ("waiting", "ended"):
-            status.waiting_for = tuple(fields.get("on", ()))
-        elif event in ("listening", "accepted"):
-            status.session = str(fields.get("session", ""))[:16]
-            status.address = str(fields.get("address", status.address))
-            if event == "listening" and status.phase == "starting":
-                status.phase, status.phase_since = event, now
-        if event in ("round", "round-done", "round-over", "update", "batch"):
-            # Sums of what was learned have one round more, which tells the last sum.
-            status.round = min(int(fields["round"]), status.rounds or int(fields["round"]))
-        elif event == "answered":
-            status.round = int(fields["images"])
-        if event == "round":
-            status.absent = dict(fields.get("absent", {}))
-        elif event == "round-done" and fields.get("repeated"):
+    def _describe(self, event: Event, line: Line) -> None:
+        status, state = self.status, self._state
+        party = state.parties[event.party]
+        status.session, status.address = party.session[:16], party.address or status.address
+        if party.round:
+            # Sums of what was learned have one round more, in which the last sum is handed out.
+            status.round = min(party.round, status.rounds or party.round)
+        if isinstance(event, RoundEnded) and event.repeated:
             status.rounds += 1
-        self._follow_sessions(event, fields)
-        if event != "waiting":
-            happened = Happened(now, event, _detail(fields))
-            status.last_event = happened
-            if self._is_error(event, fields):
-                status.last_error = happened
-        self.write()
-
-    def _is_error(self, event: str, fields: dict[str, Any]) -> bool:
-        """Whether something is wrong; not that somebody is gone who has left, or had only a look, or whose session was
-        over, nor that a session ended for another one with a later version of the roster."""
-        changing, there = self._changing, fields.get("peer") in self._there
-        self._changing = event == "roster" or (changing and event != "ended")
-        if event == "joined" or (event == "link-up" and self.status.role == "client"):
-            self._there.add(str(fields.get("member") or fields.get("peer")))
-        elif event == "left":
-            self._there.discard(fields["member"])
-        elif event == "ended":
-            self._there.clear()
-        if event == "link-lost":
-            return there
-        if event == "ended" and fields["code"] == Code.ROSTER.name and changing:
-            return False
-        return event in ERRORS or fields.get("code") is not None
-
-    def _follow_sessions(self, event: str, fields: dict[str, Any]) -> None:
-        """Private inference: with whom there is one, and since when it has been asking."""
-        if event not in ("session", "agreed", "not-connected", "session-over"):
+        status.absent = dict(state.rounds[-1].absent) if state.rounds else {}
+        status.waiting_for = state.waiting
+        if status.role == "data-owner" and not status.learning:
+            phase = "starting" if party.connected is None else "asking" if party.connected else "waiting"
+        elif party.phase is not None:
+            phase = party.phase.value
+        else:
+            phase = "listening" if party.address else "starting"
+        if phase != status.phase:
+            status.phase, status.phase_since = phase, event.time
+        status.serves = () if status.role == "data-owner" else tuple(sorted(party.serving))
+        if isinstance(event, WaitingChanged):
             return
-        status, now = self.status, time.time()
-        data_owner = str(fields.get("peer") or (fields.get("owners") or ("",))[-1])
-        if event == "session" and status.role != "data-owner":
-            status.serves = tuple(sorted({*status.serves, data_owner}))
-        elif event == "session-over":
-            status.serves = tuple(name for name in status.serves if name != data_owner)
-        if event in ("agreed", "not-connected", "session-over") and status.role == "data-owner":
-            status.phase, status.phase_since = "asking" if event == "agreed" else "waiting", now
+        happened = Happened(event.time, event.tag, line.text)
+        status.last_event = happened
+        if line.level == "warning":
+            status.last_error = happened
 
     def write(self) -> None:
         """As it is now."""
@@ -329,28 +293,8 @@ def read_status(folder: PartyFolder) -> tuple[Status, bool]:
         raise StatusError(f"{folder.status}: cannot be read: {error}") from None
 
 
-def _detail(fields: dict[str, Any]) -> str:
-    """What an event says in words, with whom it is about."""
-    who = next((str(fields[name]) for name in ("member", "peer", "to") if name in fields), "")
-    what = next((str(fields[name]) for name in ("detail", "reason", "status") if fields.get(name)), "")
-    return ": ".join(filter(None, [who, what]))
-
-
 _MEGABYTE = 1_000_000
-_DETAILS = frozenset({"phase", "traffic", "work", "update", "alive", "waiting", "joined", "answered", "pass", "batch"})
-
-
-def weight(event: str, fields: dict[str, Any]) -> int:
-    """How much an event weighs, as a level of `logging`."""
-    if event in ERRORS or fields.get("code") is not None:
-        return logging.WARNING
-    return logging.DEBUG if event in _DETAILS else logging.INFO
-
-
-def line(event: str, fields: dict[str, Any]) -> str:
-    """An event as one line: its name, and what it says."""
-    said = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items() if value not in (None, "", [], ()))
-    return f"{event}: {said}" if said else event
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
 @contextmanager
@@ -366,13 +310,6 @@ def logging_to(path: Path, chosen: LogConfiguration) -> Iterator[logging.Logger]
         yield logger
     finally:
         handler.close()
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return " ".join(text.split())
 
 
 WRONG_INPUT: Final = (KeyFileError, RosterFileError, RunDirectoryError, ValueError)
@@ -407,7 +344,7 @@ def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
 
 
 @contextmanager
-def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tell]:
     """Around everything that a party does: it is the only process of its folder, and every event goes into status and
     log, and to `show`. RunDirectoryError, OSError."""
     file: PartyFile = party.file
@@ -415,10 +352,13 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Cal
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
         state = StatusFile(party.folder.status, status)
 
-        def tell(event: str, fields: dict[str, Any]) -> None:
-            state.take(event, fields)
-            log.log(weight(event, fields), "%s", line(event, fields))
-            show(event, fields)
+        def tell(event: Event) -> None:
+            if not event.time:
+                # Of this process, and in no event log.
+                event = msgspec.structs.replace(event, time=time.time(), party=party.name)
+            line = state.take(event)
+            log.log(_LEVELS[line.level], "%s: %s", event.tag, line.text)
+            show(event)
 
         try:
             yield tell

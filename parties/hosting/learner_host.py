@@ -29,6 +29,7 @@ from tacit.models.file_system import FILES, replace_file
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
+from tacit.parties.adaptation.events import AdaptersUpdated
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
@@ -36,10 +37,13 @@ from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_wo
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
 from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, Waiting
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
+from tacit.parties.inference.events import ImagesRead, ModelAgreed
 from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.runs.state import RunState
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog, Tell
 from tacit.parties.session.event_log import read as read_events
+from tacit.parties.session.events import ConnectionFailed
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
@@ -170,7 +174,7 @@ async def run_learner(
                 check_own(file, own, source, kept.learning)
             last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
             status.round = 0 if last is None else last[1]
-            diary.write("images", images=len(source.train.images), learned=status.round)
+            diary.write(ImagesRead(images=len(source.train.images), learned=status.round))
             ended = Ended(None, "all rounds were learned before")
             if kept is None or status.round < own.rounds:
                 learning = _Learning(party, own, source, log, tell)
@@ -239,7 +243,7 @@ class _Learning:
                 weights=weights or named,
             ),
             patience=file.answer,
-            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
+            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write(ConnectionFailed(reason=reason))),
             device=resolve_device(file.device),
         )
 
@@ -278,7 +282,7 @@ class _Learning:
         """Take part in one session of sums after the other, until one ends that is not followed by another."""
         file, own, folder, learning = self.party.file, self.own, self.party.folder, kept.learning
         diary = Diary(self.log, self.tell)
-        diary.write("agreed", weights=kept.weights.hex())
+        diary.write(ModelAgreed(weights=kept.weights.hex()))
         images, labels = await asyncio.to_thread(prepared, self.source, learning)
 
         def keep(told: RoundLearned) -> None:
@@ -308,7 +312,7 @@ class _Learning:
                         raise
                     if str(error) != said:
                         said = str(error)
-                        diary.write("not-connected", reason=said)
+                        diary.write(ConnectionFailed(reason=said))
                 await asyncio.sleep(_PAUSE)
         finally:
             await asyncio.shield(learner.close())
@@ -338,36 +342,38 @@ def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, to
     return data.x_train, data.y_train
 
 
+_LEARNED: Final = ("owners", "images", "train_loss", "train_accuracy")
+
+
+def _learned_round(number: int, learned: AdaptersUpdated) -> dict[str, Any]:
+    return {"round": number, "lost": None, **{key: getattr(learned, key) for key in _LEARNED}}
+
+
 def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> dict[str, Any]:
     """What is known when the rounds are over, by the events of all processes of this party."""
-    rounds: dict[int, dict[str, Any]] = {}
-    batches = []
+    state = RunState()
     for event in read_events(events):
-        if event["event"] in ("learned", "round-lost"):
-            rounds[event["round"]] = event
-        elif event["event"] == "round-over" and event["code"] and event["round"] <= planned:
-            # Unless it is told later what the others have learned.
-            rounds.setdefault(event["round"], event)
-        elif event["event"] == "batch":
-            batches.append(event)
-    told = ("owners", "images", "train_loss", "train_accuracy")
+        state.take(event)
+    batches = [batch for party in state.parties.values() for batch in party.batches]
+    lost = {
+        number: why for party in state.parties.values() for number, why in party.missed.items() if number <= planned
+    }
+    lost |= state.unlearned
     return {
         "adapters": str(adapters),
-        "round": max((number for number, event in rounds.items() if event["event"] == "learned"), default=0),
+        "round": max(state.learned, default=0),
         "rounds": [
-            {
-                "round": number,
-                "lost": rounds[number].get("detail") or None,
-                **{key: rounds[number].get(key) for key in told},
-            }
-            for number in sorted(rounds)
+            _learned_round(number, state.learned[number])
+            if number in state.learned
+            else {"round": number, "lost": lost[number], **dict.fromkeys(_LEARNED)}
+            for number in sorted({*lost, *state.learned})
         ],
         "planned": planned,
         "classes": list(kept.learning.names),
         "weights": kept.weights.hex(),
         "batches": len(batches),
-        "refused_batches": sum(event["refused"] for event in batches),
-        "data_owner_bytes": sum(event["sent"] for event in batches),
-        "model_owner_bytes": sum(event["received"] for event in batches),
-        "dealer_bytes": sum(event["material"] for event in batches),
+        "refused_batches": sum(event.refused for event in batches),
+        "data_owner_bytes": sum(event.sent for event in batches),
+        "model_owner_bytes": sum(event.received for event in batches),
+        "dealer_bytes": sum(event.material for event in batches),
     }

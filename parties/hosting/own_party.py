@@ -22,6 +22,8 @@ from tacit.parties.hosting.folder import MENDABLE, OpenedParty, open_party
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
 from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of
 from tacit.parties.session.event_log import Tell
+from tacit.parties.session.events import RoundEnded
+from tacit.protocol.core.events import Event
 
 
 class Server:
@@ -46,8 +48,8 @@ class Server:
         with _told():
             self._party = open_party(ServerFile, Path(party))
 
-    def run(self, show: Tell = lambda event, fields: None) -> FederationResult:
-        """Run all rounds, or those that are left of the same experiment. show: called with events and their fields.
+    def run(self, show: Tell = lambda event: None) -> FederationResult:
+        """Run all rounds, or those that are left of the same experiment. show: called with every event.
 
         FederationError if not all are completed, or the server cannot listen; ValueError, OSError.
         """
@@ -55,10 +57,10 @@ class Server:
 
         reasons: defaultdict[str, list[str]] = defaultdict(list)
 
-        def watch(event: str, fields: dict[str, Any]) -> None:
-            if event == "round-done" and fields["status"] != "completed":
-                reasons[f"round {fields['round']} was aborted: {fields['detail']}"].append("server")
-            show(event, fields)
+        def watch(event: Event) -> None:
+            if isinstance(event, RoundEnded) and event.status != "completed":
+                reasons[event.text].append("server")
+            show(event)
 
         with _told():
             run, summary, _ = asyncio.run(run_server(self._party, self.experiment, show=watch))
@@ -88,9 +90,9 @@ class Client:
         file = msgspec.structs.replace(opened.file, policy=policy)
         self._party = OpenedParty(file, opened.keys, opened.roster, opened.folder)
 
-    def run(self, show: Tell = lambda event, fields: None, *, stay: bool = False) -> str:
-        """Take part in a session, and return how it ended; stay: in one after the other. show: called with events and
-        their fields. FederationError if it failed, or the server was not reached or lost; ValueError, OSError."""
+    def run(self, show: Tell = lambda event: None, *, stay: bool = False) -> str:
+        """Take part in a session, and return how it ended; stay: in one after the other. show: called with every
+        event. FederationError if it failed, or the server was not reached or lost; ValueError, OSError."""
         from tacit.parties.hosting.client import run_client
 
         with _told():

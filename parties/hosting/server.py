@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import torch
+from msgspec import structs
 
 from tacit.models import checkpoint
 from tacit.models.configuration import DataConfiguration
@@ -52,20 +53,23 @@ from tacit.parties.runs.directory import (
     RunDirectoryError,
     Seed,
     command_line,
-    provenance,
     writing,
 )
+from tacit.parties.runs.events import ClassesEvaluated, InvocationRecorded, RunOpened
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, load
 from tacit.parties.runs.outputs import keep_summary
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.runs.summary import FIGURES, summarise
+from tacit.parties.runs.summary import summarise
 from tacit.parties.session.event_log import Diary, EventLog, Tell
-from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, RosterRefused, WorkMeasured
+from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.shell import Stopwatch, Surroundings
 from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster, check_later
+from tacit.protocol.session.events import GatheringStarted
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration
@@ -102,7 +106,7 @@ class RosterWatch:
             self._fits(found)
         except (RosterFileError, RemoteProtocolError, ValueError) as error:
             detail = error.detail if isinstance(error, RemoteProtocolError) else str(error)
-            self._tell("roster-refused", {"reason": detail})
+            self._tell(RosterRefused(reason=detail))
             return None
         return found
 
@@ -149,6 +153,8 @@ class ServerJob:
     """What the run says of its seed."""
     command: str = ""
     """The command line that it was started with."""
+    started: float = field(default_factory=time.time)
+    """When that was, in seconds since 1970."""
     device: str = "cpu"
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
@@ -219,9 +225,9 @@ async def serve(
     judged_last: TestClasses | None = None
     repeated = job.repeated
 
-    def judge(round: int, total: Total | None) -> dict[str, Any]:
+    def judge(round: int, total: Total | None) -> Evaluation:
         nonlocal judged_last
-        unknown: dict[str, Any] = dict.fromkeys(FIGURES)
+        unknown = Evaluation()
         if experiment.evaluated_by_clients:
             return unknown
         if known.test is not None:
@@ -229,27 +235,23 @@ async def serve(
                 keeper.model, known.test.x_test, known.test.y_test, batch_size=EVALUATION_BATCH, device=device
             )
             judged_last = described(round, known.class_names, judged.confusion)
-            return {
-                "accuracy": judged.accuracy,
-                "balanced_accuracy": judged.balanced_accuracy,
-                "loss": judged.loss,
-            }
+            return Evaluation(judged.accuracy, judged.balanced_accuracy, judged.loss)
         # Of a training step of one's own nothing is known.
         if total is None or not total.metrics["samples"] or experiment.training.factory:
             return unknown
         # What the clients' own images say, over all of them: nobody tells it of its own.
         samples = total.metrics["samples"]
         correct, loss = total.metrics["correct"], total.metrics["loss"]
-        return unknown | {"accuracy": correct / samples, "loss": loss * LOSS_UNIT / samples}
+        return Evaluation(accuracy=correct / samples, loss=loss * LOSS_UNIT / samples)
 
-    def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def after_round(done: RoundDone, total: Total | None) -> Evaluation:
         nonlocal repeated
         repeated += done.missed
         try:
             judged = judge(done.round, total)
         except (ArithmeticError, ValueError, RuntimeError) as error:
             if total is None:
-                return dict.fromkeys(FIGURES)
+                return Evaluation()
             keeper.undo()
             raise UnusableSumError(f"the model that it leads to cannot be evaluated: {error}") from error
         if total is not None:
@@ -267,28 +269,30 @@ async def serve(
         sampling=job.sampling,
     )
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    origin = msgspec.to_builtins(provenance(job.command, device=place, seed=job.recorded_seed))
+    origin = InvocationRecorded.now(job.command, started=job.started, device=place, seed=job.recorded_seed)
     with EventLog(run.events(job.keys.name), job.keys.name) as log:
         while settings is not None:
             # A diary counts the traffic of one session.
             diary = Diary(log, tell)
             keeper.reconfigure(settings.configuration)
             diary.write(
-                "configuration",
-                **describe(settings.configuration),
-                clients=settings.participants,
-                evaluates="images" if known.test else "sums",
+                structs.replace(
+                    describe(settings.configuration),
+                    clients=settings.participants,
+                    rounds=settings.completed + settings.rounds,
+                    evaluates="images" if known.test else "sums",
+                )
             )
-            diary.write("provenance", **origin)
+            diary.write(origin)
             party = ServerParty(
                 settings, keeper, diary, on_round=after_round, surroundings=surroundings, make_machine=make_machine
             )
             with Stopwatch() as stopwatch:
                 ended = await party.run()
-            diary.write("work", seconds=dict(stopwatch.seconds))
+            diary.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
             settings = party.successor
         if judged_last is not None:
-            log.write("classes", **msgspec.to_builtins(judged_last))
+            log.write(ClassesEvaluated(found=judged_last))
         return ended
 
 
@@ -301,18 +305,17 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
     configuration = first_configuration(job.experiment, known, len(job.roster.clients))
     keeper = StatisticsKeeper(configuration)
 
-    def note(done: RoundDone, total: Total | None) -> dict[str, Any]:
-        if total is None or keeper.found is None:
-            return {}
-        run.keep_statistics(keeper.found)
-        return {"pixels": keeper.found.pixels, "mean": list(keeper.found.mean), "std": list(keeper.found.std)}
+    def note(done: RoundDone, total: Total | None) -> Evaluation:
+        if total is not None and keeper.found is not None:
+            run.keep_statistics(keeper.found)
+        return Evaluation()
 
-    def follow(event: str, fields: dict[str, Any]) -> None:
+    def follow(event: Event) -> None:
         nonlocal address
-        if event == "listening":
+        if isinstance(event, ListeningStarted):
             # The clients come back to where they were.
-            address = str(fields["address"])
-        tell(event, fields)
+            address = event.address
+        tell(event)
 
     regather, began, pause = job.experiment.deadlines.regather, time.monotonic(), STATISTICS_PAUSE
     while True:
@@ -328,7 +331,7 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
             if over:
                 return None, address, Ended(Code.THRESHOLD, detail)
             remedy = f"{detail}; they are asked again in {pause:g} s, or state data.mean and data.std in the experiment"
-            diary.write("gathering", detail=remedy)
+            diary.write(GatheringStarted(detail=remedy))
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_STATISTICS_PAUSE)
 
@@ -387,22 +390,22 @@ def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) 
     )
 
 
-def describe(configuration: Configuration) -> dict[str, Any]:
-    """The figures of a configuration that a report wants to show."""
+def describe(configuration: Configuration) -> ConfigurationProposed:
+    """The sizes and thresholds that follow from a configuration."""
     packing = configuration.packing()
     parameters = configuration.parameters(configuration.clients)
-    return {
-        "parameters": packing.values_length,
-        "ring_bits": packing.ring.bits,
-        "vector_bytes": packing.length * packing.ring.wire_bytes,
-        "step": packing.step,
-        "max_weight": configuration.max_weight,
-        "colluders": configuration.colluders,
-        "cohort": configuration.clients,
-        "threshold": parameters.threshold,
-        "neighbours": parameters.neighbours,
-        "configuration_hash": configuration.hash().hex(),
-    }
+    return ConfigurationProposed(
+        parameters=packing.values_length,
+        ring_bits=packing.ring.bits,
+        vector_bytes=packing.length * packing.ring.wire_bytes,
+        step=packing.step,
+        max_weight=configuration.max_weight,
+        colluders=configuration.colluders,
+        cohort=configuration.clients,
+        threshold=parameters.threshold,
+        neighbours=parameters.neighbours,
+        configuration_hash=configuration.hash().hex(),
+    )
 
 
 @dataclass(frozen=True)
@@ -561,7 +564,6 @@ async def run_server(
     """
     # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
     open_many_files()
-    began = time.monotonic()
     status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell:
         if experiment is not None:
@@ -575,7 +577,7 @@ async def run_server(
         watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
         status.experiment, status.rounds = experiment.name, hosted.completed + hosted.left
         status.round = hosted.completed
-        tell("run", {"directory": str(run.path), "completed": hosted.completed, "rounds": status.rounds})
+        tell(RunOpened(directory=str(run.path), completed=hosted.completed, rounds=status.rounds))
         job = ServerJob(
             experiment=experiment,
             run=run,
@@ -597,7 +599,7 @@ async def run_server(
                 return server_images(party.file, msgspec.structs.replace(experiment, data=data))
 
             ended = await serve(job, images, tell)
-        summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
+        summary = summarise(run, experiment)
         summary["ended"] = ended.detail
         keep_summary(run, summary)
     return run, summary, ended.code is None

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 import torch
 
+from tacit.parties.inference.events import InferenceSessionEnded
 from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
 from tacit.parties.links.endpoint import (
     Endpoint,
@@ -39,6 +40,7 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session import events as logged
 from tacit.parties.session.event_log import Diary
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.codec import Frame
@@ -461,7 +463,7 @@ class ServingParty(Generic[MachineT]):
     async def serve(self, *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
         async with await self._bound() as endpoint:
-            self.diary.write("listening", address=endpoint.address)
+            self.diary.write(logged.ListeningStarted(address=endpoint.address))
             works = (
                 self._listen(endpoint),
                 tick(self._expire),
@@ -494,10 +496,12 @@ class ServingParty(Generic[MachineT]):
                     self._couriers[event.sender] = Courier(send, lose)
                 self._spread(self._service.feed(event.sender, readable(event), Conversation.now()))
             elif isinstance(event, LinkLost):
-                self.diary.write("link-lost", peer=event.peer)
+                self.diary.write(logged.LinkLost(peer=event.peer))
                 self._lose(event.peer, self.LOST.format(event.peer))
             elif isinstance(event, HandshakeRefused):
-                self.diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+                self.diary.write(
+                    logged.HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address)
+                )
 
     def _lose(self, peer: str, detail: str) -> None:
         self._spread(self._service.drop(peer, detail, Conversation.now()))
@@ -515,4 +519,4 @@ class ServingParty(Generic[MachineT]):
 
     def _tell_end(self, ended: InferenceEnded, **fields: Any) -> None:
         code = None if ended.code is None else ended.code.name
-        self.diary.write("session-over", code=code, detail=ended.detail, culprit=ended.culprit, **fields)
+        self.diary.write(InferenceSessionEnded(code=code, detail=ended.detail, culprit=ended.culprit, **fields))

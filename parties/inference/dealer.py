@@ -21,9 +21,11 @@ from tacit.parties.inference.conversation import (
     own_failure,
     place,
 )
+from tacit.parties.inference.events import PreprocessingFailed, SessionOpened
 from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, encoded_correction
 from tacit.parties.session.event_log import Diary
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
@@ -82,15 +84,15 @@ class DealerParty(ServingParty[InferenceDealer]):
                     self._couriers[output.to].put(output.frames)
             elif isinstance(output, KeysDealt):
                 self._work[machine] = _Work(self, machine, output.keys, self._couriers)
-                self.diary.write("session", owners=list(output.owners))
+                self.diary.write(SessionOpened(peers=list(output.owners)))
             elif isinstance(output, Deal):
                 self._work[machine].orders.put_nowait(output)
             elif isinstance(output, InferenceEnded):
                 if machine in self._service.sessions.values():
                     dealt = self._work[machine].dealt if machine in self._work else {}
-                    self._tell_end(output, owners=list(machine.owners), material=dealt)
+                    self._tell_end(output, peers=list(machine.owners), material=dict(dealt))
                 elif output.code is not None:
-                    self.diary.write("refused", member=output.culprit, code=output.code.name, detail=output.detail)
+                    self.diary.write(MessageRefused(member=output.culprit, code=output.code.name, detail=output.detail))
                 if machine in self._work:
                     self._work.pop(machine).stop()
 
@@ -133,7 +135,8 @@ class _Work:
             except RequestError as error:
                 self._give_up(RemoteProtocolError(Code.MALFORMED, f"an order that cannot be met: {error}"))
             except Exception as error:
-                self._party.diary.write("failure", owners=list(self._machine.owners), failure=place(error))
+                failed = PreprocessingFailed(owners=list(self._machine.owners), failure=place(error))
+                self._party.diary.write(failed)
                 self._give_up(own_failure(error))
 
     def _give_up(self, reason: RemoteProtocolError) -> None:

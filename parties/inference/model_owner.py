@@ -37,12 +37,14 @@ from tacit.parties.inference.conversation import (
     hear,
     linked,
 )
+from tacit.parties.inference.events import PassEnded, SessionOpened, TermsAgreed
 from tacit.parties.inference.operations import MODEL, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_model
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.events import LinkLost
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import Kinds
@@ -178,7 +180,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 conversation.from_dealer(frames)
 
     def _lost_dealer(self, detail: str) -> None:
-        self.diary.write("link-lost", peer=self._dealer.name)
+        self.diary.write(LinkLost(peer=self._dealer.name))
         self._lose_dealer(detail)
 
     def _lose_dealer(self, detail: str) -> None:
@@ -215,7 +217,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         """One session from its beginning to its end, which the diary tells."""
         began = Conversation.now()
-        self.diary.write("session", peer=machine.peer)
+        self.diary.write(SessionOpened(peers=[machine.peer]))
         try:
             await self._session(conversation, machine, model)
         except InferenceError:
@@ -228,7 +230,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         assert over is not None
         self._tell_end(
             over,
-            peer=machine.peer,
+            peers=[machine.peer],
             passes=machine.number,
             seconds=Conversation.now() - began,
             failure=conversation.failure,
@@ -237,8 +239,9 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         agreed = await conversation.expect(Agreed)
         settings, plan, now = self._settings, self._planned(agreed.terms, model), conversation.now
-        told = {"images": agreed.images, "batch": agreed.batch, "session": agreed.session.hex()[:16]}
-        self.diary.write("agreed", peer=machine.peer, **told)
+        session = agreed.session.hex()[:16]
+        agreement = TermsAgreed(peer=machine.peer, images=agreed.images, batch=agreed.batch, session=session)
+        self.diary.write(agreement)
         worker = Worker()
         preparation = Preparation(
             conversation, plan.public.sizes, plan.course, rank=MODEL, ahead=settings.ahead, device=settings.device
@@ -252,7 +255,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 share = input_share(plan.public, agreed.images_of(asked.number), None)
                 carried, _ = await hold_pass(conversation, preparation, worker, plan.begun(share))
                 preparation.over(asked.number)
-                self.diary.write("pass", peer=machine.peer, number=asked.number, refused=carried is None)
+                self.diary.write(PassEnded(peer=machine.peer, number=asked.number, refused=carried is None))
         finally:
             await preparation.close()
             worker.close()

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import structs
 
 from tacit.models.layout import Flat
 from tacit.models.training import CPU
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, read_task, update_units
 from tacit.parties.protections.sides import Basis, Moved
+from tacit.parties.session.events import HeldOut, RoundEnded
 from tacit.parties.session.task import Octets, ServerTask, UnusableSumError
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
@@ -115,25 +116,25 @@ class Keeper(ServerTask):
         self.flat, self.velocity = self._former
         self.layout.load_into(self.model, self.flat)
 
-    def event(self, total: Total | None, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def event(self, total: Total | None, ended: RoundEnded) -> RoundEnded:
         metrics = total.metrics if total else {}
         samples = metrics.get("samples", 0)
-        return "round-done", {
-            **fields,
-            "samples": samples,
-            "train_accuracy": metrics["correct"] / samples if samples and "correct" in metrics else None,
-            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples and "loss" in metrics else None,
-            "clipped": metrics.get("clipped"),
-            "held_out": _held_out(fields["round"] - 1, metrics),
-        }
+        return structs.replace(
+            ended,
+            samples=samples,
+            train_accuracy=metrics["correct"] / samples if samples and "correct" in metrics else None,
+            train_loss=metrics["loss"] * LOSS_UNIT / samples if samples and "loss" in metrics else None,
+            clipped=metrics.get("clipped"),
+            held_out=_held_out(ended.round - 1, metrics),
+        )
 
     def _moved(self, step: npt.NDArray[np.float64], moved: Moved) -> Flat:
         return np.where(moved, self._units.moved(self.flat, step), self.flat)
 
 
-def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:
-    """Figures of the model after this round, which the next one began with; None if there are none."""
+def _held_out(round: int, metrics: Mapping[str, int]) -> HeldOut | None:
+    """Metrics of the model after this round, which the next one began with; None if there are none."""
     images, correct, loss = (metrics.get(name, 0) for name in HELD_OUT_METRICS)
     if not images:
         return None
-    return {"round": round, "images": images, "accuracy": correct / images, "loss": loss * LOSS_UNIT / images}
+    return HeldOut(round=round, images=images, accuracy=correct / images, loss=loss * LOSS_UNIT / images)

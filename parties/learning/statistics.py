@@ -8,7 +8,7 @@ together. Whatever protects the training, this is a plain sum: it has no noise, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from tacit.models.configuration import MOST_SUMMED_CHANNELS
 from tacit.models.moments import Moments
+from tacit.parties.session.events import RoundEnded, StatisticsSummed
 from tacit.parties.session.task import ServerTask, check_derived
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT
@@ -24,8 +25,6 @@ from tacit.secagg.packing import Total, WeightForm
 from tacit.secagg.ring import Words
 
 SCHEME: Final = "statistics"
-EVENT_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
-"""Fields of the event of such a sum; `on_round` knows the last three."""
 
 
 class StatisticsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,8 +116,19 @@ class StatisticsKeeper(ServerTask):
     def finished(self) -> bool:
         return self.found is not None
 
-    def event(self, total: Total | None, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return "statistics", {key: fields.get(key) for key in EVENT_KEYS}
+    def event(self, total: Total | None, ended: RoundEnded) -> StatisticsSummed:
+        found = self.found if total else None
+        return StatisticsSummed(
+            status=ended.status,
+            code=ended.code,
+            detail=ended.detail,
+            culprit=ended.culprit,
+            cohort=ended.cohort,
+            survivors=ended.survivors,
+            pixels=None if found is None else found.pixels,
+            mean=None if found is None else list(found.mean),
+            std=None if found is None else list(found.std),
+        )
 
 
 def moments_of(metrics: Mapping[str, int]) -> Moments:

@@ -12,6 +12,7 @@ from tacit.parties.learning.remembered import Belonging, MemoryFile, Remembered,
 from tacit.parties.learning.statistics import SCHEME, StatisticsTask, read_statistics_task, statistics_words
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.events import StateRestored, StatisticsContributed, TrainingFailed
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.sum.configuration import Configuration
@@ -57,7 +58,7 @@ class CountingTask(ClientTask):
         return Contribution(statistics_words(work.configuration, self._moments(task, proceed)))
 
     def summed(self) -> None:
-        self._diary.write("gave-statistics")
+        self._diary.write(StatisticsContributed())
 
 
 class LearningTask(ClientTask):
@@ -136,7 +137,7 @@ class LearningTask(ClientTask):
     def _keep(self, learner: Learner, draft: Draft, update: Update) -> None:
         """Go by what is still wanted; nothing of what is not reaches this."""
         if update.failure:
-            self._diary.write("cannot-train", detail=update.failure)
+            self._diary.write(TrainingFailed(detail=update.failure))
             self.failure = update.failure
         learner.keep(draft)
         self.unsaved = True
@@ -165,5 +166,5 @@ class LearningTask(ClientTask):
                     f"{self._memory.path}: {error}; restore it, or delete it, and this client goes on as one that is "
                     "new"
                 ) from error
-            self._diary.write("remembered", round=remembered.round)
+            self._diary.write(StateRestored(round=remembered.round))
         self._owner = owner

@@ -1,13 +1,13 @@
 """How a model does on each class of the server's test images, and which classes it takes for which.
 
 The server evaluates the model after every round anyway; what that showed of the last one it writes when the session
-ends, as the event `classes`.
+ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -51,9 +51,3 @@ def described(round: int, names: Sequence[str], confusion: torch.Tensor) -> Test
         ),
         confusion=tuple(map(tuple, confusion.tolist())) if len(names) <= MOST_CONFUSED else None,
     )
-
-
-def told(server: Iterable[Mapping[str, Any]]) -> TestClasses | None:
-    """What the events of a server tell last; None if they do not. msgspec.ValidationError for what is not ours."""
-    found = [event for event in server if event["event"] == "classes"]
-    return msgspec.convert(found[-1], TestClasses) if found else None

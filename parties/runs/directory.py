@@ -18,7 +18,7 @@ moves/ROUND.npz       in some experiments: which coordinates of the model the ro
 verify/ROUND/         with --verify: each client's update and the server's sum
 
 The server writes time, command, versions, machine and seed into its event log when a session begins, as the event
-`provenance`; summary, report and comparisons read them there. The event names no host and no user.
+`invocation-recorded`; summary, report and comparisons read them there. The event names no host and no user.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Final
@@ -73,24 +72,14 @@ class Seed(msgspec.Struct, frozen=True, kw_only=True):
     "everything but keys", and with it rounding; or "split and initial weights"."""
 
 
-class _Made(msgspec.Struct, frozen=True, kw_only=True):
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session of a run comes from, as summaries and reports have it."""
+
     command: str
     """The command line."""
     versions: dict[str, str]
     """Of Tacit, Python, and what Tacit depends on."""
     machine: Hardware
-
-
-class Provenance(_Made, frozen=True, kw_only=True):
-    """What the event of a session says."""
-
-    seed: Seed | None = None
-    """Of the run; None between hosts, where nobody chooses any randomness."""
-
-
-class Invocation(_Made, frozen=True, kw_only=True):
-    """Where a session of a run comes from, as summaries and reports have it."""
-
     began: str
     """When, in UTC, after ISO 8601."""
 
@@ -98,11 +87,6 @@ class Invocation(_Made, frozen=True, kw_only=True):
 def command_line() -> str:
     """The command of this process, as a shell takes it."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def provenance(command: str, *, device: str, seed: Seed | None = None) -> Provenance:
-    """What is true of this process; device: the name of the GPU, or "cpu"."""
-    return Provenance(command=command, versions=versions(), machine=machine(device), seed=seed)
 
 
 def versions() -> dict[str, str]:
@@ -135,21 +119,6 @@ def _processor() -> str:
     except OSError:
         names = None
     return names[1] if names else platform.machine()
-
-
-def told(server: Iterable[Mapping[str, Any]]) -> tuple[list[Invocation], Seed | None]:
-    """The sessions that the events of a server tell of, oldest first, and the seed of the run.
-
-    Both are empty where an earlier version wrote the events. msgspec.ValidationError for events that are not ours.
-    """
-    found: list[Invocation] = []
-    seed: Seed | None = None
-    for event in server:
-        if event["event"] == "provenance":
-            began = f"{datetime.fromtimestamp(event['time'], UTC):%Y-%m-%dT%H:%M:%SZ}"
-            found.append(msgspec.convert({**event, "began": began}, Invocation))
-            seed = msgspec.convert(event["seed"], Seed | None)
-    return found, seed
 
 
 _SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 3, "bench-blocks": 3, "bench-adapt": 2}

@@ -78,6 +78,12 @@ class PartyFigures(TypedDict):
     """A party of a run."""
 
     role: Literal["server", "client"]
+    training_seconds: float
+    """Of its updates, over all rounds and sessions, as the next two."""
+    protocol_seconds: float
+    """Of computing the protocol."""
+    waiting_seconds: float
+    """The rest of its rounds."""
     phases: dict[str, PhaseFigures]
 
 

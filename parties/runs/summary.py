@@ -10,10 +10,6 @@ of the pixels, where a first sum yielded them), `test_classes` (see classes.py),
 experiment), `seed` and `sessions` (by which command, versions and machine: see directory.py), `ended` (how, in words),
 `verified` (with --verify).
 
-The server cannot evaluate a model that is encrypted under a key of the clients, nor one of which every client has a
-part of its own. A client that has the result of a round evaluates it, and its `evaluated` event says so; these results
-complete the server's `round-done` of that round, several of them by their mean.
-
 `privacy` is the guarantee of `dp-gaussian`: epsilon for the delta of the experiment. The unit is all data of one
 client: two federations are neighbours if one client has other data in one of them. Its updates then differ by at most 2
 dp_clip in Euclidean norm, and each carries noise of dp_noise * dp_clip, so that a round is a Gaussian mechanism of
@@ -31,43 +27,19 @@ server was killed, counts as one more.
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import mean
 from typing import Any, Final, cast
 
 import msgspec
 
 from tacit.parties.protections.protection import Noise
-from tacit.parties.runs import classes
-from tacit.parties.runs.directory import RunDirectory, told
+from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.incidents import incidents
-from tacit.parties.runs.outputs import PartyFigures, PhaseFigures, PrivacyFigures, Summary
-from tacit.parties.session.event_log import read
+from tacit.parties.runs.outputs import AggregationFigures, PhaseFigures, PrivacyFigures, Summary
+from tacit.parties.runs.reading import natural, read_state
+from tacit.parties.runs.state import PartyState
 from tacit.protocol.core.messages import Phase
-
-FIGURES: Final = ("accuracy", "balanced_accuracy", "loss")
-"""What they find."""
-
-
-def complete(logs: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Add these figures to the rounds that lack them. logs: the events of every party, changed in place."""
-    found: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for name, events in logs.items():
-        for event in events:
-            if event["event"] == "evaluated":
-                found[event["round"]][name] = event
-    for events in logs.values():
-        for event in events:
-            if event["event"] == "round-done" and event.get("accuracy", 0.0) is None and event["round"] in found:
-                judged = found[event["round"]].values()
-                # Runs that were begun by an earlier version lack some.
-                known = [figure for figure in FIGURES if all(figure in one for one in judged)]
-                event.update({figure: mean(one[figure] for one in judged) for figure in known})
-
 
 MOST_EPSILON: Final = 10.0
 """Above it a guarantee is next to none: what is seen may change an adversary's odds by a factor of exp(10), 22,000."""
@@ -121,6 +93,10 @@ def epsilon_of(delta: float, inverse_square: float) -> float:
     return float(get_epsilon_gaussian(1 / math.sqrt(inverse_square), delta))
 
 
+LOCAL_KEYS: Final = ("kept", "layers", "training_seconds", "choosing_seconds")
+"""Fields of an update that its client's local work is reported by."""
+AGGREGATION_KEYS: Final = tuple(AggregationFigures.__annotations__)
+"""Fields of the server's proposal that the summary has."""
 SECURE_SUM = (
     Phase.MASKED_INPUT,
     Phase.ANSWER_COMPLAINTS,
@@ -128,80 +104,63 @@ SECURE_SUM = (
     Phase.UNMASK,
 )
 """The phases in which the server waits for nobody's training any more."""
-ROUND_KEYS = (
-    "round", "status", "code", "detail", "culprit", "accuracy", "balanced_accuracy", "loss", "train_accuracy",
-    "train_loss", "samples", "clipped", "held_out", "cohort", "absent", "repeated", "survivors", "dropped", "seconds",
-)  # fmt: skip
-
-LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
 
 
-MOST_CLIPPED: Final = 0.01
-"""The part of all coordinates that a round may clip without a warning."""
-CLIPPING_REMEDY: Final = (
-    "raise aggregation.clip and policy.largest_clip, or lower training.learning_rate or the noise of the protection"
-)
-
-
-def clipped_part(clipped: int | None, *, survivors: int, parameters: int) -> float:
-    """The part of the coordinates of all updates in a sum that was clipped."""
-    return (clipped or 0) / max(1, survivors * parameters)
-
-
-def natural(name: str) -> list[tuple[str, int]]:
-    """A key by which client-2 comes before client-10."""
-    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
-
-
-def _order(path: Path) -> list[tuple[str, int]]:
-    return natural(path.stem)
-
-
-def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:
-    """The summary of all sessions of a run. `wall_seconds` is that of the present command."""
-    logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"), key=_order)}
-    complete(logs)
-    server = next((events for events in logs.values() if _is_server(events)), [])
-    rounds = {event["round"]: event for event in server if event["event"] == "round-done"}
-    sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
-    local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
-    parties = {name: _party(events) for name, events in logs.items()}
-    updates = {name: sum(event["event"] == "update" for event in events) for name, events in logs.items()}
-    of_server: dict[str, PhaseFigures] = next(
-        (party["phases"] for party in parties.values() if party["role"] == "server"), {}
-    )
-    seconds = {Phase(phase): spent["seconds"] for phase, spent in of_server.items()}
+def summarise(run: RunDirectory, experiment: Experiment) -> dict[str, Any]:
+    """The summary of all sessions of a run."""
+    state = read_state(run.path / "events")
+    parties = {name: state.parties[name] for name in sorted(state.parties, key=natural)}
+    results = {round.number: round.result for round in state.rounds if round.result}
     listed: list[Any] = [
-        # Runs that were begun by an earlier version lack some.
-        {key: event.get(key) for key in ROUND_KEYS}
-        | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
-        | {"local": {name: done[number] for name, done in local.items() if number in done}}
-        for number, event in sorted(rounds.items())
+        {
+            **_unstamped(msgspec.to_builtins(results[number])),
+            "bytes_sent": {name: party.sent_in[number] for name, party in parties.items()},
+            "local": {
+                name: {key: getattr(party.updates[number], key) for key in LOCAL_KEYS}
+                for name, party in parties.items()
+                if number in party.updates
+            },
+        }
+        for number in sorted(results)
     ]
-    sessions, seed = msgspec.to_builtins(told(server))
-    configuration: Any = next((event for event in reversed(server) if event["event"] == "configuration"), {})
-    proposed: Any = {name: value for name, value in configuration.items() if name not in ("time", "party", "event")}
-    colluders = configuration.get("colluders", experiment.terms().colluders)
+    seconds = parties[state.server].seconds if state.server else {}
+    proposed = {} if state.configured is None else {name: getattr(state.configured, name) for name in AGGREGATION_KEYS}
+    colluders = experiment.terms().colluders if state.configured is None else state.configured.colluders
+    updates = {name: party.updated for name, party in parties.items()}
     summary: Summary = {
         "name": experiment.name,
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
         "final_balanced_accuracy": listed[-1]["balanced_accuracy"] if listed else None,
         "final_loss": listed[-1]["loss"] if listed else None,
-        "wall_seconds": wall_seconds,
+        "wall_seconds": state.wall_seconds,
         # Without secure aggregation the vectors come while others still train.
         "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
-        "test_classes": msgspec.to_builtins(classes.told(server)),
+        "test_classes": msgspec.to_builtins(state.classes),
         "rounds": listed,
         "statistics": msgspec.to_builtins(run.kept_statistics()),
-        "incidents": msgspec.to_builtins(incidents(logs)),
-        "parties": parties,
+        "incidents": msgspec.to_builtins(incidents(state)),
+        "parties": {
+            name: {
+                "role": "server" if name == state.server else "client",
+                "training_seconds": party.activities["training"],
+                "protocol_seconds": party.activities["computing the protocol"],
+                "waiting_seconds": party.activities["waiting"],
+                "phases": phases(party),
+            }
+            for name, party in parties.items()
+        },
         "privacy": cast("PrivacyFigures | None", guarantee(experiment, listed, updates, colluders=colluders)),
-        "aggregation": proposed,
+        "aggregation": cast("AggregationFigures", proposed),
         "configuration": msgspec.to_builtins(experiment),
-        "seed": seed,
-        "sessions": sessions,
+        "seed": msgspec.to_builtins(state.seed),
+        "sessions": msgspec.to_builtins(state.origins),
     }
     return {**summary}
+
+
+def _unstamped(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an event that are its own."""
+    return {name: value for name, value in event.items() if name not in ("event", "time", "party")}
 
 
 def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
@@ -210,34 +169,14 @@ def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
     return sum(seconds.get(phase, 0.0) for phase in SECURE_SUM) / rounds if rounds else None
 
 
-def _is_server(events: list[dict[str, Any]]) -> bool:
-    return any(event["event"] == "listening" for event in events)
-
-
-def _bytes_by_round(events: list[dict[str, Any]], direction: str) -> Counter[int]:
-    counts: Counter[int] = Counter()
-    for event in events:
-        if event["event"] == "traffic":
-            counts[event["round"]] += event[direction]
-    return counts
-
-
-def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What a client's log says of its updates, by round."""
-    return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
-
-
-def phases(events: list[dict[str, Any]]) -> dict[str, PhaseFigures]:
-    """What a party's log says of its seconds and bytes in each phase of the sums."""
-    found: dict[str, PhaseFigures] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
-    for event in events:
-        if event["event"] == "phase":
-            found[event["phase"]]["seconds"] += event["seconds"]
-        elif event["event"] == "traffic":
-            found[event["phase"]]["bytes_sent"] += event["sent"]
-            found[event["phase"]]["bytes_received"] += event["received"]
-    return dict(found)
-
-
-def _party(events: list[dict[str, Any]]) -> PartyFigures:
-    return {"role": "server" if _is_server(events) else "client", "phases": phases(events)}
+def phases(party: PartyState) -> dict[str, PhaseFigures]:
+    """Seconds and bytes of a party in each phase of the sums."""
+    return {
+        phase.value: {
+            "seconds": party.seconds.get(phase, 0.0),
+            "bytes_sent": party.sent[phase],
+            "bytes_received": party.received[phase],
+        }
+        for phase in Phase
+        if phase in party.seconds or phase in party.sent
+    }

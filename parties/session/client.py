@@ -19,7 +19,8 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import CraftedModelError, OtherClassesError, TaskError
-from tacit.parties.session.event_log import Diary, told_of
+from tacit.parties.session import events
+from tacit.parties.session.event_log import Diary
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
@@ -150,11 +151,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._machine.feed(event.frames, now)
         if isinstance(event, LinkLost):
             self._linked = False
-            self._diary.write("link-lost", peer=event.peer)
+            self._diary.write(events.LinkLost(peer=event.peer))
             self._machine.server_lost(now)
         elif isinstance(event, LinkUp):
             self._linked = True
-            self._diary.write("link-up", peer=event.peer)
+            self._diary.write(events.LinkOpened(peer=event.peer))
             return self._machine.server_back()
         elif isinstance(event, MessageRefused):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
@@ -166,7 +167,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             tell = finished.result()
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
-            self._diary.write("cannot-train", detail=self._obstacle)
+            self._diary.write(events.TrainingFailed(detail=self._obstacle))
             return self._machine.give_up(_TOLD.get(type(error), CANNOT_TRAIN), now)
         return tell(now)
 
@@ -194,17 +195,20 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._task = self._tasks.get(chosen.scheme) or ClientTask()
             self._diary.outside = self._task.outside
             fixed = chosen.fixed.digest.hex() if chosen.fixed.size else ""
-            self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session, fixed_part=fixed)
+            self._diary.write(
+                events.ConfigurationAccepted(scheme=chosen.scheme, mode=chosen.mode, session=session, fixed_part=fixed)
+            )
             await asyncio.to_thread(self._look_for, chosen.fixed)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)
-            self._diary.write("roster", **told_of(self._settings.roster, output.roster, output.difference))
+            former, changes = self._settings.roster, output.difference
+            self._diary.write(events.RosterUpdated.between(former, output.roster, changes))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._refusal = output.detail if output.code is Code.POLICY else ""
             if code is None:
                 self._task.summed()
-            self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
+            self._diary.write(events.ClientRoundEnded(round=output.round, code=code, detail=output.detail))
             # It may be over before its update was made.
             self._bench.drop()
 

@@ -2,7 +2,8 @@
 
 Reports are made from these files. Every line is written at once and in whole, so that a killed party leaves at most one
 incomplete line at the end; the reader skips it, and the next start of the party removes it. Only plain JSON values are
-accepted: keys, shares and arrays are bytes or objects, so that none can slip in by mistake.
+accepted: keys, shares and arrays are bytes or objects, so that none can slip in by mistake. Control characters in text
+of peers are escaped here, once for files and screens.
 
 Machines and logs take their times from one clock. Every change of the phase is an event that says how long the phase
 before it took, with the bytes since the last report, by the phase that they belong to. The log alone, and not the
@@ -18,16 +19,29 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeVar, Union
+
+import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
+from tacit.parties.session.events import (
+    ClientRoundEnded,
+    MessagesTimed,
+    PhaseEnded,
+    Repeating,
+    SessionEnded,
+    TrafficCounted,
+)
 from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_structure
 from tacit.protocol.core.errors import RemoteProtocolError, printable
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.roster import Difference, Roster
+from tacit.protocol.session.events import RoundStarted
 
 MOST_NOTES = 16
 """Notes of one peer and direction between two times that they are taken; a member's chatter fills no log."""
@@ -42,7 +56,7 @@ class MessageTimes:
 
     def __init__(self) -> None:
         self._last: dict[tuple[Direction, str], tuple[bytes, int, str]] = {}
-        self._notes: dict[tuple[Direction, str], list[list[Any]]] = {}
+        self._notes: dict[tuple[Direction, str], list[tuple[str, str, int, int, float]]] = {}
 
     def note(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
         """A message leaves now, or has come. Of one that cannot be read nothing is noted, and of what bears no session:
@@ -58,15 +72,18 @@ class MessageTimes:
         notes = self._notes.setdefault((direction, peer), [])
         if len(notes) < MOST_NOTES:
             session = envelope.session.hex()[:SESSION_DIGITS]
-            notes.append([peer, session, envelope.round, envelope.sequence, time.time()])
+            notes.append((peer, session, envelope.round, envelope.sequence, time.time()))
 
-    def take(self) -> dict[Direction, list[list[Any]]]:
+    def take(self) -> dict[Direction, list[tuple[str, str, int, int, float]]]:
         """All notes by direction, each as peer, session, round, sequence number, time; they are forgotten here."""
         notes, self._notes = self._notes, {}
-        taken: dict[Direction, list[list[Any]]] = {}
+        taken: dict[Direction, list[tuple[str, str, int, int, float]]] = {}
         for (direction, _), listed in notes.items():
             taken.setdefault(direction, []).extend(listed)
         return taken
+
+
+EventT = TypeVar("EventT", bound=Event)
 
 
 class EventLogError(Exception):
@@ -87,33 +104,35 @@ class EventLog:
         except OSError as error:
             raise EventLogError(f"{path}: cannot be opened: {error.strerror}; choose another place") from error
 
-    def write(self, event: str, /, **fields: object) -> None:
-        """Append one event, stamped with the time in seconds since 1970.
+    def write(self, event: EventT) -> EventT:
+        """Append an event, and return it as written: with time and party, and control characters escaped.
 
-        Fields are None, bool, int, finite float, str, or lists, tuples and str-keyed dicts of these. Raises
-        EventLogError when one is not, when it is called time, party or event, or when the file cannot take the line.
+        EventLogError when a value is not plain, by its type and never by its content, or when the file cannot take the
+        line.
         """
-        record: dict[str, object] = {"time": time.time(), "party": self._party, "event": event}
-        for name, value in fields.items():
-            if name in record:
-                raise EventLogError(
-                    f"{self._path}: event {event!r} has a field {name!r}, which every line has; rename it"
-                )
-            unsuitable = _unsuitable(value)
-            if unsuitable is not None:
-                raise EventLogError(
-                    f"{self._path}: event {event!r}, field {name!r}: {unsuitable} is not a plain JSON value; "
-                    "convert numbers with int() or float(), write None where there is none, and leave secrets out"
-                )
-            record[name] = shown(value)
-        line = json.dumps(record).encode("ascii") + b"\n"
+        event = self.stamped(event)
+        line = msgspec.json.encode(event) + b"\n"
         try:
             while line:
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise EventLogError(
-                f"{self._path}: event {event!r} cannot be written: {error.strerror}; make room on the disk"
+                f"{self._path}: event {event.tag!r} cannot be written: {error.strerror}; make room on the disk"
             ) from error
+        return event
+
+    def stamped(self, event: EventT) -> EventT:
+        """Return the event with time and party, and without control characters. EventLogError for a value that is not
+        plain."""
+        event = msgspec.structs.replace(event, time=time.time(), party=self._party)
+        try:
+            plain: EventT = _plain(event)
+        except _NotPlainError as error:
+            raise EventLogError(
+                f"{self._path}: event {event.tag!r}, field {error.field!r}: {error.found} is not a plain JSON value; "
+                "convert numbers with int() or float(), write None where there is none, and leave secrets out"
+            ) from None
+        return plain
 
     def close(self) -> None:
         """Close the file."""
@@ -126,11 +145,12 @@ class EventLog:
         self.close()
 
 
-def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> Iterator[dict[str, Any]]:
+def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> Iterator[Event]:
     """The events of a log, oldest first, without an incomplete last line.
 
     on_foreign: called with number and fault of a complete line that is no event of this party; the log ends before it.
-    Without this, EventLogError names file and line; it is raised, too, when the file cannot be read.
+    Without this, EventLogError names file and line; it is raised, too, when the file cannot be read, or another version
+    wrote it.
     """
     party = None
     try:
@@ -138,55 +158,91 @@ def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> 
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return
-                event, fault = _parse(line, party)
-                if fault and on_foreign is not None:
-                    on_foreign(number, fault)
-                    return
-                if fault:
-                    raise EventLogError(f"{path}:{number}: {fault}")
-                party = event["party"]
+                try:
+                    event = event_decoder().decode(line)
+                    if party not in (None, event.party):
+                        raise msgspec.ValidationError(f"an event of {event.party!r} in the log of {party!r}")
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    if number == 1 and (version := _other_version(path)):
+                        raise EventLogError(f"{path}: tacit {version} wrote it: read it with that version") from None
+                    if on_foreign is not None:
+                        on_foreign(number, str(error))
+                        return
+                    raise EventLogError(f"{path}:{number}: {error}") from None
+                party = event.party
                 yield event
     except OSError as error:
         raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _parse(line: bytes, party: str | None) -> tuple[dict[str, Any], str]:
-    """A line of a log, and why it is none, or ""; party: whose log it is, once that is known."""
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        return {}, f"not a JSON line: {error}"
-    if not isinstance(event, dict) or not {"time", "party", "event"} <= event.keys():
-        return {}, "not an event with time, party and event"
-    if not isinstance(event["time"], int | float) or not abs(event["time"]) < float("inf"):
-        return {}, "its time is no number"
-    if party not in (None, event["party"]):
-        return {}, f"an event of {event['party']!r} in the log of {party!r}"
-    return event, ""
+def event_decoder() -> msgspec.json.Decoder[Event]:
+    """Decoder of every event that is declared by now."""
+    return _decoder(frozenset(declared_events()))
 
 
-def shown(value: Any) -> Any:
-    """A field as files and screens have it: what others say in it has no control sequences of terminals."""
+@cache
+def _decoder(kinds: frozenset[type[Event]]) -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Union[tuple(kinds)])  # noqa: UP007
+
+
+def declared_events(kind: type[Event] = Event) -> Iterator[type[Event]]:
+    """The types of all events that the imported modules declare."""
+    below = kind.__subclasses__()
+    if not below:
+        yield kind
+    for part in below:
+        yield from declared_events(part)
+
+
+def _other_version(path: Path) -> str:
+    """Which version wrote a log whose first line this one does not know; "" if it is no log. Until 0.2 an event named
+    "provenance", of the server alone, said it."""
+    version = ""
+    for line in path.read_bytes().splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(event, dict) or not {"time", "party", "event"} <= event.keys():
+            break
+        version = version or "0.2 or earlier"
+        if isinstance(versions := event.get("versions"), dict) and isinstance(versions.get("tacit"), str):
+            return printable(versions["tacit"])
+    return version
+
+
+class _NotPlainError(Exception):
+    def __init__(self, found: str) -> None:
+        self.found = found
+        self.field = ""
+
+
+def _plain(value: Any) -> Any:
+    """The value with control characters escaped. _NotPlainError for what is not plain JSON."""
+    if isinstance(value, Enum) or value is None or isinstance(value, bool | int):
+        return value
     if isinstance(value, str):
         return printable(value)
-    if isinstance(value, list | tuple):
-        return type(value)(shown(item) for item in value)
-    return {shown(key): shown(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _unsuitable(value: object) -> str | None:
-    """What is not plain JSON in a value, by its type and never by its content; None when all of it is."""
     if isinstance(value, float):
-        return None if abs(value) < float("inf") else "a float that is not finite"
-    if value is None or isinstance(value, bool | int | str):
-        return None
+        if abs(value) < float("inf"):
+            return value
+        raise _NotPlainError("a float that is not finite")
     if isinstance(value, list | tuple):
-        return next((found for item in value if (found := _unsuitable(item))), None)
+        return type(value)(_plain(item) for item in value)
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            return "a dict with keys other than str"
-        return _unsuitable(list(value.values()))
-    return f"a value of type {type(value).__name__}"
+            raise _NotPlainError("a dict with keys other than str")
+        return {printable(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        changed = {}
+        for name, item in msgspec.structs.asdict(value).items():
+            try:
+                changed[name] = _plain(item)
+            except _NotPlainError as error:
+                error.field = name
+                raise
+        return msgspec.structs.replace(value, **changed)
+    raise _NotPlainError(f"a value of type {type(value).__name__}")
 
 
 def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
@@ -201,36 +257,24 @@ def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
     return complete
 
 
-Tell = Callable[[str, dict[str, Any]], None]
-"""Receives every event with its fields, for a live view; must return at once."""
-
-REPEATING: Final = frozenset({"link-up", "link-lost", "not-sent", "stranger"})
-"""Events that a peer can bring about as often as it likes."""
+Tell = Callable[[Event], None]
+"""Receives every event of a party, for a live view; must return at once."""
 REPEAT_SECONDS: Final = 10.0
-"""How often each of them is written for one peer."""
+"""How often each kind of repeating event is written for one peer."""
 
 
 @dataclass
 class _Repeats:
     """Repeating events of one peer."""
 
-    written: dict[str, float] = field(default_factory=dict)
+    written: dict[type[Repeating], float] = field(default_factory=dict)
     """When each was written last."""
-    waiting: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
-    """How many were not, and the fields of the last one, in the order in which these happened."""
+    waiting: dict[type[Repeating], tuple[int, Repeating]] = field(default_factory=dict)
+    """How many were not, and the last one, in the order in which these happened."""
 
-    def due(self, *events: str) -> float:
+    def due(self, *kinds: type[Repeating]) -> float:
         """When all of these may be written."""
-        return max((self.written[event] + REPEAT_SECONDS for event in events if event in self.written), default=0.0)
-
-
-_OF_RUNS: Final = ("round", "round-over", "ended")
-
-
-def told_of(former: Roster, roster: Roster, difference: Difference) -> dict[str, Any]:
-    """The fields of the event that a later version of the roster is taken up."""
-    versions = {"former": former.version, "version": roster.version, "fingerprint": roster.fingerprint}
-    return {**versions, **asdict(difference)}
+        return max((self.written[kind] + REPEAT_SECONDS for kind in kinds if kind in self.written), default=0.0)
 
 
 class Diary:
@@ -259,27 +303,23 @@ class Diary:
         """Seconds of a clock that never goes back."""
         return time.monotonic()
 
-    def write(self, event: str, **fields: Any) -> None:
+    def write(self, event: Event) -> None:
         """Log an event and pass it on."""
-        if self.outside and event in _OF_RUNS and fields.get("code") is None:
+        of_runs = isinstance(event, RoundStarted | ClientRoundEnded | SessionEnded)
+        if self.outside and of_runs and getattr(event, "code", None) is None:
             return
         self.catch_up()
-        if event not in REPEATING or self._is_first(event, fields):
-            self._write(event, fields)
+        if not isinstance(event, Repeating) or self._is_first(event):
+            self._tell(self._log.write(event))
 
-    def _write(self, event: str, fields: dict[str, Any]) -> None:
-        self._log.write(event, **fields)
-        self._pass_on(event, fields)
-
-    def _is_first(self, event: str, fields: dict[str, Any]) -> bool:
+    def _is_first(self, event: Repeating) -> bool:
         """Whether a repeating event is to be written now; else it is kept."""
-        peer = next(str(fields[name]) for name in ("peer", "to", "public_key") if name in fields)
-        repeats, now = self._repeats.setdefault(peer, _Repeats()), self.now()
-        if not repeats.waiting and now >= repeats.due(event):
-            repeats.written[event] = now
+        repeats, now, kind = self._repeats.setdefault(event.about, _Repeats()), self.now(), type(event)
+        if not repeats.waiting and now >= repeats.due(kind):
+            repeats.written[kind] = now
             return True
-        omitted, _ = repeats.waiting.pop(event, (-1, {}))
-        repeats.waiting[event] = (omitted + 1, fields)
+        omitted = repeats.waiting.pop(kind)[0] + 1 if kind in repeats.waiting else 0
+        repeats.waiting[kind] = (omitted, event)
         return False
 
     def catch_up(self, *, at_once: bool = False) -> None:
@@ -292,19 +332,16 @@ class Diary:
             if not at_once and now < repeats.due(*repeats.waiting or repeats.written):
                 continue
             waiting, repeats.waiting = repeats.waiting, {}
-            for event, (omitted, fields) in waiting.items():
-                repeats.written[event] = now
-                self._write(event, fields | ({"omitted": omitted} if omitted else {}))
+            for kind, (omitted, event) in waiting.items():
+                repeats.written[kind] = now
+                self._tell(self._log.write(msgspec.structs.replace(event, omitted=omitted)))
             if not waiting:
                 del self._repeats[peer]
 
-    def mention(self, event: str, **fields: Any) -> None:
-        """Tell without logging: what matters only now."""
+    def mention(self, event: Event) -> None:
+        """Pass an event on without logging it: it matters only now."""
         self.catch_up()
-        self._pass_on(event, fields)
-
-    def _pass_on(self, event: str, fields: dict[str, Any]) -> None:
-        self._tell(event, {name: shown(value) for name, value in fields.items()})
+        self._tell(self._log.stamped(event))
 
     def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
         """Note that a message is about to leave, or has come."""
@@ -316,9 +353,8 @@ class Diary:
         if (round, phase) == self._place:
             return
         now = self.now()
-        self.write(
-            "phase", round=self._place[0], phase=self._place[1].value, seconds=now - self._since, next=phase.value
-        )
+        ended, since = self._place, now - self._since
+        self.write(PhaseEnded(round=ended[0], phase=ended[1], seconds=since, next=phase))
         self._place, self._since = (round, phase), now
         self._report(traffic)
 
@@ -330,16 +366,17 @@ class Diary:
 
     def _report(self, traffic: Traffic) -> None:
         if times := self._messages.take():
-            self._log.write("messages", **times)
+            self._log.write(MessagesTimed(sent=times.get("sent", []), received=times.get("received", [])))
         for place in sorted({*traffic.sent, *traffic.received}, key=lambda place: (place[0], place[1].value)):
             sent, received = traffic.sent[place], traffic.received[place]
             before = self._reported.get(place, (0, 0))
             if (sent, received) != before:
                 self.write(
-                    "traffic",
-                    round=0 if self.outside else place[0],
-                    phase=place[1].value,
-                    sent=sent - before[0],
-                    received=received - before[1],
+                    TrafficCounted(
+                        round=0 if self.outside else place[0],
+                        phase=place[1],
+                        sent=sent - before[0],
+                        received=received - before[1],
+                    )
                 )
                 self._reported[place] = (sent, received)

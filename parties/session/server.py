@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from msgspec import structs
 
 from tacit.parties.links.endpoint import (
     Event,
@@ -22,12 +23,16 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session.event_log import Diary, told_of
+from tacit.parties.session import events
+from tacit.parties.session.event_log import Diary
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.parties.session.task import ServerTask, UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.events import Event as LoggedEvent
+from tacit.protocol.core.events import MessageRefused as RefusalLogged
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.roster import Roster, difference
+from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
 from tacit.protocol.session.rounds import NewModel, RoundDone
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import SessionState
@@ -69,14 +74,23 @@ class ServerSettings:
     round."""
 
 
-OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
+@dataclass(frozen=True)
+class Evaluation:
+    """A model on test images, or on those of the clients; None where that is not known."""
+
+    accuracy: float | None = None
+    balanced_accuracy: float | None = None
+    loss: float | None = None
+
+
+OnRound = Callable[[RoundDone, Total | None], Evaluation]
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     """Runs the rounds of one session.
 
     on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
-    model; what it returns goes into the event of the round (evaluation). ValueError, when it has taken the sum back,
+    model; what it returns goes into the event of the round. ValueError, when it has taken the sum back,
     aborts the round, and it is called again without a sum; so does any other exception, for which the sum is taken back
     here, but OSError, which ends the server. make_machine: as of ClientParty.
     """
@@ -130,7 +144,11 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
             # Which port the system chose, if it did, is known from now on.
             self._settings = replace(settings, address=endpoint.address)
-            self._diary.write("listening", address=endpoint.address, session=self._machine.session.hex())
+            self._diary.write(
+                events.ListeningStarted(
+                    address=endpoint.address, session=self._machine.session.hex(), service=self._keeper.service
+                )
+            )
             ended = await self._serve_until_stopped(endpoint)
         self._diary.close(self._machine.traffic)
         return ended
@@ -144,23 +162,25 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if isinstance(event, Received):
             return self._machine.feed(event.sender, event.frames, now)
         if isinstance(event, LinkLost):
-            self._diary.write("link-lost", peer=event.peer)
+            self._diary.write(events.LinkLost(peer=event.peer))
             self._machine.link_lost(event.peer, now)
         elif isinstance(event, LinkUp):
-            self._diary.write("link-up", peer=event.peer)
+            self._diary.write(events.LinkOpened(peer=event.peer))
             self._machine.link_back(event.peer)
         elif isinstance(event, MessageRefused):
             error = RemoteProtocolError(Code.MALFORMED, f"a message beyond the limits: {event.reason}")
             return self._machine.reject(event.sender, error, now)
         elif isinstance(event, HandshakeRefused):
-            self._diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+            self._diary.write(
+                events.HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address)
+            )
         return []
 
     async def _perform(self, endpoint: ServerEndpoint, outputs: Sequence[Output]) -> None:
         await super()._perform(endpoint, outputs)
         if self._machine.waiting_for != self._waiting_for:
             self._waiting_for = self._machine.waiting_for
-            self._diary.mention("waiting", on=self._waiting_for)
+            self._diary.mention(events.WaitingChanged(on=list(self._waiting_for)))
 
     async def _perform_own(self, endpoint: ServerEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
@@ -168,7 +188,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 await endpoint.send(output.to, output.frames)
             except (NotConnectedError, PeerStalledError) as error:
                 # The machine learns of it by the lost link or by the deadline.
-                self._diary.write("not-sent", to=output.to, reason=str(error))
+                self._diary.write(events.SendFailed(to=output.to, reason=str(error)))
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
             # The clients may remember no later one than that before the last round, which is then held again.
@@ -180,9 +200,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             self._rounds_left -= not again
             self._bench.begin(lambda proceed: self._apply(output))
 
-    def _take_work(self, finished: asyncio.Future[tuple[str, str, dict[str, Any]]]) -> list[Output]:
-        unusable, event, fields = finished.result()
-        self._diary.write(event, **fields)
+    def _take_work(self, finished: asyncio.Future[tuple[str, LoggedEvent]]) -> list[Output]:
+        unusable, event = finished.result()
+        self._diary.write(event)
         if self._keeper.finished:
             self._rounds_left = 0
         if self._rounds_left and (changed := self._change_roster(unusable)):
@@ -198,15 +218,15 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             return self._machine.do_without(missing, self._diary.now())
         return self._change_roster()
 
-    def _report(self, event: str, fields: Mapping[str, Any]) -> None:
-        if event in ("left", "refused"):
-            self._gone[fields["member"]] = fields["detail"]
-        elif event == "joined":
-            self._gone.pop(fields["member"], None)
-        elif event == "round":
-            self._absent = self._absent_from(fields["cohort"], fields["skipped"], fields["undrawn"])
-            fields = {"round": fields["round"], "cohort": fields["cohort"], "absent": self._absent}
-        super()._report(event, fields)
+    def _report(self, event: LoggedEvent) -> None:
+        if isinstance(event, ClientLeft | RefusalLogged):
+            self._gone[event.member] = event.detail
+        elif isinstance(event, ClientJoined):
+            self._gone.pop(event.member, None)
+        elif isinstance(event, RoundStarted):
+            self._absent = self._absent_from(event.cohort, event.skipped, event.undrawn)
+            event = structs.replace(event, absent=self._absent, skipped={}, undrawn=[])
+        super()._report(event)
 
     def _absent_from(self, cohort: Sequence[str], skipped: Mapping[str, str], undrawn: Sequence[str]) -> dict[str, str]:
         """Who could not take part in this round, and why; who was ready and is not drawn is not among them."""
@@ -226,7 +246,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if roster is None:
             return []
         changes = difference(settings.roster, roster)
-        self._diary.write("roster", **told_of(settings.roster, roster, changes))
+        self._diary.write(events.RosterUpdated.between(settings.roster, roster, changes))
         # Those who were there are back soon, and whoever else comes can wait for the next round.
         configuration, participants = settings.configuration, settings.participants
         if settings.resized is not None:
@@ -242,11 +262,11 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         )
         return self._machine.change_roster(roster, self._keeper.bytes, self._diary.now(), unusable=unusable)
 
-    def _apply(self, done: RoundDone) -> tuple[str, str, dict[str, Any]]:
+    def _apply(self, done: RoundDone) -> tuple[str, LoggedEvent]:
         """Apply the sum of a round, if there is one; returns why that is impossible, and the event of the round."""
         total: Total | None = None
         unusable, code = "", done.code
-        judged: dict[str, Any] = {}
+        judged = Evaluation()
         if done.total is not None:
             applied = False
             try:
@@ -273,30 +293,32 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 raise
             except Exception as error:  # The model is as it was, and nothing is known of it.
                 unusable = unusable or f"the model cannot be evaluated: {_in_words(error)}"
-        fields = {
-            "round": done.round,
-            "status": "completed" if total else "aborted",
-            "code": code.name if code else None,
-            "detail": unusable or done.detail,
-            "culprit": done.culprit,
-            "cohort": list(done.cohort),
-            "absent": self._absent,
-            "repeated": self._settings.repeats and done.missed,
-            "survivors": list(done.survivors),
-            "dropped": [
-                {
-                    "party": dropped.member,
-                    "phase": dropped.phase,
-                    "included_in_sum": dropped.included,
-                    "code": dropped.code.name,
-                    "detail": dropped.detail,
-                }
+        ended = events.RoundEnded(
+            round=done.round,
+            status="completed" if total else "aborted",
+            code=code.name if code else None,
+            detail=unusable or done.detail,
+            culprit=done.culprit,
+            cohort=list(done.cohort),
+            absent=self._absent,
+            repeated=bool(self._settings.repeats and done.missed),
+            survivors=list(done.survivors),
+            dropped=[
+                events.Dropout(
+                    party=dropped.member,
+                    phase=dropped.phase,
+                    included_in_sum=dropped.included,
+                    code=dropped.code.name,
+                    detail=dropped.detail,
+                )
                 for dropped in done.dropped
             ],
-            "seconds": self._diary.now() - done.began,
-        }
-        event, told = self._keeper.event(total, fields)
-        return unusable, event, told | judged
+            seconds=self._diary.now() - done.began,
+            accuracy=judged.accuracy,
+            balanced_accuracy=judged.balanced_accuracy,
+            loss=judged.loss,
+        )
+        return unusable, self._keeper.event(total, ended)
 
 
 def _in_words(error: Exception) -> str:

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
@@ -25,7 +25,9 @@ import zmq.asyncio
 from tacit.models.interruption import Interrupted, Proceed
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.session.event_log import Diary
-from tacit.protocol.core.machine import Ended, Output, Report, Transmit
+from tacit.parties.session.events import HeartbeatSent, SessionEnded, ShutdownIncomplete
+from tacit.protocol.core.events import Event as LoggedEvent
+from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer
@@ -277,7 +279,7 @@ class Shell(Generic[MachineT, EndpointT]):
         last.cancel()
         came: object = (await asyncio.gather(last, return_exceptions=True))[0]
         if isinstance(came, Exception):
-            self._diary.write("not-finished", detail=" ".join(str(came).split()) or type(came).__name__)
+            self._diary.write(ShutdownIncomplete(detail=" ".join(str(came).split()) or type(came).__name__))
 
     async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         # What is fetched and handed out for the training is on its way beside other phases.
@@ -287,24 +289,24 @@ class Shell(Generic[MachineT, EndpointT]):
             if isinstance(output, Transmit):
                 await self._surroundings.moved(sum(len(frame) for frame in output.frames))
                 self._diary.passed("sent", output.to, output.frames)
-            if isinstance(output, Report):
-                self._report(output.event, output.fields)
+            if isinstance(output, LoggedEvent):
+                self._report(output)
             elif isinstance(output, Ended):
                 self._ended = output
-                self._diary.write("ended", code=output.code.name if output.code else None, detail=output.detail)
+                self._diary.write(SessionEnded(code=output.code.name if output.code else None, detail=output.detail))
             else:
                 await self._perform_own(endpoint, output)
 
-    def _report(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Something that the machine tells."""
-        self._diary.write(event, **fields)
+    def _report(self, event: LoggedEvent) -> None:
+        """Log an event of the machine."""
+        self._diary.write(event)
 
     def _from_time_to_time(self) -> list[Output]:
         now = self._diary.now()
         if now - self._told_alive < ALIVE_SECONDS:
             return []
         self._told_alive = now
-        self._diary.mention("alive", **({"done": self._bench.done} if self._bench.present else {}))
+        self._diary.mention(HeartbeatSent(done=self._bench.done if self._bench.present else 0.0))
         return self._look_around()
 
     def _look_around(self) -> list[Output]:

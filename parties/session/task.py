@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from msgspec import structs
 
 from tacit.models.interruption import Proceed
 from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.events import RoundEnded
+from tacit.protocol.core.events import Event
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.sum.configuration import Configuration
@@ -100,6 +102,8 @@ class ServerTask:
     """As of ClientTask."""
     fixed: Octets = b""
     """The part of a model that no sum changes."""
+    service: Literal["", "sums"] = ""
+    """Which service of its party it is, where that has several."""
 
     @property
     def bytes(self) -> Octets:
@@ -121,9 +125,9 @@ class ServerTask:
         """Take the last `apply` back."""
         raise NotImplementedError
 
-    def event(self, total: Total | None, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The event of a round, for the log, from the fields that every task has; total: None if it was aborted."""
-        return "round-done", dict(fields)
+    def event(self, total: Total | None, ended: RoundEnded) -> Event:
+        """The event of a round, from the fields that every task has; total: None if it was aborted."""
+        return ended
 
     @property
     def finished(self) -> bool:

@@ -80,14 +80,6 @@ class Send(Output):
     payload: Frame | None = None
 
 
-@dataclass(frozen=True)
-class Report(Output):
-    """Something for the event log and the screen. Fields are plain numbers, strings and lists of them."""
-
-    event: str
-    fields: Mapping[str, Any]
-
-
 MessageT = TypeVar("MessageT", bound=Message)
 
 

@@ -34,7 +34,8 @@ from typing import Any, Literal
 
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Send, Step, Trigger
 from tacit.protocol.core.messages import Abort, Blob, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, SigningKey
 from tacit.protocol.core.roster import Roster, decode_members, split_records
@@ -85,7 +86,7 @@ class _Contributed(_Committed):
     key: bytes = field(default=b"", repr=False)
 
 
-class GroupKeyMember(Answering[MemberState], tables=(MEMBER_TABLE,), outputs=Send | Report | GroupKey | ClientAborted):
+class GroupKeyMember(Answering[MemberState], tables=(MEMBER_TABLE,), outputs=Send | Event | GroupKey | ClientAborted):
     """One member in one attempt. It ends with a GroupKey or a ClientAborted."""
 
     ends = (MemberState.ACCEPTED, MemberState.ABORTED)
@@ -208,7 +209,7 @@ class _Fetching:
 class GroupKeyHolder(
     Machine[HolderState],
     tables=(HOLDER_TABLE,),
-    outputs=Send | Report | GroupKey | Reencrypt | LastModel | ClientAborted,
+    outputs=Send | Event | GroupKey | Reencrypt | LastModel | ClientAborted,
     contains={"attempt": (HolderState.AGREEING,)},
 ):
     """The keys of one client in one session."""

@@ -26,7 +26,8 @@ from typing import Any, Literal, TypeVar
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.core.machine import Heard, Machine, Output, Report, Result, Send, Step, Trigger
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.machine import Heard, Machine, Output, Result, Send, Step, Trigger
 from tacit.protocol.core.messages import Abort, Blob, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import AgreementKey, Label
 from tacit.protocol.core.roster import Roster, encode_members, split_records
@@ -38,6 +39,13 @@ from tacit.protocol.group_key.agreement import (
     Transcript,
     channel_key_of,
     check_commits,
+)
+from tacit.protocol.group_key.events import (
+    GroupKeyAgreed,
+    KeyAgreementFailed,
+    KeyAgreementStarted,
+    KeyPhaseOpened,
+    ModelRecovered,
 )
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
@@ -60,7 +68,7 @@ from tacit.protocol.sum.configuration import Configuration
 Answer = TypeVar("Answer")
 
 
-class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | Report | KeyAgreed | KeyFailed):
+class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | Event | KeyAgreed | KeyFailed):
     """The relay of one attempt; `now` starts the first deadline. It ends with a KeyAgreed or a KeyFailed."""
 
     def __init__(self, agreement: KeyAgreement, now: float) -> None:
@@ -172,7 +180,7 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[RelayState]:
         if sender in self.agreement.places and self.state not in (RelayState.COMPLETED, RelayState.ABORTED):
             return self._failed(error.code, f"{sender}: {error.detail}", (sender,))
-        report = Report("refused", {"from": sender, "code": error.code.name, "detail": error.detail})
+        report = MessageRefused(member=sender, code=error.code.name, detail=error.detail)
         return Step(self.state, (report,))
 
     def _place(self, sender: str) -> int:
@@ -213,7 +221,7 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
         def commit() -> None:
             self.waiting = set(range(self.agreement.size))
 
-        report = Report("opened", {"phase": state.value, "members": len(messages)})
+        report = KeyPhaseOpened(phase=state.value, members=len(messages))
         said = (report, *(Send(name, message) for name, message in messages.items()))
         return Step(state, said, commit, data=transcript, deadline=now + self.agreement.phase_seconds)
 
@@ -287,7 +295,7 @@ class _Encrypting:
 class GroupKeyKeeper(
     Machine[KeeperState],
     tables=(KEEPER_TABLE,),
-    outputs=Send | Report | KeyReady | KeyFailed | KeyLost | Distributed | Refused,
+    outputs=Send | Event | KeyReady | KeyFailed | KeyLost | Distributed | Refused,
     contains={"attempt": (KeeperState.AGREEING,)},
 ):
     """The keys of one session."""
@@ -379,7 +387,7 @@ class GroupKeyKeeper(
         agreement = KeyAgreement.among(members, self._roster, self._configuration, session=self._session, epoch=epoch)
         bitmap = encode_members([clients.index(name) for name in members], len(clients))
         start = StartKey(epoch=epoch, members=bitmap)
-        report = Report("agreeing", {"epoch": epoch, "members": list(members)})
+        report = KeyAgreementStarted(epoch=epoch, members=list(members))
 
         def commit() -> None:
             self._epoch, self._rounds, self.members = epoch, 0, ()
@@ -389,7 +397,7 @@ class GroupKeyKeeper(
         return Step(KeeperState.AGREEING, said, commit, data=_Agreeing(agreement, model))
 
     def on_agreed(self, result: KeyAgreed, now: float) -> Step[KeeperState]:
-        agreed = Report("agreed", {"epoch": result.epoch, "members": list(result.members)})
+        agreed = GroupKeyAgreed(epoch=result.epoch, members=list(result.members))
         agreement, model = self.at(_Agreeing).agreement, self.at(_Agreeing).model
         if not self._configuration.encrypted:
             return self._ready(agreement, result.transcript, None, agreed)
@@ -411,7 +419,7 @@ class GroupKeyKeeper(
         return self._ask(encrypting, self._limit(now), agreed, model=announced)
 
     def _ask(
-        self, encrypting: _Encrypting, deadline: float | None, *reports: Report, model: Blob = NO_BLOB
+        self, encrypting: _Encrypting, deadline: float | None, *reports: Event, model: Blob = NO_BLOB
     ) -> Step[KeeperState]:
         provider, round = encrypting.asked[0]
         order = ReencryptModel(
@@ -424,9 +432,8 @@ class GroupKeyKeeper(
         end = EndKey(epoch=failed.epoch, code=failed.code, detail=failed.detail, culprit=failed.culprits[0])
         # The culprits are out of the session, and hear of that.
         told = tuple(Send(name, end) for name in failed.remaining)
-        report = Report(
-            "key-failed",
-            {"epoch": failed.epoch, "code": failed.code.name, "detail": failed.detail, "by": list(failed.culprits)},
+        report = KeyAgreementFailed(
+            epoch=failed.epoch, code=failed.code.name, detail=failed.detail, by=list(failed.culprits)
         )
         return Step(KeeperState.IDLE, (*told, report, failed))
 
@@ -457,7 +464,7 @@ class GroupKeyKeeper(
         if encrypting.source != "remembered":
             return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole())
         provider, round = encrypting.asked[0]
-        remembered = Report("remembered", {"member": provider, "round": round})
+        remembered = ModelRecovered(member=provider, round=round)
         return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole(), remembered, round=round)
 
     def on_distribute(self, model: bytes, now: float) -> Step[KeeperState]:
@@ -506,7 +513,7 @@ class GroupKeyKeeper(
         agreement: KeyAgreement,
         transcript: bytes,
         model: bytes | None,
-        *reports: Report,
+        *reports: Event,
         round: int | None = None,
     ) -> Step[KeeperState]:
         def commit() -> None:

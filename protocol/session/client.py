@@ -16,11 +16,13 @@ import numpy.typing as npt
 
 from tacit.protocol.core.blob import IncomingBlob
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Report, Send, Step, Transmit, Trigger
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Send, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Blob, Chunk, Phase
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import GroupKey
+from tacit.protocol.group_key.events import GroupKeyReceived
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client_session import SessionClient
 from tacit.protocol.session.messages import EndRound, FetchFixed, StartRound
@@ -61,7 +63,7 @@ class TrainingClient(
     SessionClient,
     tables=(TRAINING_CLIENT_TABLE,),
     outputs=Transmit
-    | Report
+    | Event
     | Journal
     | Accepted
     | FixedPart
@@ -197,7 +199,7 @@ class TrainingClient(
         return self._over(aborted.code, aborted.detail, now)
 
     def on_key(self, key: GroupKey, now: float) -> Step[TrainingState]:
-        report = Report("group-key", {"epoch": key.epoch, "members": list(key.members)})
+        report = GroupKeyReceived(epoch=key.epoch, members=list(key.members))
         return Step(TrainingState.AWAIT_ROUND, (report,))
 
     def on_key_aborted(self, aborted: ClientAborted, now: float) -> Step[TrainingState]:

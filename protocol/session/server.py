@@ -17,12 +17,14 @@ from typing import Any
 from tacit.protocol.core.blob import OutgoingBlob
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Report, Send, Step, Transmit, Trigger
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Send, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Phase
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
+from tacit.protocol.session.events import GatheringStarted, ModelNotReceived, RoundStarted
 from tacit.protocol.session.messages import EndRound, FetchFixed, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
 from tacit.protocol.session.sampling import check_cohorts, drawing_order
@@ -43,7 +45,7 @@ from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
 class TrainingServer(
     SessionServer,
     tables=(TRAINING_SERVER_TABLE,),
-    outputs=Transmit | Report | NewModel | RoundDone | Ended,
+    outputs=Transmit | Event | NewModel | RoundDone | Ended,
     contains=SERVER_CONTAINS,
 ):
     """The server of one session.
@@ -243,7 +245,7 @@ class TrainingServer(
         return self.refuse(result.member, result.error.blaming(result.member), now)
 
     def on_distributed(self, result: Distributed, now: float) -> Step[SessionState]:
-        without = (Report("without-model", {"members": list(result.without)}),) if result.without else ()
+        without = (ModelNotReceived(members=list(result.without)),) if result.without else ()
         return replace(self._all_done(), outputs=without)
 
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
@@ -334,7 +336,7 @@ class TrainingServer(
         def commit() -> None:
             self._gather_until, self._short = until, False
 
-        report = Report("gathering", {"detail": f"{self._too_few(there)}; it waits for others"})
+        report = GatheringStarted(detail=f"{self._too_few(there)}; it waits for others")
         return Step(SessionState.GATHERING, (report,), commit, deadline=min(now + self.presence.grace, until))
 
     def _too_few(self, there: int) -> str:
@@ -360,8 +362,7 @@ class TrainingServer(
             skipped = {name: why for name, why in self.stragglers.skipped(self.round).items() if name not in cohort}
             ready = self._participating([name for name in self.presence.there if name not in skipped])
             undrawn = [name for name in ready if name not in cohort] if self._sampling else []
-            said = {"round": self.round, "cohort": list(cohort), "skipped": skipped, "undrawn": undrawn}
-            report = Report("round", said)
+            report = RoundStarted(round=self.round, cohort=list(cohort), skipped=skipped, undrawn=undrawn)
             started = [self._transmit(name, start) for name in cohort]
             return [report, *started, *self.relay(begun, begun.start(now), now)]
 

@@ -20,12 +20,14 @@ from typing import Final
 from tacit.protocol.core.blob import OutgoingBlob, announce
 from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Report, Step, Transmit, Trigger
+from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Step, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Blob, Message, Resume
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.rate_limit import RateLimit
 from tacit.protocol.core.roster import Roster, encode_members
+from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
@@ -350,7 +352,7 @@ class SessionServer(Machine[SessionState]):
             if not again:
                 return self._greet(sender, now)
             # It is there again before the others hear that it was not.
-            left = Report("left", {"member": sender, "detail": detail})
+            left = ClientLeft(member=sender, detail=detail)
             return [left, *self._greet(sender, now), *self._gone(sender, Code.LEFT, detail, now)]
 
         return Step(self.state, (), commit)
@@ -359,7 +361,7 @@ class SessionServer(Machine[SessionState]):
         if self._holds[member] != self._roster.hash:
             return self._correct(member, now)
         self.presence.join(member, now)
-        return [self._transmit(member, self._welcome, round=0), Report("joined", {"member": member})]
+        return [self._transmit(member, self._welcome, round=0), ClientJoined(member=member)]
 
     def _correct(self, member: str, now: float) -> list[Output]:
         """A member that holds another roster is told this one, if it can check it. It may come again."""
@@ -370,7 +372,7 @@ class SessionServer(Machine[SessionState]):
         if roster.operator:
             detail = f"it holds another roster, and is handed version {roster.version}"
             answer = NewRoster(roster=roster.encoded, signature=roster.signature)
-        refused = Report("refused", {"member": member, "code": code.name, "detail": detail})
+        refused = MessageRefused(member=member, code=code.name, detail=detail)
         return [self._transmit(member, answer, round=0), refused]
 
     def on_resume(self, heard: Heard[Resume], now: float) -> Step[SessionState]:
@@ -392,7 +394,7 @@ class SessionServer(Machine[SessionState]):
         if missed is None:
             detail = "what it lacks is not kept any more"
             return [self.presence.refuse(member, detail), *self._leave(member, detail, now)]
-        return [Report("resumed", {"member": member, "messages": len(missed) - 1}), *missed]
+        return [ClientResumed(member=member, messages=len(missed) - 1), *missed]
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[SessionState]:
         sender, code = heard.sender, heard.message.code
@@ -414,7 +416,7 @@ class SessionServer(Machine[SessionState]):
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
         if sender in self.presence.barred:
             return Step(self.state)
-        refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
+        refused = MessageRefused(member=sender, code=error.code.name, detail=error.detail)
         said = () if error.code in NOT_AT_FAULT else (refused,)
         return Step(self.state, said, lambda: self._part_with(sender, error.code, error.detail, now))
 
@@ -440,7 +442,7 @@ class SessionServer(Machine[SessionState]):
         """A member is gone from the session, and from the sum if one goes on."""
         if not self.presence.leave(member):
             return []
-        return [Report("left", {"member": member, "detail": detail}), *self._gone(member, code, detail, now)]
+        return [ClientLeft(member=member, detail=detail), *self._gone(member, code, detail, now)]
 
     def _gone(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """What its leaving means for what goes on."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Report, Step
+from tacit.protocol.core.machine import Entropy, Heard, Step
 from tacit.protocol.core.primitives import (
     KEY_BYTES,
     AgreementKey,
@@ -48,6 +48,7 @@ from tacit.protocol.sum.agreement import (
     split_adverts,
     survivors_signed,
 )
+from tacit.protocol.sum.events import ComplaintSent
 from tacit.protocol.sum.exchange import Contributed, Own, Participant
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
@@ -249,7 +250,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         against = [agreement.cohort[owner] for owner in disputed]
         return Step(
             ClientState.AWAIT_VECTOR,
-            (Report("complaint", {"against": against}),) if against else (),
+            (ComplaintSent(against=against),) if against else (),
             commit,
             data=_Masked(
                 vector=own.vector,

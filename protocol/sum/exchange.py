@@ -24,12 +24,12 @@ import numpy.typing as npt
 from tacit.protocol.core.blob import WINDOW
 from tacit.protocol.core.codec import Envelope, Frame, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.events import Event, MessageRefused
 from tacit.protocol.core.machine import (
     Entropy,
     Heard,
     Machine,
     Output,
-    Report,
     Result,
     Send,
     StateT,
@@ -37,9 +37,10 @@ from tacit.protocol.core.machine import (
     Table,
     Trigger,
 )
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Message, Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.events import ClientDropped, PhaseOpened
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.sum.tables import ClientState, ServerState
 from tacit.protocol.sum.vector_sum import VectorSum
@@ -66,7 +67,7 @@ class Dropped:
     """A member that is out: since which phase, why, and whether its vector is in the sum."""
 
     member: str
-    phase: str
+    phase: Phase
     code: Code
     detail: str
     included: bool
@@ -117,7 +118,7 @@ class Answering(Machine[StateT]):
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[StateT]:
         if self.state in self.ends:
-            report = Report("refused", {"from": sender, "code": error.code.name, "detail": error.detail})
+            report = MessageRefused(member=sender, code=error.code.name, detail=error.detail)
             return Step(self.state, (report,))
         culprit = error.culprit or sender
         abort = self._send(Abort(code=error.code, detail=error.detail, culprit=culprit))
@@ -141,7 +142,7 @@ class Own:
     asked: int = 0
 
 
-class Participant(Answering[ClientState], outputs=Send | Report | Contributed | ClientAborted):
+class Participant(Answering[ClientState], outputs=Send | Event | Contributed | ClientAborted):
     """One client in one sum."""
 
     ends = (ClientState.DONE, ClientState.ABORTED)
@@ -219,7 +220,7 @@ class Participant(Answering[ClientState], outputs=Send | Report | Contributed | 
         raise NotImplementedError
 
 
-class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAborted):
+class Attendance(Machine[ServerState], outputs=Send | Event | Summed | ServerAborted):
     """The members of one sum. All are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, table: Table[ServerState], state: ServerState, agreement: Agreement, now: float) -> None:
@@ -227,7 +228,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         self.agreement = agreement
         self.waiting: set[int] = set()
         """Members that this phase still waits for."""
-        self.dropped: dict[int, tuple[str, Code, str]] = {}
+        self.dropped: dict[int, tuple[Phase, Code, str]] = {}
         """Phase, code and reason, by member."""
         self.proceed_at: float | None = None
         """When to go on without those who have not trained, if the others are enough; None: at the deadline only."""
@@ -338,8 +339,8 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         member = self.agreement.places.get(name)
         if member is None or member in self.dropped or self.state in (ServerState.COMPLETED, ServerState.ABORTED):
             return Step(self.state)
-        phase = self.state.value
-        report = Report("dropped", {"member": name, "phase": phase, "code": code.name, "detail": detail})
+        phase = Phase(self.state.value)
+        report = ClientDropped(member=name, phase=phase, code=code.name, detail=detail)
         told = (Send(name, Abort(code=code, detail=detail, culprit=name)),) if tell else ()
 
         def commit() -> list[Output]:
@@ -363,7 +364,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         return Step(self.state, outputs, commit)
 
     def _take_vector(
-        self, heard: Heard[MaskedInput], now: float, store: Callable[[], None], *reports: Report
+        self, heard: Heard[MaskedInput], now: float, store: Callable[[], None], *reports: Event
     ) -> Step[ServerState]:
         """A vector is ready: take it, or ask for it when its turn comes."""
         member, payload = self.agreement.places[heard.sender], heard.payload
@@ -392,9 +393,9 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         state: ServerState,
         messages: Mapping[int, Message],
         commit: Callable[[], Sequence[Output] | None],
-        *reports: Report,
+        *reports: Event,
     ) -> Step[ServerState]:
-        report = Report("opened", {"phase": state.value, "members": len(messages)})
+        report = PhaseOpened(phase=Phase(state.value), members=len(messages))
         sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]
         return Step(state, (*reports, report, *sends), commit)
 

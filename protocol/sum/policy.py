@@ -258,8 +258,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fixed_part: Annotated[
         str,
         Meta(
-            description="Digest, in hexadecimal, of the only fixed part of a model accepted, as `fixed_part` of "
-            'the event `accepted` in the log of a client names it; "" accepts any, the same for all clients.',
+            description="Digest, in hexadecimal, of the only fixed part of a model accepted, as `fixed_part` of the "
+            'event `configuration-accepted` in the log of a client names it; "" accepts any, the same for all clients.',
             pattern="^([0-9a-f]{64})?$",
         ),
     ] = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Heard, Output, Report, Step
+from tacit.protocol.core.machine import Heard, Output, Step
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, encode_members, split_records
@@ -27,6 +27,7 @@ from tacit.protocol.sum.agreement import (
     refuse_equal_keys,
     survivors_signed,
 )
+from tacit.protocol.sum.events import ComplaintReceived, GroupsExcluded
 from tacit.protocol.sum.exchange import Attendance, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
@@ -179,7 +180,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         for owner, signature in complaints.items():
             parts = complaint_signed(self._sharing, owner=owner, holder=member)
             agreement.check_signature(member, signature, Label.SIGN_COMPLAINT, *parts)
-        reports = [Report("complaint", {"by": heard.sender, "against": agreement.cohort[owner]}) for owner in owners]
+        reports = [ComplaintReceived(by=heard.sender, against=agreement.cohort[owner]) for owner in owners]
 
         def store() -> None:
             self._complaints[member] = complaints
@@ -268,7 +269,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
                 return self._aborted(Code.SHARES, f"{agreement.cohort[owner]}: {detail}", culprit)
         bitmap = encode_members(survivors, agreement.size)
         left_out = [agreement.cohort[member] for member in present if member not in self._vectors.included]
-        reports = (Report("left-out", {"members": left_out}),) if left_out else ()
+        reports = (GroupsExcluded(members=left_out),) if left_out else ()
 
         def commit() -> None:
             self._survivors, self._survivors_bitmap = survivors, bitmap

@@ -1,7 +1,7 @@
 """report.html of an adaptation: what was learned, what the secure sums and the private passes cost, who could see what.
 
 Made from summary.json, the event logs and the experiment; self-contained as that of a federation (report/page.py). The
-history has the form of a federation's: the dealer is the server of the sums, the data owners are its clients.
+state of the run is like a federation's: the dealer is the server of the sums, the data owners are its clients.
 
 What each party could see, and which colluding parties see more, follows from the protocol: parties/adaptation/stages.py
 and simulate/insecure/revealed_outputs.py say what a pass opens, and to whom, protocol/adaptation/sums.py which sums are
@@ -10,8 +10,8 @@ revealed, and docs/decisions/016-double-blind.md the consequences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from markupsafe import Markup
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import load_as
-from tacit.parties.runs.incidents import incidents
+from tacit.parties.runs.incidents import Incident, incidents
 from tacit.parties.runs.reveals import GIVES_AWAY
+from tacit.parties.runs.state import RunState
 from tacit.parties.runs.summary import MOST_EPSILON
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder
-from tacit.simulate.adaptation.summary import figures_of
+from tacit.simulate.adaptation.summary import figures_of, state_of
 from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
 from tacit.simulate.report.figures import ACTIVITY_COLOURS, COLOURS, MOST_ROWS, PHASES, compared_curves
-from tacit.simulate.report.history import Fold, History, PartyHistory
 from tacit.simulate.report.outputs import AdaptationFigures, AdaptationRound, SumNoiseFigures
 from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, phase_row, rendered, settings, timelines
 
@@ -144,29 +144,16 @@ def collusions(experiment: AdaptationExperiment) -> list[Collusion]:
     ]
 
 
-def history_of(folder: Folder, summary: AdaptationFigures) -> History:
-    """From the logs that the parties of a run have left. EventLogError for logs that cannot be read."""
-    logs = {name: folder.events(name) for name in summary["parties"]}
-    rounds = {row["round"]: row for row in summary["rounds"]}
-    fold = Fold(History(DEALER, {name: PartyHistory(name) for name in (DEALER, *summary["owners"])}))
-    # Of one time, that of the dealer comes first: so does its log.
-    for event in sorted((event for log in logs.values() for event in log), key=lambda event: event["time"]):
-        fold.take(_judged(event, rounds) if event["event"] == "round-done" else event)
-    history = fold.close()
-    # It is in no sum.
-    history.parties.pop(MODEL_OWNER, None)
-    history.rounds = [round for round in history.rounds if round.number in rounds]
-    history.incidents = incidents(logs)
+def sums_state(state: RunState, summary: AdaptationFigures) -> RunState:
+    """The state of a closed run without what is in no sum: the model owner, and rounds in which nobody learns."""
+    rows = {row["round"]: row for row in summary["rounds"]}
+    rounds = [round for round in state.rounds if round.number in rows]
+    for round in rounds:
+        round.lost = rows[round.number]["status"] == "lost"
+    parties = {name: party for name, party in state.parties.items() if name != MODEL_OWNER}
     for name, owner in summary["owners"].items():
-        history.parties[name].trained = owner["seconds"]
-    return history
-
-
-def _judged(event: Mapping[str, Any], rounds: Mapping[int, Any]) -> dict[str, Any]:
-    """How a round ended, with what is known of it beside its sum."""
-    row = rounds.get(event["round"], {})
-    keys = ("status", "detail", "accuracy", "balanced_accuracy", "loss", "train_accuracy", "train_loss")
-    return {"accuracy": None, "loss": None, **event, **{key: row[key] for key in keys if key in row}}
+        parties[name].trained = owner["seconds"]
+    return replace(state, parties=parties, rounds=rounds)
 
 
 def report_of(folder: Folder, *, out: Path | None = None) -> Path:
@@ -187,16 +174,17 @@ def write_report(
 
 def make_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> str:
     """The page. EventLogError for logs that cannot be read."""
-    history = history_of(folder, summary)
-    dealer = history.parties[history.server or ""]
+    whole = state_of(folder, tuple(summary["owners"])).close()
+    state = sums_state(whole, summary)
+    dealer = state.parties[DEALER]
     owners = summary["owners"].values()
     values = {
         "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
         "summary": summary,
-        "history": history,
+        "state": state,
         "completed": [row for row in summary["rounds"] if row["status"] == "completed"],
-        "notices": _notices(experiment, summary, history),
+        "notices": _notices(experiment, summary, incidents(whole)),
         "curves": _curves(summary),
         "passes": {
             key: sum(owner[key] for owner in owners)
@@ -204,19 +192,19 @@ def make_report(folder: Folder, experiment: AdaptationExperiment, summary: Adapt
         },
         "material": sum(summary["dealer_bytes"].values()),
         "moved": sum((dealer.sent + dealer.received).values()),
-        "bars": bars_of(dealer, history.clients),
-        "phases": [phase_row(phase, dealer, history.clients) for phase in PHASES],
+        "bars": bars_of(dealer, state.clients),
+        "phases": [phase_row(phase, dealer, state.clients) for phase in PHASES],
         "activity_colours": {
             "private passes": ACTIVITY_COLOURS["training"],
             **{name: ACTIVITY_COLOURS[name] for name in ("waiting", "between rounds")},
         },
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
-        "timelines": timelines(history, secure=True),
-        "drops": [(round, drop) for round in history.rounds for drop in round.drops],
-        "troubles": history.troubles[:MOST_TROUBLES],
-        "more_troubles": len(history.troubles[MOST_TROUBLES:]),
-        "strangers": list(history.strangers.values())[:MOST_TROUBLES],
+        "timelines": timelines(state, secure=True),
+        "drops": [(round, drop) for round in state.rounds for drop in round.drops.values()],
+        "warnings": state.warnings[:MOST_TROUBLES],
+        "more_warnings": len(state.warnings[MOST_TROUBLES:]),
+        "strangers": list(state.strangers.values())[:MOST_TROUBLES],
         "exposures": exposures(experiment, summary),
         "collusions": collusions(experiment),
         "settings": settings(experiment),
@@ -224,14 +212,14 @@ def make_report(folder: Folder, experiment: AdaptationExperiment, summary: Adapt
     return rendered("adaptation.html.j2", values, package="tacit.simulate.adaptation")
 
 
-def _notices(experiment: AdaptationExperiment, summary: AdaptationFigures, history: History) -> list[str]:
+def _notices(experiment: AdaptationExperiment, summary: AdaptationFigures, happened: Sequence[Incident]) -> list[str]:
     """What a reader must know first; nothing if all went well and the model was protected."""
     told, rounds = summary["reveal"], summary["rounds"]
     notices = [] if told == "none" else [f'reveal = "{told}": {GIVES_AWAY}.']
     completed, planned = sum(row["status"] == "completed" for row in rounds), experiment.federation.rounds
     if completed < planned:
         notices.append(f"{completed} of {planned} rounds were completed. The sums ended: {summary['ended']}.")
-    notices += [incident.text for incident in history.incidents[:MOST_INCIDENTS]]
+    notices += [incident.text for incident in happened[:MOST_INCIDENTS]]
     notices += [f"Round {row['round']} was summed and not told: {row['detail']}." for row in rounds if _is_lost(row)]
     if refused := summary["batches"]["refused"]:
         notices.append(

@@ -12,7 +12,7 @@ summary.json, report.html, events/, journal/, logs/   as in a run of `tacit simu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,19 +39,23 @@ from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import Provenance, RunDirectory, Seed, command_line, provenance
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line
+from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog, read
+from tacit.parties.session.events import ListeningStarted, SessionEnded
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.policy import Policy
 from tacit.simulate.adaptation.recording import OwnerRecording
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.roles import tell
 from tacit.simulate.insecure.revealed_outputs import forget
 from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
 
@@ -83,11 +87,11 @@ class Folder:
 
     @property
     def judged(self) -> Path:
-        """What is known beside the event logs, while the run goes on (known.py)."""
+        """Evaluations of the adapters, and what else is known beside the event logs while the run goes on."""
         return self.path / "judged.json"
 
-    def events(self, party: str) -> list[dict[str, Any]]:
-        """What a party has logged so far. EventLogError for a log that cannot be read."""
+    def events(self, party: str) -> list[Event]:
+        """Events that a party has logged so far. EventLogError for a log that cannot be read."""
         path = self.run.events(party)
         return list(read(path)) if path.exists() else []
 
@@ -124,13 +128,16 @@ class Seat:
     recorded: Recorded | None = None
     command: str = field(default_factory=command_line)
     """With which the run was started."""
+    started: float = field(default_factory=time.time)
+    """When that was, in seconds since 1970."""
 
     @property
-    def origin(self) -> Provenance:
+    def origin(self) -> InvocationRecorded:
         """Where the run comes from."""
         drawn = self.experiment.federation.seed is None
-        return provenance(
+        return InvocationRecorded.now(
             self.command,
+            started=self.started,
             device=torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else self.device,
             seed=Seed(value=self.seed, drawn=drawn, repeats="everything but keys"),
         )
@@ -228,11 +235,6 @@ class Seat:
         )
 
 
-def tell(control: Control, party: str) -> Callable[[str, dict[str, Any]], None]:
-    """Pass every event of a party on to the supervisor."""
-    return lambda event, fields: control.send({"party": party, "event": event, **fields})
-
-
 def read_learning(folder: Folder) -> PublicLearning:
     """What is public of the learning of a run. ValueError or OSError if it cannot be read."""
     try:
@@ -245,47 +247,40 @@ async def run_dealer(control: Control, *, seat: Seat, addresses: dict[str, str])
     """Deal material, and serve the sums until the rounds are over; how they ended."""
     torch.set_num_threads(1)
     found: dict[str, str] = {}
-    say = tell(control, seat.keys.name)
+    say = tell(control)
 
-    def listening(service: str) -> Any:
-        def told(event: str, fields: dict[str, Any]) -> None:
-            if event == "listening":
-                found[service] = fields["address"]
-                if len(found) == 2:
-                    control.send({"address": f"{found['dealing']} {found['summing']}"})
-            else:
-                say(event, fields)
-
-        return told
+    def show(event: Event) -> None:
+        say(event)
+        if isinstance(event, ListeningStarted):
+            found[event.service] = event.address
+            if len(found) == 2:
+                control.send({"address": f"{found['']} {found['sums']}"})
 
     settings = seat.dealer()
     with EventLog(seat.folder.run.events(DEALER), DEALER) as log:
-        log.write("configuration", **describe(settings.summing.configuration))
-        log.write("provenance", **msgspec.to_builtins(seat.origin))
-        ended = await deal_and_sum(
-            settings, dealt=Diary(log, listening("dealing")), summed=Diary(log, listening("summing"))
-        )
+        log.write(describe(settings.summing.configuration))
+        log.write(seat.origin)
+        ended = await deal_and_sum(settings, dealt=Diary(log, show), summed=Diary(log, show))
     return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
 
 
 async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, str], model: PrivateModel) -> None:
     """Serve until it is ended."""
     torch.set_num_threads(1)
-    say = tell(control, seat.keys.name)
+    say = tell(control)
 
-    def told(event: str, fields: dict[str, Any]) -> None:
-        if event == "listening":
-            control.send({"address": fields["address"]})
-        else:
-            say(event, fields)
+    def show(event: Event) -> None:
+        say(event)
+        if isinstance(event, ListeningStarted):
+            control.send({"address": event.address})
 
     dealing, _ = addresses[DEALER].split()
     with EventLog(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
         try:
             settings = seat.model_owner(dealing, seat.recording() or Surroundings())
-            await teacher(seat.revealing, settings, model, Diary(log, told)).run()
+            await teacher(seat.revealing, settings, model, Diary(log, show)).run()
         except asyncio.CancelledError:
-            log.write("ended", code=None, detail="nobody learns any more")
+            log.write(SessionEnded(code=None, detail="nobody learns any more"))
             raise
 
 
@@ -299,7 +294,7 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
         standing.save(folder.of_owner(name), told.parameters, round=told.round)
 
     with EventLog(folder.run.events(name), name) as log:
-        diary = Diary(log, tell(control, name))
+        diary = Diary(log, tell(control))
         recording = seat.recording()
         settings = seat.learner(
             model_owner_address=addresses[MODEL_OWNER],

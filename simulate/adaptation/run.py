@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
+from tacit.parties.adaptation.events import AdaptersEvaluated, AdaptersUpdated, MarginReduced, PreparationStarted
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
@@ -27,8 +27,11 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import claim, mark_release, write_output, writing
+from tacit.parties.runs.events import PartyFailed
 from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.runs.state import parse_event
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.plan import (
     DEALER,
@@ -43,12 +46,9 @@ from tacit.simulate.adaptation.plan import (
 )
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import AdaptersJudged, Judge, Known, keep, summarise
-from tacit.simulate.federation.processes import Message, Program, results
+from tacit.simulate.federation.processes import Message, Program, Show, results
 from tacit.simulate.insecure.revealed_outputs import check_enrolled
 from tacit.simulate.report.outputs import AdaptationFigures
-
-Show = Callable[[str, str, dict[str, Any]], None]
-"""Gets the name of a party, what it tells, and the fields of that. Of the supervisor itself the name is ""."""
 
 
 def make_folder(experiment: AdaptationExperiment, folder: Folder) -> None:
@@ -71,9 +71,9 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
     """The model owner's model, and what it publishes of the learning. ValueError, OSError, FloatingPointError."""
     # The fork server takes what the processor has left, and small products gain nothing from a second thread.
     torch.set_num_threads(1)
-    show("", "preparing", {"what": "the model owner's model"})
+    show(PreparationStarted(time=time.time(), what="the model owner's model"))
     found = setting(experiment, folder.path, seed=seed)
-    show("", "preparing", {"what": "bounds, by a rehearsal on the model owner's own images"})
+    show(PreparationStarted(time=time.time(), what="bounds, by a rehearsal on the model owner's own images"))
     model, own = found.served.prepared(), experiment.adaptation
     schedule = Schedule(
         rounds=experiment.federation.rounds,
@@ -98,7 +98,7 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
         # What the budget has no room for is refused before anybody learns.
         SumNoise(policy, learning, owners=experiment.clients).rounds(experiment.federation.rounds)
     if margin < own.margin:
-        show("", "narrow", {"margin": margin})
+        show(MarginReduced(time=time.time(), margin=margin))
     with writing(folder.learning):
         folder.learning.write_bytes(msgspec.msgpack.encode(learning))
     return Prepared(found, model, learning)
@@ -153,11 +153,10 @@ async def _held(
     }
 
     def told(name: str, message: Message) -> None:
-        event = message.pop("event")
-        show(message.pop("party"), event, message)
+        show(parse_event(message["event"]))
 
     def lost(name: str, how: str) -> dict[str, Any]:
-        show(name, "lost", {"detail": how})
+        show(PartyFailed(time=time.time(), party=name, reason=how))
         return {"code": Code.LEFT.name, "detail": how}
 
     return await results(
@@ -176,6 +175,8 @@ async def adapt(
 ) -> AdaptationFigures:
     """Everything from the model to the summary, which is written too, as is the report. recorded: in an audit.
 
+    show: called with every event of the parties, and with those of this process, which have no party.
+
     ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
     ProcessError, which names the party that failed.
     """
@@ -192,15 +193,15 @@ async def adapt(
     def judged(number: int, parameters: AdapterParameters) -> None:
         rounds[number] = found = judge.judged(parameters)
         keep(folder, known)
-        show("", "judged", {"round": number, **asdict(found)})
+        show(AdaptersEvaluated(time=time.time(), round=number, **asdict(found)))
 
     judged(0, first)
 
-    def shown(party: str, event: str, fields: dict[str, Any]) -> None:
-        show(party, event, fields)
-        if event == "learned" and fields["round"] not in rounds:
-            # All data owners have the same; who has told it has it on the disk.
-            parameters, number = standing.load(folder.of_owner(party), first)
+    def shown(event: Event) -> None:
+        show(event)
+        if isinstance(event, AdaptersUpdated) and event.round not in rounds:
+            # All data owners have the same; the one that reports it has it on the disk.
+            parameters, number = standing.load(folder.of_owner(event.party), first)
             standing.save(folder.adapters(number), parameters, round=number)
             judged(number, parameters)
 

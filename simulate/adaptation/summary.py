@@ -7,11 +7,12 @@ was killed.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from statistics import median, median_low
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
 import msgspec
 import torch
@@ -21,11 +22,13 @@ from tacit.models.adapters.federated import Features, balanced
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
 from tacit.models.file_system import replace_file
 from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.adaptation.events import BatchEnded
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import RunDirectoryError, told, writing
+from tacit.parties.runs.directory import RunDirectoryError, writing
 from tacit.parties.runs.reveals import PROTECTS
+from tacit.parties.runs.state import PartyState, RunState
 from tacit.parties.runs.summary import epsilon_of, phases
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names, read_learning
 from tacit.simulate.adaptation.setting import Labelled
@@ -105,9 +108,17 @@ def read_known(folder: Folder) -> Known:
         raise RunDirectoryError(f"{folder.judged} cannot be read ({error}): restore it") from None
 
 
-Events = list[dict[str, Any]]
-
 _GOES_ON: Final = "not yet, or the run was killed"
+
+
+def state_of(folder: Folder, owners: Sequence[str]) -> RunState:
+    """The state that the logs of all parties lead to; it is open. EventLogError for a log that cannot be read."""
+    names = (DEALER, MODEL_OWNER, *owners)
+    state = RunState(server=DEALER, parties={name: PartyState(name) for name in names})
+    # Of one time, the dealer's events come first: so does its log.
+    for event in sorted((event for name in names for event in folder.events(name)), key=attrgetter("time")):
+        state.take(event)
+    return state
 
 
 def summarise(
@@ -118,11 +129,26 @@ def summarise(
     ends: Mapping[str, str],
     wall_seconds: float,
 ) -> AdaptationFigures:
-    """All figures; ends: what became of the dealer and of the data owners, of those that are over."""
+    """All figures; ends: what became of the dealer and of the data owners, of those that are over.
+
+    EventLogError for a log that cannot be read.
+    """
+    owners = owner_names(experiment.clients)
+    return _figures(folder, experiment, known, state_of(folder, owners), ends=ends, wall_seconds=wall_seconds)
+
+
+def _figures(
+    folder: Folder,
+    experiment: AdaptationExperiment,
+    known: Known,
+    state: RunState,
+    *,
+    ends: Mapping[str, str],
+    wall_seconds: float,
+) -> AdaptationFigures:
     owners, judged = owner_names(experiment.clients), known.judged
-    logs = {name: folder.events(name) for name in (DEALER, MODEL_OWNER, *owners)}
-    sessions, seed = msgspec.to_builtins(told(logs[DEALER]))
-    last = max(judged)
+    parties, last = state.parties, max(judged)
+    batches = [batch for name in owners for batch in parties[name].batches]
     return {
         "name": experiment.name,
         "reveal": experiment.adaptation.reveal,
@@ -133,29 +159,28 @@ def summarise(
         "final_accuracy": judged[last].accuracy if last else None,
         "final_balanced_accuracy": judged[last].balanced_accuracy if last else None,
         "final_loss": judged[last].loss if last else None,
-        "rounds": _rounds(experiment, logs, owners, judged),
-        "owners": {name: _owner(logs[name], ends.get(name, _GOES_ON)) for name in owners},
-        "batches": _batches([event for name in owners for event in _batches_of(logs[name])], logs[MODEL_OWNER]),
+        "rounds": _rounds(experiment, state, batches, judged),
+        "owners": {name: _owner(parties[name], ends.get(name, _GOES_ON)) for name in owners},
+        "batches": _batches(batches, parties[MODEL_OWNER].batches),
         "dealer_bytes": {
-            name: sum(event["material"] for event in _batches_of(logs[name])) for name in (MODEL_OWNER, *owners)
+            name: sum(batch.material for batch in parties[name].batches) for name in (MODEL_OWNER, *owners)
         },
-        "noise": _noise(folder, experiment, logs[MODEL_OWNER]),
-        "parties": {name: _party(name, events) for name, events in logs.items()},
+        "noise": _noise(folder, experiment, sums=len(parties[MODEL_OWNER].revealed)),
+        "parties": {name: _party(party) for name, party in parties.items()},
         "ended": ends.get(DEALER, _GOES_ON),
         "wall_seconds": wall_seconds,
         "configuration": msgspec.to_builtins(experiment),
-        "seed": seed,
-        "sessions": sessions,
+        "seed": msgspec.to_builtins(state.seed),
+        "sessions": msgspec.to_builtins(state.origins),
     }
 
 
-def _noise(folder: Folder, experiment: AdaptationExperiment, events: Events) -> SumNoiseFigures | None:
-    """events: of the model owner."""
+def _noise(folder: Folder, experiment: AdaptationExperiment, *, sums: int) -> SumNoiseFigures | None:
+    """sums: how many the model owner revealed."""
     policy = noise_policy(experiment.adaptation)
     if policy is None:
         return None
     noise = SumNoise(policy, read_learning(folder), owners=experiment.clients)
-    sums = len({event["round"] for event in events if event["event"] == "sum" and event["told"]})
     return {
         "deviation": policy.deviation,
         "largest_norm": noise.norm,
@@ -176,96 +201,88 @@ def figures_of(folder: Folder, experiment: AdaptationExperiment) -> AdaptationFi
             raise RunDirectoryError(
                 f"{folder.run.summary} cannot be read ({error}): restore it, or remove it"
             ) from None
-    known = read_known(folder)
-    logs = {name: folder.events(name) for name in (DEALER, *owner_names(experiment.clients))}
-    ends = {name: event["detail"] for name, log in logs.items() for event in log if event["event"] == "ended"}
-    last = max((log[-1]["time"] for log in logs.values() if log), default=known.began)
-    return summarise(folder, experiment, known, ends=ends, wall_seconds=last - known.began)
+    known, owners = read_known(folder), owner_names(experiment.clients)
+    state = state_of(folder, owners)
+    summed = [state.parties[name] for name in (DEALER, *owners)]
+    ends = {party.name: party.ended for party in summed if party.ended is not None}
+    last = max((party.heard for party in summed if party.heard is not None), default=known.began)
+    return _figures(folder, experiment, known, state, ends=ends, wall_seconds=last - known.began)
 
 
-def _party(name: str, events: Events) -> AdaptationParty:
+def _party(party: PartyState) -> AdaptationParty:
     role: Literal["dealer", "model-owner", "data-owner"] = "data-owner"
-    if name == DEALER:
+    if party.name == DEALER:
         role = "dealer"
-    elif name == MODEL_OWNER:
+    elif party.name == MODEL_OWNER:
         role = "model-owner"
-    return {"role": role, "phases": phases(events)}
+    return {"role": role, "phases": phases(party)}
 
 
-def _batches_of(events: Events) -> Events:
-    return [event for event in events if event["event"] == "batch"]
+def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded]) -> BatchFigures:
+    """batches: of all data owners; model_owners: the same batches at the model owner."""
 
-
-def _batches(batches: Events, model_owners: Events) -> BatchFigures:
-    """batches: of all data owners; model_owners: what the model owner has logged."""
-
-    def middle(key: str, events: Events) -> int | None:
-        return median_low(event[key] for event in events) if events else None
+    def middle(values: list[int]) -> int | None:
+        return median_low(values) if values else None
 
     return {
         "count": len(batches),
-        "refused": sum(event["refused"] for event in batches),
-        "seconds": median(event["seconds"] for event in batches) if batches else None,
-        "waited_seconds": median(event["waited_seconds"] for event in batches) if batches else None,
-        "data_owner_bytes": middle("sent", batches),
-        "model_owner_bytes": middle("received", batches),
-        "material_to_data_owner_bytes": middle("material", batches),
-        "material_to_model_owner_bytes": middle("material", _batches_of(model_owners)),
+        "refused": sum(batch.refused for batch in batches),
+        "seconds": median(batch.seconds for batch in batches) if batches else None,
+        "waited_seconds": median(batch.waited_seconds for batch in batches) if batches else None,
+        "data_owner_bytes": middle([batch.sent for batch in batches]),
+        "model_owner_bytes": middle([batch.received for batch in batches]),
+        "material_to_data_owner_bytes": middle([batch.material for batch in batches]),
+        "material_to_model_owner_bytes": middle([batch.material for batch in model_owners]),
     }
 
 
 def _rounds(
     experiment: AdaptationExperiment,
-    logs: Mapping[str, Events],
-    owners: tuple[str, ...],
+    state: RunState,
+    batches: Sequence[BatchEnded],
     judged: Mapping[int, AdaptersJudged],
 ) -> list[AdaptationRound]:
     """Of every round of learning that the dealer has ended."""
-    learned = {event["round"]: event for name in owners for event in logs[name] if event["event"] == "learned"}
-    lost = {
-        event["round"]: event["detail"] for name in owners for event in logs[name] if event["event"] == "round-lost"
-    }
-    refused: defaultdict[int, int] = defaultdict(int)
-    for name in owners:
-        for event in _batches_of(logs[name]):
-            refused[event["round"]] += event["refused"]
+    refused: Counter[int] = Counter()
+    for batch in batches:
+        refused[batch.round] += batch.refused
     found: list[AdaptationRound] = []
-    for event in logs[DEALER]:
-        if event["event"] != "round-done" or event["round"] > experiment.federation.rounds:
+    for round in state.rounds:
+        number, result = round.number, round.result
+        if result is None or number > experiment.federation.rounds:
             continue
-        number = event["round"]
-        told, judgement = learned.get(number, {}), judged.get(number)
+        learned, judgement = state.learned.get(number), judged.get(number)
         found.append(
             {
                 "round": number,
-                "status": "completed" if told else "lost" if event["status"] == "completed" else event["status"],
-                "detail": lost.get(number) or event["detail"] or "",
-                "survivors": event["survivors"],
-                "dropped": event["dropped"],
-                "images": told.get("images"),
+                "status": "completed" if learned else "lost" if result.status == "completed" else result.status,
+                "detail": state.unlearned.get(number) or result.detail,
+                "survivors": result.survivors,
+                "dropped": msgspec.to_builtins(result.dropped),
+                "images": learned.images if learned else None,
                 "refused_batches": refused[number],
-                "train_loss": told.get("train_loss"),
-                "train_accuracy": told.get("train_accuracy"),
+                "train_loss": learned.train_loss if learned else None,
+                "train_accuracy": learned.train_accuracy if learned else None,
                 "accuracy": judgement.accuracy if judgement else None,
                 "balanced_accuracy": judgement.balanced_accuracy if judgement else None,
                 "loss": judgement.loss if judgement else None,
-                "seconds": event["seconds"],
+                "seconds": result.seconds,
             }
         )
     return found
 
 
-def _owner(events: Events, end: str) -> AdaptationOwner:
-    batches, sessions = _batches_of(events), [event for event in events if event["event"] == "session"]
+def _owner(party: PartyState, end: str) -> AdaptationOwner:
+    batches = party.batches
     return {
-        "round": max((event["round"] for event in events if event["event"] == "learned"), default=0),
+        "round": party.learned,
         "batches": len(batches),
-        "refused": sum(event["refused"] for event in batches),
-        "sessions": len(sessions),
-        "seconds": sum(event["seconds"] for event in batches),
-        "waited_seconds": sum(event["waited_seconds"] for event in batches),
-        "bytes_sent": sum(event["sent"] for event in batches),
-        "bytes_received": sum(event["received"] for event in batches),
-        "weights_bytes": sum(event["weights_bytes"] for event in sessions),
+        "refused": sum(batch.refused for batch in batches),
+        "sessions": len(party.openings),
+        "seconds": sum(batch.seconds for batch in batches),
+        "waited_seconds": sum(batch.waited_seconds for batch in batches),
+        "bytes_sent": sum(batch.sent for batch in batches),
+        "bytes_received": sum(batch.received for batch in batches),
+        "weights_bytes": sum(opening.weights_bytes for opening in party.openings),
         "ended": end,
     }

@@ -321,7 +321,7 @@ async def audit_adaptation(order: AdaptationOrder, tell: Tell) -> tuple[AuditFig
 
 async def _run(experiment: AdaptationExperiment, folder: Folder, recorded: Recorded) -> None:
     try:
-        summary = await adapt(experiment, folder, device="cpu", show=lambda *told: None, recorded=recorded)
+        summary = await adapt(experiment, folder, device="cpu", show=lambda event: None, recorded=recorded)
     except ValueError as error:
         raise AdversaryError(str(error)) from error
     except FloatingPointError as error:

@@ -65,7 +65,7 @@ async def live_client(
     with EventLog(folder / "events.jsonl", keys.name) as log:
         while True:
             with contextlib.suppress(EndpointError, LocalProtocolError):
-                await ClientParty(settings, {"fedavg": DrawingTask()}, Diary(log, lambda event, fields: None)).run()
+                await ClientParty(settings, {"fedavg": DrawingTask()}, Diary(log, lambda event: None)).run()
 
 
 PLAYED: Final = "active"

@@ -225,7 +225,7 @@ async def _recorded(order: Order, arm: AuditArm) -> tuple[AuditedRun, Path]:
     plan: Plan = new_plan(
         experiment, directory, report=False, recordings=recordings, wire=wire, subtracts=arm.subtracts
     )
-    await simulate(plan, lambda party, event, fields: None)
+    await simulate(plan, lambda event: None)
     return AuditedRun.of(experiment, plan.split_seed), recordings
 
 

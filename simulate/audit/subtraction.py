@@ -19,6 +19,7 @@ from tacit.parties.protections.none import NoProtection
 from tacit.parties.runs.directory import RunDirectory, write_arrays
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.event_log import read as read_events
+from tacit.parties.session.events import ClientRoundEnded
 from tacit.protocol.core.errors import Code
 from tacit.secagg.packing import Total
 from tacit.simulate.audit.arms import SMALL, AuditArm
@@ -130,8 +131,8 @@ def attempted(arm: AuditArm, run: RunDirectory, clients: Sequence[str]) -> Serve
 
 def _answer(run: RunDirectory, client: str) -> str:
     for event in read_events(run.events(client)):
-        if event["event"] == "round-over" and event["round"] == 2:
-            return TAKES_PART if event["code"] is None else refuses_round(Code[event["code"]])
+        if isinstance(event, ClientRoundEnded) and event.round == 2:
+            return TAKES_PART if event.code is None else refuses_round(Code[event.code])
     return "does not end the round"
 
 

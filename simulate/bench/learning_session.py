@@ -20,6 +20,7 @@ import torch
 
 from tacit.models.adapters.configuration import Reveal
 from tacit.parties.adaptation.data_owner import LearnerSettings
+from tacit.parties.adaptation.events import LearningSessionLost
 from tacit.parties.adaptation.model_owner import TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts
@@ -28,7 +29,9 @@ from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.bench.ends import BenchmarkError, highest_bytes
@@ -133,11 +136,11 @@ class _Seat:
         """Its event log, which does not last; the supervisor is told its address. BenchmarkError as soon as a session
         is lost: what another one costs is not asked for."""
 
-        def tell(event: str, fields: dict[str, Any]) -> None:
-            if event == "listening":
-                control.send({"address": fields["address"]})
-            elif event == "session-lost":
-                raise BenchmarkError(fields["detail"])
+        def tell(event: Event) -> None:
+            if isinstance(event, ListeningStarted):
+                control.send({"address": event.address})
+            elif isinstance(event, LearningSessionLost):
+                raise BenchmarkError(event.detail)
 
         return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 

@@ -26,10 +26,12 @@ from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 from tacit.protocol.adaptation.tables import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Ended, Entropy, Output, Report, Transmit
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.machine import Ended, Entropy, Output, Transmit
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
+from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.dealer import InferenceDealer
@@ -52,6 +54,7 @@ from tacit.protocol.inference.results import (
     PassRefused,
 )
 from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.events import ClientJoined, ClientLeft
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import (
     Accepted,
@@ -66,6 +69,7 @@ from tacit.protocol.session.rounds import (
     Train,
 )
 from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.events import ClientDropped, ComplaintReceived, ComplaintSent
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.simulate.conformance.exchange import (
     linked_key_member,
@@ -249,18 +253,30 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     SumTold: ("sum told", "number", "data"),
 }
 """Event of each output, and its fields; a dotted field has the name of its first part."""
-REPORTS: Final = frozenset({"dropped", "complaint", "refused", "joined", "left", "key-failed"})
-"""Reports that are events."""
+REPORTS: Final[tuple[type[Event], ...]] = (
+    ClientDropped,
+    ComplaintReceived,
+    ComplaintSent,
+    MessageRefused,
+    ClientJoined,
+    ClientLeft,
+    KeyAgreementFailed,
+)
+"""Events of logs that transcripts record under the same names."""
 
 
 def event_of(output: Any) -> dict[str, Any] | None:
     """Return the event of an output that is no message; None where transcripts have none."""
-    if isinstance(output, Report):
-        fields = {name: value for name, value in output.fields.items() if name != "detail"}
-        return {"event": output.event, **plain(fields)} if output.event in REPORTS else None
+    if isinstance(output, REPORTS):
+        return {"event": output.tag, **{name: plain(getattr(output, name)) for name in reported(type(output))}}
     inner = output.entry if isinstance(output, Journal) else output.spent if isinstance(output, Charged) else output
     name, *paths = EVENTS.get(type(inner), ("",))
     return {"event": name, **{path.split(".")[0]: plain(_field(inner, path)) for path in paths}} if name else None
+
+
+def reported(kind: type[Event]) -> list[str]:
+    """Return the fields of an event that are recorded: neither those that its log fills in, nor words for a person."""
+    return [name for name in kind.__struct_fields__ if name not in (*Event.__struct_fields__, "detail")]
 
 
 def _field(output: Any, path: str) -> Any:

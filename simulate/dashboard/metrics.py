@@ -1,4 +1,4 @@
-"""The run as Prometheus reads it: every measure is computed from the history when somebody asks.
+"""The run as Prometheus reads it: every measure is computed from its state when somebody asks.
 
 Labels are bounded: statuses, phases, directions and codes of the protocol, never names. Counters begin anew with the
 process, as Prometheus expects, but for what it read of earlier sessions.
@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from tacit.parties.runs.state import PartyState, RunState
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.history import History, PartyHistory
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -34,82 +34,82 @@ class Measure:
     kind: Literal["counter", "gauge", "summary"]
     about: str
     labels: Labels
-    values: Callable[[History], Iterable[tuple[Labels, float]]]
-    counts: Callable[[History], Iterable[tuple[Labels, float]]] | None = None
+    values: Callable[[RunState], Iterable[tuple[Labels, float]]]
+    counts: Callable[[RunState], Iterable[tuple[Labels, float]]] | None = None
     """Of a summary: how many observations its values are the sums of."""
 
-    def family(self, history: History) -> Metric:
+    def family(self, state: RunState) -> Metric:
         """As prometheus-client takes it."""
         if self.kind == "summary":
-            counts = dict(self.counts(history)) if self.counts else {}
+            counts = dict(self.counts(state)) if self.counts else {}
             summary = SummaryMetricFamily(self.name, self.about, labels=self.labels)
-            for labels, total in self.values(history):
+            for labels, total in self.values(state):
                 summary.add_metric(labels, count_value=int(counts.get(labels, 0)), sum_value=total)
             return summary
         family = (CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily)(
             self.name, self.about, labels=self.labels
         )
-        for labels, value in self.values(history):
+        for labels, value in self.values(state):
             family.add_metric(labels, value)
         return family
 
 
-def _server(history: History) -> PartyHistory:
-    return history.parties.get(history.server or "") or PartyHistory("")
+def _server(state: RunState) -> PartyState:
+    return state.parties.get(state.server or "") or PartyState("")
 
 
-def _rounds(history: History) -> Values:
-    counts = Counter(round.status for round in history.rounds[:-1])
-    if history.rounds and history.rounds[-1].result is not None:
-        counts[history.rounds[-1].status] += 1
+def _rounds(state: RunState) -> Values:
+    counts = Counter(round.status for round in state.rounds[:-1])
+    if state.rounds and state.rounds[-1].result is not None:
+        counts[state.rounds[-1].status] += 1
     for status in ("completed", "aborted", "unfinished"):
         yield (status,), counts[status]
 
 
-def _traffic(history: History) -> Values:
-    server = _server(history)
+def _traffic(state: RunState) -> Values:
+    server = _server(state)
     for phase in Phase:
         yield ("sent", phase.value), server.sent[phase]
         yield ("received", phase.value), server.received[phase]
 
 
-def _seconds(history: History) -> Values:
-    server = _server(history)
+def _seconds(state: RunState) -> Values:
+    server = _server(state)
     for phase in Phase:
         yield (phase.value,), server.seconds.get(phase, 0.0)
 
 
-def _visits(history: History) -> Values:
-    server = _server(history)
+def _visits(state: RunState) -> Values:
+    server = _server(state)
     for phase in Phase:
         yield (phase.value,), server.visits[phase]
 
 
-def _refused(history: History) -> Values:
+def _refused(state: RunState) -> Values:
     for code in Code:
-        yield (code.name,), history.refusals[code.name]
+        yield (code.name,), state.refusals[code.name]
 
 
-def _dropped(history: History) -> Values:
-    counts = Counter(drop.phase for round in history.rounds for drop in round.drops)
+def _dropped(state: RunState) -> Values:
+    counts = Counter(drop.phase for round in state.rounds for drop in round.drops.values())
     for phase in Phase:
         yield (phase.value,), counts[phase]
 
 
-def _accuracy(history: History) -> Values:
-    for round in reversed(history.completed):
+def _accuracy(state: RunState) -> Values:
+    for round in reversed(state.completed):
         if round.result and round.result.accuracy is not None:
             yield (), round.result.accuracy
             return
 
 
-def _held_out(history: History) -> Values:
-    for judged in history.held_out[-1:]:
+def _held_out(state: RunState) -> Values:
+    for judged in state.held_out[-1:]:
         yield (), judged.accuracy
 
 
-def _last_round(history: History) -> Values:
-    for round in reversed(history.rounds):
+def _last_round(state: RunState) -> Values:
+    for round in reversed(state.rounds):
         if round.result is not None:
             yield (), round.seconds
             return
@@ -122,7 +122,7 @@ MEASURES: Final = (
         "gauge",
         "Number of the round that was begun last; 0 before the first.",
         (),
-        lambda history: [((), history.rounds[-1].number if history.rounds else 0)],
+        lambda state: [((), state.rounds[-1].number if state.rounds else 0)],
     ),
     Measure("tacit_last_round_seconds", "gauge", "How long the last round that is over took.", (), _last_round),
     Measure(
@@ -151,14 +151,14 @@ MEASURES: Final = (
         "gauge",
         "Clients that have a link to the server now.",
         (),
-        lambda history: [((), sum(contact.up for contact in history.links.values()))],
+        lambda state: [((), sum(contact.up for contact in state.links.values()))],
     ),
     Measure(
         "tacit_waited_for_clients",
         "gauge",
         "Clients that the server waits for now.",
         (),
-        lambda history: [((), len(history.waiting))],
+        lambda state: [((), len(state.waiting))],
     ),
     Measure("tacit_dropouts", "counter", "Clients that were lost in a round, by phase.", ("phase",), _dropped),
     Measure("tacit_refused_messages", "counter", "Messages that the server refused, by code.", ("code",), _refused),
@@ -167,34 +167,34 @@ MEASURES: Final = (
         "counter",
         "Kinds of handshakes that the server refused: each key, address and reason once.",
         (),
-        lambda history: [((), sum(stranger.count for stranger in history.strangers.values()))],
+        lambda state: [((), sum(stranger.count for stranger in state.strangers.values()))],
     ),
 )
 """What is shown beside memory, descriptors and processor time of the process."""
 
 
-class HistoryCollector(Collector):
-    """The measures of one history."""
+class RunCollector(Collector):
+    """The measures of one run."""
 
-    def __init__(self, history: Callable[[], History]) -> None:
-        self._history = history
+    def __init__(self, state: Callable[[], RunState]) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         """Compute all of them."""
-        history = self._history()
-        return (measure.family(history) for measure in MEASURES)
+        state = self._state()
+        return (measure.family(state) for measure in MEASURES)
 
     def describe(self) -> Iterator[Metric]:
         """The same without values, for the registry."""
-        return (measure.family(History(None, {})) for measure in MEASURES)
+        return (measure.family(RunState()) for measure in MEASURES)
 
 
 class Metrics:
     """The text of one server's measures; it has a registry of its own."""
 
-    def __init__(self, history: Callable[[], History]) -> None:
+    def __init__(self, state: Callable[[], RunState]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(HistoryCollector(history))
+        self._registry.register(RunCollector(state))
         ProcessCollector(namespace="tacit", registry=self._registry)
 
     def text(self) -> bytes:

@@ -22,7 +22,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -39,9 +39,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tacit.parties.runs.experiment import Experiment
+from tacit.protocol.core.events import Event
 from tacit.simulate.dashboard.metrics import CONTENT_TYPE, Metrics
 from tacit.simulate.dashboard.view import Live, page, sections
-from tacit.simulate.report.history import Event
 
 
 class DashboardError(Exception):
@@ -206,7 +206,7 @@ class Dashboard:
         self._place, self._socket = listener.place, listener.socket
         self._token = None if self._place.loopback else draw_token()
         self._live = Live(experiment, earlier, one_machine=one_machine)
-        self._metrics = Metrics(lambda: self._live.history)
+        self._metrics = Metrics(lambda: self._live.state)
         self._loop = asyncio.new_event_loop()
         self._closing = False
         self._changed = asyncio.Event()
@@ -233,11 +233,10 @@ class Dashboard:
         """What to open; with the token, if one is needed. To be shown to the operator only."""
         return f"http://{self._place}/" + ("" if self._token is None else f"enter#{self._token}")
 
-    def take(self, party: str, event: str, fields: Mapping[str, Any]) -> None:
+    def take(self, event: Event) -> None:
         """One event of a party, which happens now; from any thread, and at once."""
-        record = {**fields, "time": time.time(), "party": party, "event": event}
         with contextlib.suppress(RuntimeError):  # It is closed; there is nobody to show it to.
-            self._loop.call_soon_threadsafe(self._take, record)
+            self._loop.call_soon_threadsafe(self._take, event)
 
     def __enter__(self) -> Self:
         self._thread.start()

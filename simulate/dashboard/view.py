@@ -1,7 +1,7 @@
 """The run so far, as the page and the metrics show it: a fold over events of limited size, rendered for the template.
 
-The fold has no clock of its own: the same events give the same history. To limit its size, timelines of old rounds and
-the oldest troubles are forgotten; the event logs have all of them.
+The fold has no clock of its own: the same events give the same state. To limit its size, timelines of old rounds and
+the oldest warnings are forgotten; the event logs have all of them.
 
 The blocks of the template, dashboard.html.j2, are the sections of the page. Every text that parties wrote goes through
 its escaping. Times stand as seconds since 1970, from which the page counts on by itself.
@@ -19,13 +19,16 @@ import jinja2
 from markupsafe import Markup
 
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.state import PartyState, RoundState, RunState
+from tacit.parties.session.events import HeartbeatSent
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.events import ClientDropped
 from tacit.simulate.report.exposure import cohort_size, exposure, taking_part
-from tacit.simulate.report.history import Event, Fold, History, PartyHistory, RoundHistory
 from tacit.simulate.report.page import reason
 from tacit.simulate.report.words import FILTERS, NOTHING
 
-MOST_TROUBLES: Final = 200
+MOST_WARNINGS: Final = 200
 MOST_TIMELINES: Final = 8
 """Rounds of which it is kept who was in which phase when."""
 
@@ -38,29 +41,23 @@ class Live:
         self.experiment = experiment
         self.version = 0
         self.forgotten = 0
-        """Troubles that are not kept any more."""
-        self._fold = Fold(History(None, {}, one_machine=one_machine))
+        """Warnings that are not kept any more."""
+        self.state = RunState(one_machine=one_machine)
+        """Everything so far; the last round may be open."""
         for event in earlier:
             self.take(event)
 
-    @property
-    def history(self) -> History:
-        """Everything so far; the last round may be open."""
-        return self._fold.history
-
     def take(self, event: Event) -> None:
         """One event of a party, in the order of their times."""
-        self._fold.take(event)
-        # A sign of life changes nothing that is shown.
-        self.version += event["event"] != "alive"
-        history = self.history
-        if len(history.troubles) > MOST_TROUBLES:
-            self.forgotten += 1
-            del history.troubles[0]
-        if len(history.rounds) > MOST_TIMELINES:
-            old = history.rounds[-1 - MOST_TIMELINES]
-            old.spans.clear()
-            old.drop_times.clear()
+        state = self.state
+        state.take(event)
+        # A heartbeat changes nothing that is shown.
+        self.version += not isinstance(event, HeartbeatSent)
+        surplus = max(len(state.warnings) - MOST_WARNINGS, 0)
+        self.forgotten += surplus
+        del state.warnings[:surplus]
+        if len(state.rounds) > MOST_TIMELINES:
+            state.rounds[-1 - MOST_TIMELINES].spans.clear()
 
 
 MOST_ROWS: Final = 30
@@ -127,52 +124,52 @@ def _template() -> jinja2.Template:
 
 
 def _context(live: Live) -> dict[str, Any]:
-    history, experiment = live.history, live.experiment
-    server = history.parties.get(history.server or "")
-    cards = _cards(history)
-    done = history.completed
+    state, experiment = live.state, live.experiment
+    server = state.parties.get(state.server or "")
+    cards = _cards(state)
+    done = state.completed
     curve = _curve(done, planned=experiment.federation.rounds)
-    drops = [(round, drop) for round in reversed(history.rounds) for drop in round.drops]
-    last = next((round for round in reversed(history.rounds) if round.result), None)
+    drops = [(round, drop) for round in reversed(state.rounds) for drop in round.drops.values()]
+    last = next((round for round in reversed(state.rounds) if round.result), None)
     return {
         "experiment": experiment,
-        "taking_part": taking_part(history, experiment),
-        "cohort": cohort_size(history, experiment),
-        "history": history,
+        "taking_part": taking_part(state, experiment),
+        "cohort": cohort_size(state, experiment),
+        "state": state,
         "server": server,
-        "current": history.rounds[-1] if history.rounds and history.rounds[-1].result is None else None,
+        "current": state.rounds[-1] if state.rounds and state.rounds[-1].result is None else None,
         "last": last,
         "completed": len(done),
         "accuracy": next(
             (r.result.accuracy for r in reversed(done) if r.result and r.result.accuracy is not None), None
         ),
-        "held_out": next(reversed(history.held_out), None),
+        "held_out": next(reversed(state.held_out), None),
         "stopped": last if last and last.status == "aborted" else None,
         "secure": experiment.aggregation.mode != "none",
         "phases": _phases(server, mode=experiment.aggregation.mode),
         "sent": sum(server.sent.values()) if server else None,
         "received": sum(server.received.values()) if server else None,
-        "connected": sum(contact.up for contact in history.links.values()),
+        "connected": sum(contact.up for contact in state.links.values()),
         "cards": cards[:MOST_PARTIES],
         "more_cards": len(cards[MOST_PARTIES:]),
         "curve": curve,
-        "rounds": history.rounds[: -MOST_ROWS - 1 : -1],
-        "more_rounds": len(history.rounds[:-MOST_ROWS]),
+        "rounds": state.rounds[: -MOST_ROWS - 1 : -1],
+        "more_rounds": len(state.rounds[:-MOST_ROWS]),
         "drops": drops[:MOST_ROWS],
         "more_drops": len(drops[MOST_ROWS:]),
         "all_drops": len(drops),
-        "troubles": history.troubles[: -MOST_ROWS - 1 : -1],
-        "more_troubles": live.forgotten + len(history.troubles[:-MOST_ROWS]),
-        "strangers": sorted(history.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_ROWS],
-        "more_strangers": len(history.strangers) - min(len(history.strangers), MOST_ROWS),
-        "refusals": sum(history.refusals.values()),
-        "handshakes": sum(stranger.count for stranger in history.strangers.values()),
-        "exposures": exposure(history, experiment),
+        "warnings": state.warnings[: -MOST_ROWS - 1 : -1],
+        "more_warnings": live.forgotten + len(state.warnings[:-MOST_ROWS]),
+        "strangers": sorted(state.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_ROWS],
+        "more_strangers": len(state.strangers) - min(len(state.strangers), MOST_ROWS),
+        "refusals": sum(state.refusals.values()),
+        "handshakes": sum(stranger.count for stranger in state.strangers.values()),
+        "exposures": exposure(state, experiment),
         "size": (WIDTH, HEIGHT, MARGIN),
     }
 
 
-def _phases(server: PartyHistory | None, *, mode: str) -> list[tuple[Phase, str]]:
+def _phases(server: PartyState | None, *, mode: str) -> list[tuple[Phase, str]]:
     """The phases of a round in their order, each as past, present or coming."""
     present = server.phase if server else None
     left_out = {Phase.SESSION, *LEFT_OUT[mode]} - ({present} if present is Phase.ANSWER_COMPLAINTS else set())
@@ -185,20 +182,20 @@ def _phases(server: PartyHistory | None, *, mode: str) -> list[tuple[Phase, str]
     ]
 
 
-def _cards(history: History) -> list[PartyCard]:
-    """The server, then whoever is in trouble or waited for, then the others."""
-    cohort = history.rounds[-1].cohort if history.rounds else ()
-    names = dict.fromkeys([*history.parties, *cohort, *history.links])
-    cards = [_card(history, name) for name in names if name != history.server]
+def _cards(state: RunState) -> list[PartyCard]:
+    """The server, then those that are lost or waited for, then the others."""
+    cohort = state.rounds[-1].cohort if state.rounds else ()
+    names = dict.fromkeys([*state.parties, *cohort, *state.links])
+    cards = [_card(state, name) for name in names if name != state.server]
     cards.sort(key=lambda card: {"bad": 0, "busy": 1}.get(card.tone, 2))
-    return [_card(history, history.server), *cards] if history.server else cards
+    return [_card(state, state.server), *cards] if state.server else cards
 
 
-def _card(history: History, name: str) -> PartyCard:
-    party = history.parties.get(name) or PartyHistory(name)
-    contact = history.links.get(name)
+def _card(state: RunState, name: str) -> PartyCard:
+    party = state.parties.get(name) or PartyState(name)
+    contact = state.links.get(name)
     moved = sum(party.sent.values()) + sum(party.received.values())
-    lost = _lost(history, name)
+    lost = _lost(state, name)
 
     def card(state: str, since: float | None, tone: str) -> PartyCard:
         return PartyCard(name, state, since, tone, moved)
@@ -206,11 +203,11 @@ def _card(history: History, name: str) -> PartyCard:
     if party.ended is not None:
         return card(f"ended: {party.ended}", None, "quiet")
     if lost is not None:
-        return card(f"lost in {_words(lost)}", history.rounds[-1].drop_times.get(name), "bad")
-    if contact is not None and not contact.up and history.ended is None:
+        return card(f"lost in {_words(lost.phase)}", lost.time, "bad")
+    if contact is not None and not contact.up and state.ended is None:
         return card("no link", contact.since, "bad")
-    if name in history.waiting:
-        return card(f"waited for{_where(party)}", history.waiting_since, "busy")
+    if name in state.waiting:
+        return card(f"waited for{_where(party)}", state.waiting_since, "busy")
     if party.phase is not None:
         return card(_words(party.phase), party.since, "good")
     if contact is not None:
@@ -218,14 +215,14 @@ def _card(history: History, name: str) -> PartyCard:
     return card("starting" if party.heard is not None else "not seen yet", None, "quiet")
 
 
-def _lost(history: History, name: str) -> Phase | None:
-    """In which phase of the present round the server lost this client; None if it did not."""
-    if not history.rounds or history.rounds[-1].result is not None:
+def _lost(state: RunState, name: str) -> ClientDropped | None:
+    """How the server lost this client in the present round; None if it did not."""
+    if not state.rounds or state.rounds[-1].result is not None:
         return None
-    return next((drop.phase for drop in history.rounds[-1].drops if drop.party == name), None)
+    return state.rounds[-1].drops.get(name)
 
 
-def _where(party: PartyHistory) -> str:
+def _where(party: PartyState) -> str:
     return "" if party.phase is None else f", in {_words(party.phase)}"
 
 
@@ -233,7 +230,7 @@ def _words(phase: Phase) -> str:
     return "between rounds" if phase is Phase.SESSION else phase.value.lower().replace("_", " ")
 
 
-def _curve(done: list[RoundHistory], *, planned: int) -> Mapping[str, Any] | None:
+def _curve(done: list[RoundState], *, planned: int) -> Mapping[str, Any] | None:
     """Test accuracy by round as points of the drawing; None where no round has one."""
     known = [(r.number, r.result.accuracy) for r in done if r.result and r.result.accuracy is not None]
     if not known:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -36,11 +37,13 @@ from tacit.parties.runs.directory import (
     writing,
 )
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.state import parse_event
+from tacit.protocol.core.events import Event
 from tacit.simulate.experiments.data import StudyImages, find, halve, sample
 from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.processes import Exit, InputError, Processes, Show, SimulationError
-from tacit.simulate.federation.roles import Plan
+from tacit.simulate.federation.roles import Plan, tell
 from tacit.simulate.federation.run import GRACE_SECONDS, new_plan, resumed_plan, simulate
 
 
@@ -54,6 +57,18 @@ class Watcher(Protocol):
     def ended(self, title: str, result: RunResult) -> None:
         """A run is over."""
         ...
+
+
+class ModelPretrained(Event, frozen=True, kw_only=True):
+    """A model that arms start from is trained."""
+
+    seed: int
+    accuracy: float
+    """On the test images of the pretraining."""
+
+    @property
+    def text(self) -> str:
+        return f"trained before, seed {self.seed}: test accuracy {self.accuracy:.3f}"
 
 
 class ArmsError(ValueError):
@@ -289,7 +304,7 @@ async def _pretrain(work: PreparedStudy, watcher: Watcher) -> None:
                 raise InputError(f"{name}: {message['failed']} (details in {message['log']})")
             if "finished" in message:
                 return
-            show(name, message.pop("event"), message)
+            show(parse_event(message["event"]))
 
 
 async def pretrain(
@@ -301,7 +316,7 @@ async def pretrain(
     checkpoints: dict[int, Path],
     device: str,
 ) -> dict[str, Any]:
-    """Runs in a process of its own: writes a model for every seed in `checkpoints`, and tells how accurate it is."""
+    """Runs in a process of its own: writes a model for every seed in `checkpoints`, and reports how accurate it is."""
     import torch
 
     from tacit.models import checkpoint
@@ -311,6 +326,7 @@ async def pretrain(
     from tacit.models.training import evaluate, resolve_device, train
 
     torch.set_num_threads(1)
+    show = tell(control)
     chosen = resolve_device(device)
     loaded = images.load(data, image_size=model.image_size)
     for seed, path in checkpoints.items():
@@ -321,7 +337,7 @@ async def pretrain(
         layout = Layout.of(network)
         metadata = {"accuracy": f"{judged.accuracy:.4f}"}
         checkpoint.save(path, layout=layout, flat=layout.flatten(network), metadata=metadata)
-        control.send({"event": "pretrained", "seed": seed, "accuracy": judged.accuracy})
+        show(ModelPretrained(time=time.time(), seed=seed, accuracy=judged.accuracy))
     return {"status": 0}
 
 

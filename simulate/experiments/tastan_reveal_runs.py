@@ -127,7 +127,7 @@ class RevealWork:
             make_folder(experiment, folder)
             if folder != first:
                 shutil.copytree(first.path / BACKBONE, folder.path / BACKBONE)
-            summary = asyncio.run(adapt(experiment, folder, device=device, show=lambda *told: None))
+            summary = asyncio.run(adapt(experiment, folder, device=device, show=lambda event: None))
             if any(each["status"] != "completed" for each in summary["rounds"]) or not summary["rounds"]:
                 raise ProcessError(f"{reveal}, seed {seed}: a round was lost: {summary['ended']}")
             summaries[reveal] = summary

@@ -23,8 +23,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from msgspec import structs
 
+from tacit.parties.runs.events import ClientCheated
 from tacit.protocol.core.codec import Packet, encode_structure
-from tacit.protocol.core.machine import Machine, Output, Report, Send
+from tacit.protocol.core.machine import Machine, Output, Send
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.session.client import TrainingClient
@@ -145,7 +146,7 @@ class CheatingClient(TrainingClient):
             lie = cheat.say(self.sum, said, self._signing)
             if lie is not said and (self.round, cheat.name) not in self._told:
                 self._told.add((self.round, cheat.name))
-                reports.append(Report("cheat", {"round": self.round, "how": cheat.name, "detail": f"it {cheat.about}"}))
+                reports.append(ClientCheated(round=self.round, how=cheat.name, detail=f"it {cheat.about}"))
             if lie is None:
                 return reports
             said = lie

@@ -152,7 +152,7 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
                     job,
                     images,
                     count,
-                    Diary(log, tell(control, name)),
+                    Diary(log, tell(control)),
                     on_update=record,
                     surroundings=(trains and role.surroundings()) or surroundings,
                     make_machine=role.machine() if trains else TrainingClient,

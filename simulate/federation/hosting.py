@@ -15,7 +15,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from tacit.models.configuration import KEEPING_BYTES, TRAINING_BYTES, check_memo
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.partition import divide
 from tacit.parties.hosting.folder import available_memory
+from tacit.parties.runs.events import ProcessesShared
 from tacit.parties.runs.experiment import Experiment, ExperimentError
 
 PROCESS_BYTES: Final = 60e6
@@ -57,18 +58,18 @@ class Hosting:
         )
         return msgspec.structs.replace(experiment, deadlines=patient)
 
-    def told(self, experiment: Experiment) -> dict[str, Any]:
-        """For whoever watches; the experiment is the one that it was made for."""
+    def event(self, experiment: Experiment) -> ProcessesShared:
+        """Describe the sharing; experiment: the one that it was made for."""
         shared = [clients for clients in self.processes.values() if len(clients) > 1]
         deadlines = self.patient(experiment).deadlines
-        return {
-            "clients": sum(map(len, shared)),
-            "workers": len(shared),
-            "turns": self.turns,
-            "reason": self.reason,
-            "train_seconds": deadlines.train,
-            "phase_seconds": deadlines.phase,
-        }
+        return ProcessesShared(
+            clients=sum(map(len, shared)),
+            workers=len(shared),
+            turns=self.turns,
+            reason=self.reason,
+            train_seconds=deadlines.train,
+            phase_seconds=deadlines.phase,
+        )
 
 
 def check(experiment: Experiment) -> None:

@@ -10,7 +10,10 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+from tacit.parties.runs.events import PartyFailed
 from tacit.parties.runs.own_functions import FederationResult, experiment_of
+from tacit.parties.session.events import RoundEnded
+from tacit.protocol.core.events import Event
 from tacit.simulate.federation.processes import ProcessError, Show, SimulationError
 from tacit.simulate.federation.run import default_directory, new_plan, simulate
 
@@ -48,8 +51,8 @@ class Federation:
         self._directory = None if directory is None else Path(directory)
         self._device = device
 
-    def run(self, show: Show = lambda party, event, fields: None) -> FederationResult:
-        """Run all rounds. show: called with party, event and fields of what the parties tell.
+    def run(self, show: Show = lambda event: None) -> FederationResult:
+        """Run all rounds. show: called with every event of the parties.
 
         FederationError if not all rounds are completed; ValueError if the directory is taken; OSError if the disk is
         full; RuntimeError where the script lacks the `if __name__ == "__main__":`, or in an event loop.
@@ -61,12 +64,11 @@ class Federation:
         plan = new_plan(self.experiment, directory, device=self._device)
         reasons: defaultdict[str, list[str]] = defaultdict(list)
 
-        def watch(party: str, event: str, fields: dict[str, Any]) -> None:
-            if event == "failed":
-                reasons[str(fields["reason"])].append(party)
-            elif event == "round-done" and fields["status"] != "completed":
-                reasons[f"round {fields['round']} was aborted: {fields['detail']}"].append(party)
-            show(party, event, fields)
+        def watch(event: Event) -> None:
+            aborted = isinstance(event, RoundEnded) and event.status != "completed"
+            if aborted or isinstance(event, PartyFailed):
+                reasons[event.text].append(event.party)
+            show(event)
 
         summary: dict[str, Any] = {}
         try:

@@ -27,6 +27,7 @@ import pickle
 import re
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context, resource_tracker
@@ -41,6 +42,11 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
+from tacit.parties.runs.events import PartyExited, PartyFailed
+from tacit.parties.runs.state import parse_event
+from tacit.parties.session.events import ListeningStarted
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import ClientJoined
 from tacit.simulate.federation import child
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.hosting import Hosting
@@ -393,9 +399,8 @@ STOP_SECONDS = 1.0
 MOST_NAMES = 8
 """Clients that are named where a process takes many with it."""
 
-Show = Callable[[str, str, dict[str, Any]], None]
-"""Called with party, event and fields for everything that a party tells. Of a process that ends, the first of its
-clients tells; for the others the same is told `again`."""
+Show = Callable[[Event], None]
+"""Called with every event of the parties, and with PartyExited or PartyFailed for each client whose process ends."""
 
 
 class SimulationError(Exception):
@@ -472,17 +477,17 @@ class Supervisor:
                 if isinstance(message, Exit):
                     await self._bury(name, message)
                 elif "event" in message:
-                    event = message.pop("event")
-                    self._show(message.pop("party"), event, message)
-                    if event == "joined":
-                        self._coming.discard(message["member"])
-                    # A second time after a sum of statistics, at the same place.
-                    if event == "listening" and not self._address:
-                        address = message["address"]
-                        self._address = address if self._relay is None else self._relay.address(address)
-                        for process, clients in self._hosting.processes.items():
-                            await self._start(process, clients)
-                    if event == "listening":
+                    event = parse_event(message["event"])
+                    self._show(event)
+                    if isinstance(event, ClientJoined):
+                        self._coming.discard(event.member)
+                    elif isinstance(event, ListeningStarted):
+                        # A second time after a sum of statistics, at the same place.
+                        if not self._address:
+                            address = event.address
+                            self._address = address if self._relay is None else self._relay.address(address)
+                            for process, clients in self._hosting.processes.items():
+                                await self._start(process, clients)
                         self._await_clients()
                 elif "party" in message:
                     self._part(name, message)
@@ -510,7 +515,7 @@ class Supervisor:
         client = last["party"]
         self._hosted[process].remove(client)
         reason, failed = _ending(last)
-        self._show(client, "failed" if failed else "exited", {"reason": reason})
+        self._show_end(client, reason, failed=failed)
         # The reason of one that has seen its images may hold what only the secure sum may carry.
         self._miss([client], reason if client in self._coming else "")
         lost = last.get("finished", {}).get("status") == SERVER_LOST
@@ -518,6 +523,13 @@ class Supervisor:
             self._watching = asyncio.ensure_future(
                 self._end_silent_server(self._experiment.deadlines.grace + LEAVE_SECONDS)
             )
+
+    def _show_end(self, client: str, reason: str, *, failed: bool, again: bool = False) -> None:
+        now = time.time()
+        if failed:
+            self._show(PartyFailed(time=now, party=client, reason=reason, again=again))
+        else:
+            self._show(PartyExited(time=now, party=client, reason=reason))
 
     async def _bury(self, name: str, exit: Exit) -> None:
         last = self._last.pop(name, {})
@@ -528,7 +540,7 @@ class Supervisor:
                 reason += f" ({name}, with {len(clients)} clients: {', '.join(clients[:MOST_NAMES])}"
                 reason += ", ...)" if len(clients) > MOST_NAMES else ")"
             for client in clients:
-                self._show(client, "failed" if failed else "exited", {"reason": reason, "again": client != clients[0]})
+                self._show_end(client, reason, failed=failed, again=client != clients[0])
             revived = self._roles[name].after_kill() if clients == [name] and exit.signal is not None else None
             if clients and exit.replaced and self._clearing is None and not self._ended:
                 await self._start(name, clients)

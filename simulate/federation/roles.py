@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.session.event_log import EventLogError
+from tacit.parties.session.event_log import EventLogError, Tell
 from tacit.parties.session.journal import JournalError
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
@@ -71,7 +73,8 @@ class Plan:
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.time)
+    """When the command started, in seconds since 1970."""
     command: str = field(default_factory=command_line)
     """With which the run was started."""
 
@@ -143,6 +146,6 @@ def explain(error: Exception) -> dict[str, Any]:
     return {"detail": " ".join(str(error).split()), "status": FAILED}
 
 
-def tell(control: Control, party: str) -> Callable[[str, dict[str, Any]], None]:
+def tell(control: Control) -> Tell:
     """Pass every event of a party on to the supervisor."""
-    return lambda event, fields: control.send({"party": party, "event": event, **fields})
+    return lambda event: control.send({"event": msgspec.json.encode(event).decode()})

@@ -23,12 +23,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from tacit.parties.hosting.folder import open_many_files
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.outputs import keep_summary
+from tacit.parties.runs.reading import set_aside
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
 from tacit.protocol.core.roster import Roster
@@ -38,7 +40,6 @@ from tacit.simulate.federation.actors import Actors
 from tacit.simulate.federation.processes import SERVER, InputError, Processes, Show, SimulationError, Supervisor
 from tacit.simulate.federation.relay import Shaping, relaying
 from tacit.simulate.federation.roles import Plan, Role
-from tacit.simulate.report.reading import set_aside
 
 
 class VerificationError(Exception):
@@ -178,7 +179,7 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
         async with _engine(plan) as processes:
             hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named, ray_cores=processes.cores)
             if hosts.reason:
-                show(SERVER, "hosted", hosts.told(plan.experiment))
+                show(structs.replace(hosts.event(plan.experiment), time=time.time(), party=SERVER))
             await processes.prepare(hosts.processes)
             patient = replace(plan, experiment=hosts.patient(plan.experiment), host=processes.host)
             roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
@@ -189,7 +190,7 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
                 raise
             except SimulationError as error:
                 failure, ended = error, str(error)
-    summary = summarise(plan.run, plan.experiment, wall_seconds=time.monotonic() - plan.began)
+    summary = summarise(plan.run, plan.experiment)
     summary["ended"] = ended
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])

@@ -73,6 +73,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         seed=plan.seed,
         recorded_seed=plan.recorded_seed,
         command=plan.command,
+        started=plan.started,
         device=plan.device,
         missing=lambda: control.told.get("missing", {}),
     )
@@ -81,7 +82,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
             await serve(
                 job,
                 images,
-                tell(control, role.keys.name),
+                tell(control),
                 on_sum=record,
                 surroundings=recording or role.surroundings(),
                 make_machine=role.server_machine(),

@@ -22,11 +22,14 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, SessionKind, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.events import InferenceSessionEnded, PreprocessingFailed
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.events import ListeningStarted
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.federation.child import Control
@@ -150,11 +153,11 @@ class _Seat:
     def diary(self, control: Control) -> Diary:
         """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
 
-        def tell(event: str, fields: dict[str, Any]) -> None:
-            if event == "listening":
-                control.send({"address": fields["address"]})
-            elif fields.get("failure") is not None:
-                control.send({"failure": fields["failure"]})
+        def tell(event: Event) -> None:
+            if isinstance(event, ListeningStarted):
+                control.send({"address": event.address})
+            elif isinstance(event, InferenceSessionEnded | PreprocessingFailed) and event.failure:
+                control.send({"failure": event.failure})
 
         return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 

@@ -15,11 +15,11 @@ import msgspec
 
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
+from tacit.parties.runs.reading import read_state
+from tacit.parties.runs.state import RunState
 from tacit.simulate.report.figures import compared_curves
-from tacit.simulate.report.history import History
 from tacit.simulate.report.outputs import ComparedRun, Comparison, KeyDifference
 from tacit.simulate.report.page import rendered
-from tacit.simulate.report.reading import read_history
 
 MOST_RUNS: Final = 16
 """Lines that a figure has room for."""
@@ -41,7 +41,7 @@ def compare(directories: Sequence[Path]) -> Comparison:
     names = [path.name for path in resolved]
     labels = [str(given) if names.count(name) > 1 else name for given, name in zip(directories, names, strict=True)]
     runs = [
-        _run(label, directory, read_history(directory / "events"))
+        _run(label, directory, read_state(directory / "events"))
         for label, directory in zip(labels, directories, strict=True)
     ]
     return {"runs": runs, "differences": _differences(experiments)}
@@ -69,27 +69,27 @@ def comparison_page(comparison: Comparison) -> str:
     return rendered("comparison.html.j2", {"title": title, "runs": runs, "curves": curves, "differences": differences})
 
 
-def _run(label: str, directory: Path, history: History) -> ComparedRun:
-    curve = [(round.number, round.result) for round in history.completed if round.result]
+def _run(label: str, directory: Path, state: RunState) -> ComparedRun:
+    curve = [(round.number, round.result) for round in state.completed if round.result]
     last = curve[-1][1] if curve else None
-    server = history.parties.get(history.server or "")
-    trained = [client.trained for client in history.clients if client.trained]
+    server = state.parties.get(state.server or "")
+    trained = [client.trained for client in state.clients if client.trained]
     return {
         "run": label,
         "directory": str(directory),
-        "completed": len(history.completed),
-        "aborted": sum(round.status == "aborted" for round in history.rounds),
-        "lost_clients": len({drop.party for round in history.rounds for drop in round.drops}),
+        "completed": len(state.completed),
+        "aborted": sum(round.status == "aborted" for round in state.rounds),
+        "lost_clients": len({name for round in state.rounds for name in round.drops}),
         "final_accuracy": last.accuracy if last else None,
         "final_balanced_accuracy": last.balanced_accuracy if last else None,
         "final_loss": last.loss if last else None,
         "best_accuracy": max((result.accuracy for _, result in curve if result.accuracy is not None), default=None),
-        "wall_seconds": history.wall_seconds,
-        "round_seconds": median(round.seconds for round in history.completed) if history.completed else None,
+        "wall_seconds": state.wall_seconds,
+        "round_seconds": median(round.seconds for round in state.completed) if state.completed else None,
         "payload_bytes": sum((server.sent + server.received).values()) if server else 0,
         "server_computing_seconds": sum(server.work.values()) if server else 0.0,
         "client_training_seconds": median(trained) if trained else None,
-        "seed": history.seed.value if history.seed else None,
+        "seed": state.seed.value if state.seed else None,
         "curve": [
             {
                 "round": number,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.report.history import History
+from tacit.parties.runs.state import RunState
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ OWNER_OF_A_HOST: Final = Exposure(
 )
 
 
-def exposure(history: History, experiment: Experiment) -> list[Exposure]:
+def exposure(state: RunState, experiment: Experiment) -> list[Exposure]:
     """The parties of a run, from the server to the outside world."""
     secure = experiment.aggregation.mode != "none"
     return [
-        _server(history, experiment) if secure else _server_without_masks(history, experiment),
-        _client(history, experiment),
+        _server(state, experiment) if secure else _server_without_masks(state, experiment),
+        _client(state, experiment),
         Exposure(
             "anybody on the network",
             ("addresses, sizes and times of packets, which are encrypted (CURVE)",),
@@ -61,30 +61,29 @@ def exposure(history: History, experiment: Experiment) -> list[Exposure]:
             ("what the trained model itself tells about its training data: no secure sum changes that",),
             ("everything else",),
         ),
-        OWNER_OF_ALL if history.one_machine and history.clients else OWNER_OF_A_HOST,
+        OWNER_OF_ALL if state.one_machine and state.clients else OWNER_OF_A_HOST,
     ]
 
 
-def smallest_sum(history: History) -> int:
+def smallest_sum(state: RunState) -> int:
     """Fewest clients of any opened sum; 0 if there was none."""
-    return min((len(round.result.survivors) for round in history.completed if round.result), default=0)
+    return min((len(round.result.survivors) for round in state.completed if round.result), default=0)
 
 
-def taking_part(history: History, experiment: Experiment) -> int:
+def taking_part(state: RunState, experiment: Experiment) -> int:
     """Clients that take part, of whom a round may draw some."""
-    return (history.configured and history.configured.clients) or experiment.clients
+    return (state.configured and state.configured.clients) or experiment.clients
 
 
-def cohort_size(history: History, experiment: Experiment) -> int:
+def cohort_size(state: RunState, experiment: Experiment) -> int:
     """Most clients of a round."""
-    return (history.configured and history.configured.cohort) or experiment.cohort
+    return state.configured.cohort if state.configured else experiment.cohort
 
 
-def _server(history: History, experiment: Experiment) -> Exposure:
-    clients = taking_part(history, experiment)
-    corrupt = history.configured.colluders if history.configured else None
-    corrupt = experiment.terms(clients).colluders if corrupt is None else corrupt
-    threshold = history.configured.threshold if history.configured else None
+def _server(state: RunState, experiment: Experiment) -> Exposure:
+    clients = taking_part(state, experiment)
+    corrupt = state.configured.colluders if state.configured else experiment.terms(clients).colluders
+    threshold = state.configured.threshold if state.configured else None
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
         if size := experiment.federation.group_size:
@@ -103,14 +102,14 @@ def _server(history: History, experiment: Experiment) -> Exposure:
         "server",
         (
             *_statistics(experiment, "all clients together"),
-            _sums(history),
+            _sums(state),
             *_few_contributors(experiment),
             *SEEN_BY_EVERY_SERVER,
             "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
         ),
         ("data, update, loss, accuracy or number of samples of any one client",),
         (
-            *((f"Nothing opens before {threshold} of {sharers(history, experiment)} help.",) if threshold else ()),
+            *((f"Nothing opens before {threshold} of {sharers(state, experiment)} help.",) if threshold else ()),
             trust,
         ),
     )
@@ -126,7 +125,7 @@ def _few_contributors(experiment: Experiment) -> tuple[str, ...]:
     )
 
 
-def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
+def _server_without_masks(state: RunState, experiment: Experiment) -> Exposure:
     scheme = experiment.protection.scheme
     left = "" if scheme == "none" else f", after the protection {scheme}"
     return Exposure(
@@ -134,9 +133,9 @@ def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
         (
             f"every update that a client sent, by itself: quantised, and times its weight{left}; with it the client's "
             "number of samples, correct answers, loss and clipped coordinates"
-            + (", of images that it does not train on as well" if history.held_out else ""),
+            + (", of images that it does not train on as well" if state.held_out else ""),
             *_statistics(experiment, "each client"),
-            _sums(history),
+            _sums(state),
             *SEEN_BY_EVERY_SERVER,
         ),
         ("the data of a client as such; but much of it can be worked out from an update that is not protected",),
@@ -153,20 +152,20 @@ def _statistics(experiment: Experiment, whose: str) -> tuple[str, ...]:
     return (what,) if experiment.data.statistics == "sum" else ()
 
 
-def _sums(history: History) -> str:
-    sizes = [len(round.result.survivors) for round in history.completed if round.result]
+def _sums(state: RunState) -> str:
+    sizes = [len(round.result.survivors) for round in state.completed if round.result]
     if not sizes:
         return "no sum: no round was completed"
     over = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     return (
         f"{len(sizes)} {'sum' if len(sizes) == 1 else 'sums'} over {over} clients: of their weighted updates, "
         "and of their numbers of samples, correct answers, losses and clipped coordinates"
-        + ("; of images that they do not train on as well" if history.held_out else "")
+        + ("; of images that they do not train on as well" if state.held_out else "")
     )
 
 
-def _client(history: History, experiment: Experiment) -> Exposure:
-    least = smallest_sum(history)
+def _client(state: RunState, experiment: Experiment) -> Exposure:
+    least = smallest_sum(state)
     if least > 2:
         others = f"a mixture of the updates of at least {least - 1} others"
     elif least == 2:
@@ -181,7 +180,7 @@ def _client(history: History, experiment: Experiment) -> Exposure:
     unknown = "data, update, loss, accuracy or number of samples of any one other client"
     if mode == "none":
         return Exposure("each client", (model, "the roster; who is in a round"), (unknown,))
-    neighbours = history.configured.neighbours if history.configured else cohort_size(history, experiment) - 1
+    neighbours = state.configured.neighbours if state.configured else cohort_size(state, experiment) - 1
     order = "the signed list of survivors" if mode == "active" else "the list of survivors"
     return Exposure(
         "each client",
@@ -194,8 +193,8 @@ def _client(history: History, experiment: Experiment) -> Exposure:
     )
 
 
-def sharers(history: History, experiment: Experiment) -> str:
+def sharers(state: RunState, experiment: Experiment) -> str:
     """Among whom the threshold counts: "5 clients"; in a regular graph "6 neighbours of each client"."""
-    clients = cohort_size(history, experiment)
-    neighbours = history.configured.neighbours if history.configured else clients - 1
+    clients = cohort_size(state, experiment)
+    neighbours = state.configured.neighbours if state.configured else clients - 1
     return f"{clients} clients" if neighbours == clients - 1 else f"{neighbours} neighbours of each client"

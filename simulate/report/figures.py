@@ -22,9 +22,9 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from tacit.parties.runs.classes import TestClasses
+from tacit.parties.runs.state import PartyState, RoundState, Span
 from tacit.parties.runs.summary import SECURE_SUM
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.history import PartyHistory, RoundHistory, Span
 from tacit.simulate.report.words import BYTE_UNITS
 
 PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
@@ -45,7 +45,7 @@ ACTIVITY_COLOURS: Final = {
     "waiting": "#8a949e",
     "between rounds": COLOURS[Phase.SESSION],
 }
-"""By what PartyHistory.activities has."""
+"""By what PartyState.activities has."""
 UNITS: Final = {"accuracy": "accuracy (share of images)", "loss": "loss (nats)"}
 WIDTH = 3.9
 MOST_ROWS = 16
@@ -84,7 +84,7 @@ Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""
 
 
-def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int], judged: bool) -> Markup:
+def learning_curve(rounds: Sequence[RoundState], *, metric: str, failed: Sequence[int], judged: bool) -> Markup:
     """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds.
 
     judged: whether there are test figures.
@@ -168,7 +168,7 @@ def confusion_matrix(found: TestClasses) -> Markup:
         return _svg(figure, "confusion")
 
 
-def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> Markup:
+def clipped_bars(rounds: Sequence[RoundState], parameters: int) -> Markup:
     """Clipped coordinates of every completed round, in percent of all that went into the sum."""
     with style():
         figure = Figure(figsize=(WIDTH, 2.6))
@@ -181,8 +181,8 @@ def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> Markup:
 
 
 def party_bars(
-    server: PartyHistory | None,
-    clients: Sequence[PartyHistory],
+    server: PartyState | None,
+    clients: Sequence[PartyState],
     amount: Literal["activities", "seconds", "sent", "received"],
     *,
     title: str,
@@ -195,10 +195,10 @@ def party_bars(
         ACTIVITY_COLOURS if amount == "activities" else {phase: COLOURS[phase] for phase in PHASES}
     )
 
-    def values(party: PartyHistory) -> list[float]:
+    def values(party: PartyState) -> list[float]:
         return [getattr(party, amount).get(part, 0) for part in colours]
 
-    def total(party: PartyHistory) -> float:
+    def total(party: PartyState) -> float:
         return sum(values(party))
 
     shown = sample(sorted(clients, key=total, reverse=True), MOST_ROWS)
@@ -224,7 +224,7 @@ def party_bars(
         return _svg(figure, name)
 
 
-def timeline(round: RoundHistory, server: str | None, *, window: Window, title: str, axis: str, name: str) -> Markup:
+def timeline(round: RoundState, server: str | None, *, window: Window, title: str, axis: str, name: str) -> Markup:
     """Who was in which phase when, within a window of times; crosses mark who was dropped, hatches where a log ends."""
     rows = _timeline_rows(round, server)
     begin, end = window
@@ -235,9 +235,9 @@ def timeline(round: RoundHistory, server: str | None, *, window: Window, title: 
         for row, party in enumerate(rows):
             for span in round.spans.get(party, ()):
                 _bar(axes, row, span, window, scale)
-            dropped = round.drop_times.get(party)
-            if dropped is not None and begin <= dropped <= end:
-                axes.plot((dropped - begin) / scale, row, "X", color=INK, markersize=8, clip_on=False)
+            dropped = round.drops.get(party)
+            if dropped is not None and begin <= dropped.time <= end:
+                axes.plot((dropped.time - begin) / scale, row, "X", color=INK, markersize=8, clip_on=False)
         axes.set_xlim(0, (end - begin) / scale)
         _rows(axes, rows)
         axes.set_title(title)
@@ -245,27 +245,26 @@ def timeline(round: RoundHistory, server: str | None, *, window: Window, title: 
         return _svg(figure, name)
 
 
-def secure_sum_window(round: RoundHistory, server: str | None) -> Window | None:
+def secure_sum_window(round: RoundState, server: str | None) -> Window | None:
     """From the first to the last moment of the server in a phase of the secure sum; None if it came to none."""
     spans = [span for span in round.spans.get(server or "", ()) if span.phase in SECURE_SUM]
     return (spans[0].start, spans[-1].end) if spans else None
 
 
-def sample(ranked: Sequence[PartyHistory], most: int) -> list[PartyHistory]:
+def sample(ranked: Sequence[PartyState], most: int) -> list[PartyState]:
     """At most `most` of the ranked, evenly spaced, the first and the last included."""
     if len(ranked) <= most:
         return list(ranked)
     return [ranked[round(place * (len(ranked) - 1) / (most - 1))] for place in range(most)]
 
 
-def _timeline_rows(round: RoundHistory, server: str | None) -> list[str]:
+def _timeline_rows(round: RoundState, server: str | None) -> list[str]:
     """The server, whoever was dropped, and those who took longest to train, in the order of the cohort."""
 
     def trained(name: str) -> float:
         return max((span.end for span in round.spans.get(name, ()) if span.phase is Phase.TRAIN), default=0.0)
 
-    dropped = {drop.party for drop in round.drops}
-    ranked = sorted(round.cohort, key=lambda name: (name not in dropped, -trained(name)))
+    ranked = sorted(round.cohort, key=lambda name: (name not in round.drops, -trained(name)))
     shown = set(ranked[:MOST_ROWS])
     return [*([server] if server else []), *(name for name in round.cohort if name in shown)]
 

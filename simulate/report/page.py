@@ -23,7 +23,19 @@ from markupsafe import Markup
 from tacit.parties.runs.classes import TestClass, TestClasses
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
-from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
+from tacit.parties.runs.incidents import incidents
+from tacit.parties.runs.reading import read_state
+from tacit.parties.runs.state import (
+    CLIPPING_REMEDY,
+    MOST_CLIPPED,
+    MOST_NAMES,
+    PartyState,
+    RoundState,
+    RunState,
+    Unread,
+    clipped_part,
+)
+from tacit.parties.runs.summary import SECURE_SUM
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import cohort_size, exposure, sharers, smallest_sum, taking_part
@@ -39,8 +51,6 @@ from tacit.simulate.report.figures import (
     secure_sum_window,
     timeline,
 )
-from tacit.simulate.report.history import History, PartyHistory, RoundHistory, Unread
-from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.words import FILTERS
 
 REASONS: Final[dict[Code, tuple[str, str]]] = {
@@ -101,10 +111,9 @@ FIGURES = {
     "train_accuracy": "Training accuracy",
     "train_loss": "Training loss",
 }
-"""Of a RoundResult, with the headings of their columns."""
+"""Of a RoundEnded, with the headings of their columns."""
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12
-MOST_NAMES = 8
 MOST_DRAWN = 40
 """Classes of a matrix."""
 MOST_MISTAKES = 8
@@ -127,11 +136,11 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
     ExperimentError or EventLogError if the directory holds no run, or a broken one.
     """
     experiment = load(run.experiment, numbered=False)
-    history = read_history(run.path / "events", *others)
-    for log in history.unread:
+    state = read_state(run.path / "events", *others)
+    for log in state.unread:
         on_unread(log)
     aside = sorted(path.name for path in (run.path / "events").glob("*.unread"))
-    return rendered("report.html.j2", _page(experiment, history, aside))
+    return rendered("report.html.j2", _page(experiment, state, aside))
 
 
 def rendered(template: str, values: dict[str, Any], *, package: str = "tacit.simulate.report") -> str:
@@ -158,70 +167,70 @@ def _templates(package: str) -> jinja2.Environment:
     return environment
 
 
-def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dict[str, Any]:
-    server = history.parties.get(history.server) if history.server else None
-    began = history.sessions[0][0] if history.sessions else None
-    last = history.completed[-1].result if history.completed else None
+def _page(experiment: Experiment, state: RunState, aside: Sequence[str]) -> dict[str, Any]:
+    server = state.parties.get(state.server) if state.server else None
+    began = state.sessions[0].began if state.sessions else None
+    last = state.completed[-1].result if state.completed else None
     secure = experiment.aggregation.mode != "none"
     return {
         "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
-        "history": history,
+        "state": state,
         "server": server,
         "began": "" if began is None else f"{datetime.fromtimestamp(began, UTC):%d %B %Y, %H:%M} UTC",
         "last": last,
         "moved": sum((server.sent + server.received).values()) if server else None,
         "notices": [
-            *(f"{log._replace(path=Path(log.path.name))}." for log in history.unread),
+            *(f"{log._replace(path=Path(log.path.name))}." for log in state.unread),
             *(f"{name} has what was no event when the run was resumed: it is not shown here." for name in aside),
-            *_notices(experiment, history),
+            *_notices(experiment, state),
         ],
-        "curves": _curves(history),
-        "told": [(label, key) for key, label in FIGURES.items() if _is_told(history, key)],
-        "held_out": history.held_out,
-        "classes": sorted(history.classes.classes, key=_by_accuracy) if history.classes else [],
-        "confusion": confusion_matrix(history.classes) if history.classes and _drawn(history.classes) else None,
-        "mistakes": _mistakes(history.classes) if history.classes else [],
-        "clipping": _clipping(history),
-        "bars": bars_of(server, history.clients),
-        "phases": [phase_row(phase, server, history.clients) for phase in PHASES],
+        "curves": _curves(state),
+        "known": [(label, key) for key, label in FIGURES.items() if _is_known(state, key)],
+        "held_out": state.held_out,
+        "classes": sorted(state.classes.classes, key=_by_accuracy) if state.classes else [],
+        "confusion": confusion_matrix(state.classes) if state.classes and _drawn(state.classes) else None,
+        "mistakes": _mistakes(state.classes) if state.classes else [],
+        "clipping": _clipping(state),
+        "bars": bars_of(server, state.clients),
+        "phases": [phase_row(phase, server, state.clients) for phase in PHASES],
         "activity_colours": ACTIVITY_COLOURS,
-        "took": _took(server, history.clients) if server and secure else None,
-        "work": _work(server, history.clients),
+        "took": _took(server, state.clients) if server and secure else None,
+        "work": _work(server, state.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
-        "timelines": timelines(history, secure=secure),
-        "drops": [(round, drop) for round in history.rounds for drop in round.drops],
-        "troubles": history.troubles[:MOST_TROUBLES],
-        "more_troubles": len(history.troubles[MOST_TROUBLES:]),
-        "strangers": sorted(history.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_TROUBLES],
+        "timelines": timelines(state, secure=secure),
+        "drops": [(round, drop) for round in state.rounds for drop in round.drops.values()],
+        "warnings": state.warnings[:MOST_TROUBLES],
+        "more_warnings": len(state.warnings[MOST_TROUBLES:]),
+        "strangers": sorted(state.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_TROUBLES],
         "secure": secure,
-        "sharers": sharers(history, experiment),
-        "taking_part": taking_part(history, experiment),
-        "cohort": cohort_size(history, experiment),
-        "exposures": exposure(history, experiment),
+        "sharers": sharers(state, experiment),
+        "taking_part": taking_part(state, experiment),
+        "cohort": cohort_size(state, experiment),
+        "exposures": exposure(state, experiment),
         "settings": settings(experiment),
     }
 
 
-def _notices(experiment: Experiment, history: History) -> list[str]:
+def _notices(experiment: Experiment, state: RunState) -> list[str]:
     """What a reader must know first; nothing if all went well."""
-    if history.server is None:
+    if state.server is None:
         return ["There is no event log of the server: what is known of the rounds, accuracies and losses is missing."]
     notices = []
     if experiment.aggregation.mode == "none":
         notices.append("Secure aggregation was off: the server saw the update of every client.")
-    completed, planned = len(history.completed), experiment.federation.rounds
+    completed, planned = len(state.completed), experiment.federation.rounds
     if completed < planned:
-        ended = history.ended or "the server's log stops without saying how it ended"
+        ended = state.ended or "the server's log stops without saying how it ended"
         notices.append(f"{completed} of {planned} rounds were completed. Last session: {ended}.")
-    lost, told = _lost(history), [(one.session, one.round, one.text) for one in history.incidents[:MOST_INCIDENTS]]
+    lost, found = _lost(state), [(one.session, one.round, one.text) for one in incidents(state)]
     # In their order; who was lost, before what became of that.
-    happened = sorted([*lost[:MOST_INCIDENTS], *told], key=lambda one: one[:2])
+    happened = sorted([*lost[:MOST_INCIDENTS], *found[:MOST_INCIDENTS]], key=lambda one: one[:2])
     notices += [text for _, _, text in happened]
-    if more := len(history.incidents[MOST_INCIDENTS:]):
+    if more := len(found[MOST_INCIDENTS:]):
         notices.append(f"{more} more incidents are in summary.json and in the tables below.")
-    if clipped := _much_clipped(history):
+    if clipped := _much_clipped(state):
         worst = max(clipped, key=lambda entry: entry[1])
         rounds = "round" if len(clipped) == 1 else "rounds"
         notices.append(
@@ -230,36 +239,37 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
         )
     if more := len(lost[MOST_INCIDENTS:]):
         notices.append(f"{more} more losses are in the tables below.")
-    if smallest_sum(history) == 2:
+    if smallest_sum(state) == 2:
         notices.append("A sum had only two clients: each of them can work out the update of the other.")
-    clients = taking_part(history, experiment)
-    if missing := clients - len(history.clients):
+    clients = taking_part(state, experiment)
+    if missing := clients - len(state.clients):
         notices.append(f"The event logs of {missing} of {clients} clients are missing.")
-    if unknown := [clock.party for clock in history.clocks if clock.uncertainty is None]:
+    if unknown := [clock.party for clock in state.clocks if clock.uncertainty is None]:
         notices.append(
             f"Too few messages tell of the clock of {', '.join(unknown)}: times of that log may be wrong by any amount."
         )
     return notices
 
 
-def _much_clipped(history: History) -> list[tuple[int, float]]:
+def _much_clipped(state: RunState) -> list[tuple[int, float]]:
     """Rounds in which so much was clipped that learning suffers, each with its part of the coordinates."""
-    parameters = history.configured.parameters if history.configured else 0
+    parameters = state.configured.parameters if state.configured else 0
     parts = [
         (done.number, clipped_part(done.result.clipped, survivors=len(done.result.survivors), parameters=parameters))
-        for done in history.completed
+        for done in state.completed
         if done.result and parameters
     ]
     return [(number, part) for number, part in parts if part > MOST_CLIPPED]
 
 
-def _lost(history: History) -> list[tuple[int, int, str]]:
+def _lost(state: RunState) -> list[tuple[int, int, str]]:
     """Session, round, and who was lost in it, those together that were lost alike; what became of the round."""
     sentences = []
-    for round in history.rounds:
-        alike: dict[tuple[str, str, bool | None], list[str]] = {}
-        for drop in round.drops:
-            alike.setdefault((drop.phase, drop.detail, drop.included_in_sum), []).append(drop.party)
+    for round in state.rounds:
+        survivors = round.result.survivors if round.result else ()
+        alike: dict[tuple[str, str, bool], list[str]] = {}
+        for name, drop in round.drops.items():
+            alike.setdefault((drop.phase, drop.detail, name in survivors), []).append(name)
         for (phase, detail, included), names in alike.items():
             shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES))
             verb, its = ("was", "Its update is") if len(names) == 1 else ("were", "Their updates are")
@@ -269,19 +279,19 @@ def _lost(history: History) -> list[tuple[int, int, str]]:
     return sentences
 
 
-def _curves(history: History) -> list[Markup]:
-    numbers = {round.number for round in history.completed}
-    failed = sorted({round.number for round in history.rounds} - numbers)
+def _curves(state: RunState) -> list[Markup]:
+    numbers = {round.number for round in state.completed}
+    failed = sorted({round.number for round in state.rounds} - numbers)
     return [
-        learning_curve(history.completed, metric=metric, failed=failed, judged=history.judges)
+        learning_curve(state.completed, metric=metric, failed=failed, judged=state.judges)
         for metric in ("accuracy", "loss")
-        if history.held_out or _is_told(history, metric) or _is_told(history, f"train_{metric}")
+        if state.held_out or _is_known(state, metric) or _is_known(state, f"train_{metric}")
     ]
 
 
-def _is_told(history: History, figure: str) -> bool:
-    """Whether any completed round has it: training steps of one's own tell no accuracy."""
-    return any(getattr(round.result, figure) is not None for round in history.completed)
+def _is_known(state: RunState, figure: str) -> bool:
+    """Whether any completed round has it: own training steps may report no accuracy."""
+    return any(getattr(round.result, figure) is not None for round in state.completed)
 
 
 def _by_accuracy(one: TestClass) -> tuple[float, str]:
@@ -305,13 +315,13 @@ def _mistakes(found: TestClasses) -> list[tuple[int, str, str]]:
     return sorted(mistakes, key=lambda mistake: -mistake[0])[:MOST_MISTAKES]
 
 
-def _clipping(history: History) -> Markup | None:
+def _clipping(state: RunState) -> Markup | None:
     """None if nothing was clipped."""
-    clipped = any(round.result and round.result.clipped for round in history.completed)
-    return clipped_bars(history.completed, history.configured.parameters) if clipped and history.configured else None
+    clipped = any(round.result and round.result.clipped for round in state.completed)
+    return clipped_bars(state.completed, state.configured.parameters) if clipped and state.configured else None
 
 
-def bars_of(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, list[Markup]]:
+def bars_of(server: PartyState | None, clients: Sequence[PartyState]) -> dict[str, list[Markup]]:
     """Bars of `time`, in activities and in phases, and of `traffic`, sent and received; none without any log."""
     if not server and not clients:
         return {}
@@ -328,7 +338,7 @@ def bars_of(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dic
     }
 
 
-def _took(server: PartyHistory, clients: Sequence[PartyHistory]) -> dict[str, float]:
+def _took(server: PartyState, clients: Sequence[PartyState]) -> dict[str, float]:
     """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all; and
     the longest training of a client."""
     rounds = sum(seconds for phase, seconds in server.seconds.items() if phase is not Phase.SESSION)
@@ -342,23 +352,23 @@ def _took(server: PartyHistory, clients: Sequence[PartyHistory]) -> dict[str, fl
     }
 
 
-def _work(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> list[dict[str, Any]]:
+def _work(server: PartyState | None, clients: Sequence[PartyState]) -> list[dict[str, Any]]:
     """The kinds of work of the protocol, the costliest first: seconds of the server, and the median of the clients."""
-    telling = [client for client in clients if client.work]
-    parties = [*telling, server] if server else telling
+    measured = [client for client in clients if client.work]
+    parties = [*measured, server] if server else measured
     kinds = {kind for party in parties for kind in party.work}
     rows = [
         {
             "kind": kind,
             "server": server.work[kind] if server else None,
-            "client": median(client.work[kind] for client in telling) if telling else None,
+            "client": median(client.work[kind] for client in measured) if measured else None,
         }
         for kind in kinds
     ]
     return sorted(rows, key=lambda row: (-((row["server"] or 0.0) + (row["client"] or 0.0)), row["kind"]))
 
 
-def phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, Any]:
+def phase_row(phase: Phase, server: PartyState | None, clients: Sequence[PartyState]) -> dict[str, Any]:
     """Seconds and bytes of a phase, over all rounds."""
     times = [client.seconds[phase] for client in clients]
     return {
@@ -374,15 +384,15 @@ def phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[Party
     }
 
 
-def timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
+def timelines(state: RunState, *, secure: bool) -> list[dict[str, Any]]:
     """Rounds worth a look: those that lost somebody or have no result, then the last and the slowest; with their
     figures. Those of the first kind are open, or the last if nothing happened."""
-    if not history.rounds:
+    if not state.rounds:
         return []
-    finished = history.completed or history.rounds
+    finished = state.completed or state.rounds
     slowest = max(finished, key=lambda round: round.seconds)
-    eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
-    chosen: dict[int, tuple[RoundHistory, list[str]]] = {}
+    eventful = [round for round in state.rounds if round.drops or round.status != "completed"]
+    chosen: dict[int, tuple[RoundState, list[str]]] = {}
     first = eventful[: MOST_TIMELINES - 2]
     for round, why in (*((round, "") for round in first), (finished[-1], "the last"), (slowest, "the slowest")):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
@@ -390,7 +400,7 @@ def timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     shown = []
     for index, (round, reasons) in enumerate(chosen.values()):
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]
-        if secure and (window := secure_sum_window(round, history.server)):
+        if secure and (window := secure_sum_window(round, state.server)):
             windows.append((window, f"Round {round.number}: the secure sum", "time since all keys were known"))
         shown.append(
             {
@@ -398,7 +408,7 @@ def timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
                 "reasons": reasons,
                 "open": round in eventful or (not eventful and index == 0),
                 "figures": [
-                    timeline(round, history.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
+                    timeline(round, state.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
                     for part, (window, title, axis) in enumerate(windows)
                     if window[1] > window[0]
                 ],

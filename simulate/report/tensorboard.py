@@ -7,12 +7,13 @@ when the run is over; accuracies that clients find arrive while the next round r
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tacit.simulate.report.history import JUDGED_BY_CLIENTS, Fold, RoundHistory
+from tacit.parties.runs.state import JUDGED_BY_CLIENTS, RoundState, RunState
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import RoundStarted
 
 JUDGED: Final = ("accuracy", "balanced_accuracy", "loss")
 COUNTED: Final = ("train_accuracy", "train_loss", "clipped", "samples")
@@ -43,14 +44,14 @@ class TensorBoard:
         self._warn = warn
         self._writer: Any = None
         self._failed = False
-        self._fold = Fold()
+        self._state = RunState()
         self._written: dict[int, set[str]] = {}
-        """By the place of a round in the history, the metrics of it that are written."""
+        """By the place of a round in the run, the metrics of it that are written."""
 
-    def take(self, party: str, event: str, fields: Mapping[str, Any]) -> None:
+    def take(self, event: Event) -> None:
         """Take one event of a party, which happens now."""
-        self._fold.take({**fields, "time": time.time(), "party": party, "event": event})
-        if event == "round":
+        self._state.take(event)
+        if isinstance(event, RoundStarted):
             self._write(over=False)
 
     def __enter__(self) -> Self:
@@ -75,16 +76,16 @@ class TensorBoard:
             self._warn(f"--tensorboard: {reason}; nothing more of this run is written there")
 
     def _write_rounds(self, *, over: bool) -> None:
-        history = self._fold.history
+        state = self._state
         # Earlier rounds are written in full; metrics of clients may still arrive for the last one.
-        late = JUDGED if history.judged_on == JUDGED_BY_CLIENTS else ()
-        finished = [place for place, round in enumerate(history.rounds) if round.result is not None]
+        late = JUDGED if state.judged_on == JUDGED_BY_CLIENTS else ()
+        finished = [place for place, round in enumerate(state.rounds) if round.result is not None]
         for place in finished[-2:]:
-            round, written = history.rounds[place], self._written.setdefault(place, set())
+            round, written = state.rounds[place], self._written.setdefault(place, set())
             open = late if place == finished[-1] and not over else ()
             values = {name: value for name, value in _metrics(round).items() if name not in (*written, *open)}
             written |= values.keys()
-            # Of no use here, and the largest part of the history.
+            # Of no use here, and the largest part of the state.
             round.spans.clear()
             if values and self._writer is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ class TensorBoard:
             self._writer.flush()
 
 
-def _metrics(round: RoundHistory) -> dict[str, float]:
+def _metrics(round: RoundState) -> dict[str, float]:
     """The metrics that are known of a round that has a result, by name."""
     result = round.result
     assert result is not None

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import AgreementKey, Label, derive
 from tacit.protocol.core.roster import encode_members
@@ -131,8 +132,7 @@ class DeceivedFederation(MemoryFederation):
         the server, where it lied so much that it did not understand an honest answer and barred its sender.
         """
         self.hook = lambda parcel: [parcel]
-        refused = any(report.event == "refused" for report in self.outcome(Report, SERVER))
-        if refused or self.server.presence.barred:
+        if self.outcome(MessageRefused, SERVER) or self.server.presence.barred:
             self.restart()
         for name, client in list(self.clients.items()):
             if client.state is TrainingState.ENDED or client.configuration != self.configuration:

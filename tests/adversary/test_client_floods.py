@@ -20,11 +20,14 @@ from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import Limits, LinkUp, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.events import LinkLost, RoundEnded, WaitingChanged
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import Event, MessageRefused
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import Fetch, Message
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 
 CHEAT = "client-4"
@@ -104,14 +107,14 @@ async def send_a_large_body(member: Member) -> None:
     await member.socket.send_multipart([frames[0], bytes(9 << 20)])
 
 
-TROUBLE: dict[str, tuple[Callable[[Member], Awaitable[None]], str, Code]] = {
-    "questions": (ask_and_never_read, "refused", Code.UNEXPECTED),
-    "messages out of turn": (talk_out_of_turn, "refused", Code.UNEXPECTED),
-    "one message again and again": (repeat_itself, "refused", Code.SEQUENCE),
-    "noise": (say_noise, "refused", Code.MALFORMED),
-    "a huge frame": (send_a_huge_frame, "link-lost", Code.LEFT),
-    "many frames": (send_many_frames, "refused", Code.MALFORMED),
-    "a large body": (send_a_large_body, "link-lost", Code.LEFT),
+TROUBLE: dict[str, tuple[Callable[[Member], Awaitable[None]], type[Event], Code]] = {
+    "questions": (ask_and_never_read, MessageRefused, Code.UNEXPECTED),
+    "messages out of turn": (talk_out_of_turn, MessageRefused, Code.UNEXPECTED),
+    "one message again and again": (repeat_itself, MessageRefused, Code.SEQUENCE),
+    "noise": (say_noise, MessageRefused, Code.MALFORMED),
+    "a huge frame": (send_a_huge_frame, LinkLost, Code.LEFT),
+    "many frames": (send_many_frames, MessageRefused, Code.MALFORMED),
+    "a large body": (send_a_large_body, LinkLost, Code.LEFT),
 }
 """What client-4 does, the event with which the server notices it, and why it is out of the round in the end."""
 
@@ -132,8 +135,8 @@ async def honest_goes_on(federation: Any) -> None:
     """Wait until the server waits for no honest client, hence serves them all."""
     async with asyncio.timeout(60):
         while True:
-            told = dropwhile(lambda event: event[0] != "round", federation.told["server"])
-            if any(event == "waiting" and not {*fields["on"]} & {*HONEST} for event, fields in told):
+            begun = dropwhile(lambda event: not isinstance(event, RoundStarted), federation.told["server"])
+            if any(isinstance(event, WaitingChanged) and not {*event.on} & {*HONEST} for event in begun):
                 return
             await asyncio.sleep(0.01)
 
@@ -158,10 +161,10 @@ async def test_one_makes_trouble_and_the_others_lose_nothing(federation: Any, tr
         await honest_goes_on(federation)
     assert [end.code for end in await federation.all_of(server, *clients)] == [None] * 4
     check_rounds(federation, updates, HONEST)
-    (gone,) = federation.fields("server", "round-done")[0]["dropped"]
-    assert (gone["party"], gone["included_in_sum"], gone["code"]) == (CHEAT, False, code.name)
-    refused = {(fields["member"], fields["code"]) for fields in federation.fields("server", "refused")}
-    assert refused == ({(CHEAT, code.name)} if noticed == "refused" else set())
+    (gone,) = federation.events("server", RoundEnded)[0].dropped
+    assert (gone.party, gone.included_in_sum, gone.code) == (CHEAT, False, code.name)
+    refused = {(fields.member, fields.code) for fields in federation.events("server", MessageRefused)}
+    assert refused == ({(CHEAT, code.name)} if noticed is MessageRefused else set())
 
 
 # Connections that never become a link

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.messages import Abort, Message, Resume
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
+from tacit.protocol.session.events import ClientJoined
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -33,7 +34,7 @@ def test_five_hundred_hellos_in_every_phase_are_answered_a_few_times() -> None:
     for number in range(TIMES):
         one.at(one.now + number * 3.0 / TIMES, lambda: one.put(hello))
     one.settle(until=3.0)
-    joined = [report.fields["member"] for report in one.outcome(Report) if report.event == "joined"]
+    joined = [event.member for event in one.outcome(ClientJoined)]
     assert joined.count(CHEAT) == HELLOS
     # It comes to its senses, is answered when its turn comes, and is in the rounds that follow.
     flooding = False
@@ -47,8 +48,7 @@ def test_five_hundred_hellos_in_every_phase_are_answered_a_few_times() -> None:
     assert CHEAT in rounds[-1].survivors
     for done in rounds:
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
-    refused = [report for report in one.outcome(Report, SERVER) if report.event == "refused"]
-    assert refused == []
+    assert one.outcome(MessageRefused, SERVER) == []
 
 
 @pytest.mark.threat("client/endless-hellos", "client/endless-resumptions")

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.sum.agreement import packet_signed
+from tacit.protocol.sum.events import ComplaintReceived, ComplaintSent
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
@@ -138,7 +138,8 @@ def check_shares_that_belong_to_no_secret(active: bool, audit: Audit, cheats: An
     outcome = audit(run)
     assert isinstance(outcome, ServerAborted)
     assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
-    assert not [report for report in run.outcome(Report) if report.event == "complaint"]
+    assert run.outcome(ComplaintReceived) == []
+    assert run.outcome(ComplaintSent) == []
 
 
 @pytest.mark.threat("client/share-of-another-secret")

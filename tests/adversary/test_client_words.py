@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.parties.session.events import ClientRoundEnded, RoundEnded
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Ended
 
@@ -40,12 +41,12 @@ async def test_random_words_cost_their_round_and_no_more(federation: Any) -> Non
     (first, spoiled), (second, total) = federation.rounds
     assert first.survivors == second.survivors == federation.clients
     assert (spoiled, total is None) == (None, False)
-    one, other = federation.fields("server", "round-done")
-    assert (one["status"], one["code"], other["status"]) == ("aborted", "VECTOR", "completed")
-    assert one["detail"].startswith("the sum is not one of honest contributions: ")
+    one, other = federation.events("server", RoundEnded)
+    assert (one.status, one.code, other.status) == ("aborted", "VECTOR", "completed")
+    assert one.detail.startswith("the sum is not one of honest contributions: ")
     assert federation.keeper.bytes != model
     for name in federation.clients:
-        overs = [(fields["code"], bool(fields["detail"])) for fields in federation.fields(name, "round-over")]
+        overs = [(fields.code, bool(fields.detail)) for fields in federation.events(name, ClientRoundEnded)]
         assert overs == [("VECTOR", True), (None, False)]
         entries = JournalFile(federation.journal(name)).read()
         assert [entry.round for entry in entries] == [1, 2]

@@ -142,7 +142,7 @@ async def test_no_log_has_a_secret(federation: Any) -> None:
     ]
     for name in ("server", *federation.clients):
         log = (federation.directory / f"{name}.events").read_bytes()
-        assert b'"round-done"' in log or b'"ended"' in log
+        assert b'"round-ended"' in log or b'"session-ended"' in log
         for secret in secrets:
             shown = [secret, secret.hex().encode(), base64.b64encode(secret)[:16], repr(secret)[2:-1].encode()]
             shown.append(encode_key(secret).encode() if len(secret) == KEY_BYTES else secret)

@@ -16,6 +16,7 @@ from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.task import Task, configure, read_task
 from tacit.parties.session.client import CRAFTED
+from tacit.parties.session.events import RoundEnded, TrainingFailed
 from tacit.protocol.core.errors import Code
 from tacit.protocol.sum.configuration import Configuration
 from tests.adversary.crafted import Imprinted, fishing, imprint
@@ -73,12 +74,12 @@ async def test_a_crafted_model_is_refused_by_name(
     await federation.all_of(server, *clients)
     for name, client in zip(federation.clients, clients, strict=True):
         # Of who comes last the round may be over before it has looked.
-        if federation.fields(name, "cannot-train"):
+        if federation.events(name, TrainingFailed):
             assert (client.result().code, client.result().detail) == (Code.LOCAL, REFUSED.format(found))
     assert not updates
     ((done, total),) = federation.rounds
     assert (done.survivors, total) == ((), None)
-    told = [drop["detail"] for drop in federation.fields("server", "round-done")[0]["dropped"]]
+    told = [drop.detail for drop in federation.events("server", RoundEnded)[0].dropped]
     assert f"it gave up: {CRAFTED}" in told
     assert not re.search(r"silent|copies", (federation.directory / "server.events").read_text())
 

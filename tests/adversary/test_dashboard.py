@@ -8,7 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tacit.parties.runs.events import PartyFailed
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.session.events import HandshakeRefused, WaitingChanged
+from tacit.protocol.core.events import MessageRefused
 from tacit.simulate.dashboard import server
 from tacit.simulate.dashboard.server import Dashboard, listening
 
@@ -84,7 +87,7 @@ def test_connections_without_end_hold_up_nobody_and_take_no_descriptors(
             connection.sendall((b"", b"GET / HT", b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")[number % 3])
             held.append(connection)
         for number in range(1000):
-            dashboard.take("server", "waiting", {"on": [f"client-{number}"]})
+            dashboard.take(WaitingChanged(party="server", on=[f"client-{number}"]))
         # Those of one turn of the loop, and of the turn before, may be on their way out.
         assert len(dashboard._server.server_state.connections) <= server.MOST_CONNECTIONS + 2 * server.BACKLOG
     finally:
@@ -96,9 +99,9 @@ def test_connections_without_end_hold_up_nobody_and_take_no_descriptors(
 def test_the_words_of_an_abort_are_shown_as_text(here: tuple[Dashboard, int]) -> None:
     dashboard, port = here
     words = "</li></ul><script src=/dashboard.js></script><img src=x onerror=alert(1)>{{ 7*7 }}"
-    dashboard.take("server", "refused", {"member": words, "code": words, "detail": words})
-    dashboard.take("server", "stranger", {"public_key": words, "address": words, "reason": words})
-    dashboard.take("server", "failed", {"reason": words})
+    dashboard.take(MessageRefused(party="server", member=words, code=words, detail=words))
+    dashboard.take(HandshakeRefused(party="server", public_key=words, address=words, reason=words))
+    dashboard.take(PartyFailed(party="server", reason=words))
     while "refused a message of" not in (text := ask(port, "/")[1]):
         pass
     assert text.count("<script") == 1

@@ -15,11 +15,13 @@ from msgspec import structs
 from tacit.protocol.core.blob import NO_BLOB, announce
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Blob, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.group_key.agreement import PACKET_BYTES, SEALED_BYTES
+from tacit.protocol.group_key.events import GroupKeyReceived, KeyAgreementFailed
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     EndKey,
@@ -238,7 +240,7 @@ def test_a_model_other_than_announced_is_refused() -> None:
                 number, payload = 1, one.model[CHUNK_BYTES:]
             code = Code.UNEXPECTED if "order" in swap or "beyond" in swap else Code.MODEL
             refused(one, Chunk(chunk=number), code, text, payload)
-            assert {type(output) for _, output in one.outputs[len(before) :]} <= {Ended, Report}
+            assert all(isinstance(output, Ended | Event) for _, output in one.outputs[len(before) :])
 
     one = stopped_before(ReencryptModel, initial_model="server")
     model = np.full(10, np.nan, "<f4").tobytes()
@@ -293,7 +295,7 @@ def test_members_that_were_told_other_members_or_epochs_send_no_contribution(lie
     one.advance()
     assert [one.ended(name).code for name in one.roster.clients] == [Code.SIGNATURE] * CLIENTS  # type: ignore[union-attr]
     assert KeyContribution not in {parcel.packet.kind for parcel in one.log}
-    assert not [output for _, output in one.outputs if getattr(output, "event", "") == "group-key"]
+    assert one.outcome(GroupKeyReceived) == []
 
 
 Cheat = Callable[[MemoryFederation, Parcel], Any]
@@ -370,8 +372,8 @@ CHEATS: dict[str, tuple[type[Message], Cheat, Code]] = {
 
 def named_and_barred(one: MemoryFederation, code: Code) -> None:
     """The cheat is out with the reason and stays out; the others got another key, and their rounds are exact."""
-    reports = [report.fields for report in one.outcome(Report, SERVER) if report.event == "key-failed"]
-    assert [(fields["epoch"], fields["code"], fields["by"]) for fields in reports] == [(0, code.name, [CLIENT])]
+    failed = [(event.epoch, event.code, event.by) for event in one.outcome(KeyAgreementFailed, SERVER)]
+    assert failed == [(0, code.name, [CLIENT])]
     assert one.server.presence.barred == {CLIENT}
     ended = one.ended(CLIENT)
     assert ended is not None
@@ -448,6 +450,6 @@ def test_who_is_no_member_of_an_attempt_does_not_end_it(barred: bool) -> None:
     one.start(*one.roster.clients[1:])
     one.settle()
     assert commits
-    assert [report for report in one.outcome(Report, SERVER) if report.event == "key-failed"] == []
+    assert one.outcome(KeyAgreementFailed, SERVER) == []
     assert (CLIENT in one.server.presence.barred) == barred
     assert one.outcome(RoundDone)[0].survivors == one.roster.clients[1:]

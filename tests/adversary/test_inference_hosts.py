@@ -13,10 +13,12 @@ import torch
 import zmq
 import zmq.asyncio
 
+from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded, PassEnded, SessionOpened
 from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Received
 from tacit.parties.links.keys import encode_key, generate
+from tacit.parties.session.events import HandshakeRefused
 from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
@@ -59,10 +61,10 @@ async def asking(
         def progress(done: int) -> None:
             for cable in home.cables if done == 1 else ():
                 cable.flows.clear()
-            home.tell("alice", "done", {"images": done})
+            home.tell("alice", ImagesAnswered(images=done, of=len(images), refused=0))
 
         alice = home.asks("alice", images, batch=1, links=links, progress=progress)
-        await home.waits("alice", "done")
+        await home.waits("alice", ImagesAnswered)
         try:
             yield home, party, images, alice
         finally:
@@ -80,11 +82,11 @@ async def check(home: House, alice: asyncio.Task[Any], block: Any, images: torch
     with torch.no_grad():
         clear = block.exact()(images.double())
     assert (answers - clear).abs().max() < 0.1
-    await home.waits(MODEL_OWNER, "session-over", peer="alice", code=None, passes=len(images))
-    passes = [fields["peer"] for party, event, fields in home.told if (party, event) == (MODEL_OWNER, "pass")]
+    await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"], code=None, passes=len(images))
+    passes = [event.peer for party, event in home.told if party == MODEL_OWNER and isinstance(event, PassEnded)]
     assert passes == ["alice"] * len(images)
-    owners = [fields["owners"] for party, event, fields in home.told if (party, event) == (DEALER, "session")]
-    assert owners == [[MODEL_OWNER, "alice"]]
+    sessions = [event.peers for party, event in home.told if party == DEALER and isinstance(event, SessionOpened)]
+    assert sessions == [[MODEL_OWNER, "alice"]]
 
 
 def said(
@@ -114,9 +116,9 @@ async def test_strangers_at_the_ports_of_private_inference(one_block: Any, priva
                     socket.setsockopt(zmq.LINGER, 0)
                     socket.connect(home.addresses[name])
                     await socket.send_multipart(said(InferenceHello(roster=ROSTER.hash), "alice"))
-                await home.waits(name, "stranger", public_key=None)
-                refused = await home.waits(name, "stranger", reason="this key is not in the roster")
-                assert refused["public_key"] == encode_key(stranger.curve_public)
+                await home.waits(name, HandshakeRefused, public_key=None)
+                refused = await home.waits(name, HandshakeRefused, reason="this key is not in the roster")
+                assert refused.public_key == encode_key(stranger.curve_public)
                 assert await plain.poll(0) == await unknown.poll(0) == 0
         await check(home, alice, one_block, images)
         for writer in writers:

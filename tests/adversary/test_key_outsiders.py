@@ -10,8 +10,10 @@ from msgspec import structs
 
 from tacit.parties.protections.encryption import Encryption
 from tacit.protocol.core.codec import decode
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import Message
+from tacit.protocol.group_key.events import KeyAgreementStarted
 from tacit.protocol.group_key.messages import KeyAccepted, KeyCommit, KeyComplaint
 from tacit.protocol.session.messages import MESSAGES, Hello
 
@@ -52,14 +54,14 @@ async def test_who_comes_too_late_for_an_agreement(protected: Callable[..., Any]
         raw(federation.keys["client-4"], public, federation.address) as outsider,
     ):
         await greet("client-3", silent)
-        await federation.event("server", "agreeing")
+        await federation.event("server", KeyAgreementStarted)
         link = await greet("client-4", outsider)
         for message in SAID:
             await outsider.send_multipart(link.frames(message, round=0))
         # What nobody can read is the next that the server says something of.
         await outsider.send_multipart([b"noise"] * 2)
-        await federation.event("server", "refused")
-        assert [fields["code"] for fields in federation.fields("server", "refused")] == ["MALFORMED"]
+        await federation.event("server", MessageRefused)
+        assert [fields.code for fields in federation.events("server", MessageRefused)] == ["MALFORMED"]
         assert not server.done()
-        assert len(federation.fields("server", "agreeing")) == 1
+        assert len(federation.events("server", KeyAgreementStarted)) == 1
     await federation.vanish(server)

@@ -17,6 +17,9 @@ from tacit.parties.hosting.server import ServerImages, ServerJob, serve
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, FederationSection
+from tacit.parties.session.events import ListeningStarted, RoundEnded
+from tacit.protocol.core.events import Event as LoggedEvent
+from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.sum.configuration import Configuration
 
 SIZE = 16
@@ -62,13 +65,13 @@ async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on
     )
     data = load(experiment.data, image_size=SIZE)
     images = ServerImages(data.source.class_names, *data.normalisation, test=data)
-    told: list[tuple[str, dict[str, Any]]] = []
+    told: list[LoggedEvent] = []
     listening = asyncio.Event()
 
-    def tell(event: str, fields: dict[str, Any]) -> None:
-        told.append((event, fields))
-        if event == "listening":
-            federation.address = fields["address"]
+    def tell(event: LoggedEvent) -> None:
+        told.append(event)
+        if isinstance(event, ListeningStarted):
+            federation.address = event.address
             listening.set()
 
     run = RunDirectory.create(tmp_path / "run")
@@ -90,11 +93,11 @@ async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on
     ]
     ended = await federation.all_of(server, *clients)
     assert [one.code for one in ended] == [None] * 5
-    spoiled, good = (fields for event, fields in told if event == "round-done")
-    assert (spoiled["status"], spoiled["code"], spoiled["culprit"]) == ("aborted", "VECTOR", "")
-    assert "cannot be evaluated" in spoiled["detail"]
-    assert good["status"] == "completed"
-    assert 0 <= good["accuracy"] <= 1
+    spoiled, good = (event for event in told if isinstance(event, RoundEnded))
+    assert (spoiled.status, spoiled.code, spoiled.culprit) == ("aborted", "VECTOR", "")
+    assert "cannot be evaluated" in spoiled.detail
+    assert good.status == "completed"
+    assert 0 <= good.accuracy <= 1
     assert run.model.read_bytes() != first
 
 
@@ -135,4 +138,4 @@ async def test_what_a_server_sees_of_a_client_does_not_depend_on_its_data(federa
     assert done.survivors == federation.clients
     assert done.dropped == ()
     assert total is not None
-    assert "left" not in [event for event, _ in federation.told["server"]]
+    assert not federation.events("server", ClientLeft)

@@ -9,8 +9,9 @@ import pytest
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import MOST_KEPT
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Abort, Resume
 from tacit.protocol.core.rate_limit import HELLOS
 from tacit.protocol.session.messages import Hello
@@ -41,8 +42,7 @@ def check_others(one: MemoryFederation) -> list[RoundDone]:
 
 
 def refused(one: MemoryFederation) -> list[tuple[str, str]]:
-    reports = (report for report in one.outcome(Report) if report.event == "refused")
-    return [(report.fields["member"], report.fields["code"]) for report in reports]
+    return [(event.member, event.code) for event in one.outcome(MessageRefused)]
 
 
 LIES: dict[str, tuple[dict[str, Any], Code]] = {

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tacit.cli import conformance, host, output
+from tacit.cli import conformance, output
 from tacit.cli.screen import Screen
-from tacit.parties.hosting.folder import line, logging_to
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.party_file import LogConfiguration
+from tacit.parties.links.keys import generate
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.event_log import Diary, EventLog, read
+from tacit.parties.session.events import ClientRoundEnded, Dropout, RoundEnded
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.events import ClientLeft, RoundStarted
+from tacit.protocol.sum.events import ClientDropped
 from tests.cases import cases
 
 DETAIL = "\x1b[2J\x1b]0;owned\x07gone\nround   9 of 9  completed\r\u202edenosiop\x9b31m"
@@ -34,17 +42,24 @@ def said(console: Console) -> str:
 
 @pytest.mark.threat("client/words-on-screen")
 def test_of_a_client_at_the_server(console: Console, tmp_path: Path) -> None:
-    events = ["left", "dropped", "refused", "complaint"]
+    of: dict[str, Any] = {"party": "server", "member": "client-1", "detail": DETAIL}
+    events = [
+        ClientLeft(**of),
+        ClientDropped(phase=Phase.TRAIN, code="LOCAL", **of),
+        MessageRefused(code="LOCAL", **of),
+    ]
     screen = Screen(console, Experiment(), tmp_path)
     for event in events:
-        screen.show("server", event, {"member": "client-1", "code": "LOCAL", "detail": DETAIL})
-    assert said(console) == "".join(f"  {event}: member client-1, code LOCAL, detail {SHOWN}\n" for event in events)
+        screen.show(event)
+    assert said(console) == "".join(event.text.replace(DETAIL, SHOWN) + "\n" for event in events)
+    assert said(console).count(SHOWN) == len(events)
 
 
 @pytest.mark.threat("client/words-on-screen")
 def test_of_a_client_at_other_clients(console: Console) -> None:
-    host._show_client(console, "round-over", {"round": 1, "code": "THRESHOLD", "detail": DETAIL})
-    assert said(console) == f"round   1  over: {SHOWN}\n"
+    show = output.party_screen(console)
+    show(ClientRoundEnded(party="client-2", round=1, code="THRESHOLD", detail=DETAIL))
+    assert said(console) == f"round 1 over: {SHOWN} (THRESHOLD)\n"
 
 
 @pytest.mark.threat("client/words-on-screen")
@@ -57,19 +72,30 @@ def test_in_what_a_command_complains_of(capsys: pytest.CaptureFixture[str], comp
 @pytest.mark.threat("client/words-on-screen")
 def test_in_the_files_that_owners_read(tmp_path: Path) -> None:
     """`tail -f` on the log of a party played what a member had said."""
-    told: list[tuple[str, dict[str, Any]]] = []
+    told: list[Event] = []
+    keys, folder, file = generate("lab"), PartyFolder(tmp_path), SimpleNamespace(log=LogConfiguration(level="debug"))
+    lab = OpenedParty[Any](file, keys, Roster((keys.member("server"),)), folder)
+    lost = Dropout(party="client-1", phase=Phase.TRAIN, included_in_sum=False, code="LOCAL", detail=DETAIL)
+    ended = RoundEnded(
+        round=1, status="aborted", code="THRESHOLD", detail=DETAIL, culprit=None, cohort=["client-1"], absent={},
+        repeated=False, survivors=[], dropped=[lost], seconds=1.0,
+    )  # fmt: skip
     with (
-        logging_to(tmp_path / "lab.log", LogConfiguration(level="debug")) as logger,
+        at_work(lab, Status(name="lab", role="server", process=1, since=0.0), told.append) as tell,
         EventLog(tmp_path / "lab.jsonl", "lab") as log,
     ):
-        diary = Diary(log, lambda event, fields: told.append((event, fields)))
-        diary.write("left", member="client-1", detail=DETAIL, dropped=[{"detail": DETAIL}])
-        for event, fields in told:
-            logger.info(line(event, fields))
-    (event,) = read(tmp_path / "lab.jsonl")
-    assert (event["detail"], event["dropped"]) == (SHOWN, [{"detail": SHOWN}])
-    assert told == [("left", {"member": "client-1", "detail": SHOWN, "dropped": [{"detail": SHOWN}]})]
-    assert (tmp_path / "lab.log").read_text().strip().isprintable()
+        diary = Diary(log, tell)
+        diary.write(RoundStarted(round=1, cohort=["client-1"]))
+        diary.write(ClientLeft(member="client-1", detail=DETAIL))
+        diary.write(ended)
+    assert list(read(tmp_path / "lab.jsonl")) == told
+    _, left, round_ended = told
+    assert isinstance(left, ClientLeft)
+    assert isinstance(round_ended, RoundEnded)
+    assert [left.detail, round_ended.detail, round_ended.dropped[0].detail] == [SHOWN] * 3
+    lines = folder.log("lab").read_text().removesuffix("\n").split("\n")
+    assert all(map(str.isprintable, lines))
+    assert [SHOWN in line for line in lines] == [False, True, True]
 
 
 @pytest.mark.threat("client/words-on-screen")

@@ -21,6 +21,7 @@ from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import NotConnectedError, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.events import TrainingFailed
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Frame, decode, encode_structure
@@ -251,8 +252,8 @@ async def test_a_model_of_another_architecture_is_not_trained(federation: Any) -
     async with cheating(federation) as server:
         abort = await refused(server, all_of(configured(federation, layout=bytes(32)), UNREFUSED))
         assert (abort.code, abort.detail) == (Code.LOCAL, "it cannot train; its own log says why")
-        (why,) = federation.fields(VICTIM, "cannot-train")
-        assert "the model built here has other tensors than the server's" in why["detail"]
+        (why,) = federation.events(VICTIM, TrainingFailed)
+        assert "the model built here has other tensors than the server's" in why.detail
         await server.check_honest_round(lost=[VICTIM])
 
 

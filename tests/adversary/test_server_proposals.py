@@ -10,11 +10,11 @@ import pytest
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.group_key.tables import TO_HOLDER
+from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
@@ -77,8 +77,8 @@ def test_a_configuration_below_the_policy_or_not_right_ends_the_session(deceived
         one.tell(Welcome, configuration=encode_structure(small_configuration(CLIENTS, **changes))).deceive()
         assert one.victim_ended.code is Code.POLICY
         assert refusal in one.victim_ended.detail
-        left = [report.fields for report in one.outcome(Report, SERVER) if report.event == "left"]
-        assert [(report["member"], refusal in report["detail"]) for report in left] == [(VICTIM, True)]
+        left = [(event.member, refusal in event.detail) for event in one.outcome(ClientLeft, SERVER)]
+        assert left == [(VICTIM, True)]
         check_only_the_victim_left(one, Code.POLICY)
         one.policies = {}
         one.check_honest_round()

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.roster import encode_members, split_records
 from tacit.protocol.sum.agreement import Advert, adverts_digest
+from tacit.protocol.sum.events import ComplaintSent
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
@@ -187,7 +187,7 @@ def complained(change: Change, summed: ExactSum, sums: Any) -> None:
     )
     run.run()
     assert summed(run).survivors == run.agreement.cohort
-    assert run.outcome(Report, VICTIM)[0].fields == {"against": ["c2"]}
+    assert run.outcome(ComplaintSent, VICTIM) == [ComplaintSent(against=["c2"])]
     assert spoken(run, VICTIM, MaskedInput).complaints == bitmap(2)
     assert sums.revealed(run) == [run.agreement.cohort]
     sums.check_next_round(run)

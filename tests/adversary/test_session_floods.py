@@ -5,7 +5,6 @@ member said nothing. The server's machine runs on a virtual clock.
 """
 
 import gc
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +12,11 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.messages import Message, Phase
 from tacit.protocol.core.rate_limit import HELLOS
 from tacit.protocol.session.messages import MESSAGES, Hello
@@ -121,8 +121,7 @@ def flooded(messages: Iterator[Parcel], one: MemoryFederation) -> Flooded:
     begun = sizes(one.server)
     one.settle(until=one.now + 2 * SECONDS)
     size = sizes(one.server)
-    reports = [output for _, output in one.outputs[said:] if isinstance(output, Report)]
-    logged = sum(len(json.dumps([report.event, report.fields])) for report in reports)
+    logged = sum(len(msgspec.json.encode(output)) for _, output in one.outputs[said:] if isinstance(output, Event))
     told = sum(parcel.receiver == CHEAT for parcel in one.log) - told
     return Flooded(begun, size, told, logged)
 

@@ -16,9 +16,21 @@ from tacit.models.moments import Moments, moments
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.statistics import SCHEME, StatisticsKeeper, StatisticsTask, configure_statistics
 from tacit.parties.session.event_log import read
-from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.events import (
+    ClientRoundEnded,
+    ConfigurationAccepted,
+    ListeningStarted,
+    RoundEnded,
+    SessionEnded,
+    StatisticsContributed,
+    StatisticsSummed,
+    TrainingFailed,
+    UpdateComputed,
+)
+from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
+from tacit.protocol.session.events import ClientLeft, RoundStarted
 from tacit.protocol.sum.configuration import Configuration
 
 TASK = StatisticsTask(image_size=8, channels=1, classes=3, class_digest=b"c" * 32)
@@ -65,10 +77,10 @@ async def listening(federation: Any, configuration: Configuration) -> tuple[Stat
         grace=federation.grace,
     )
     keeper = BentKeeper(configuration)
-    party = ServerParty(settings, keeper, federation.diary("server"), on_round=lambda done, total: {})
+    party = ServerParty(settings, keeper, federation.diary("server"), on_round=lambda done, total: Evaluation())
     task = asyncio.create_task(party.run())
-    await federation.event("server", "listening")
-    federation.address = federation.fields("server", "listening")[-1]["address"]
+    await federation.event("server", ListeningStarted)
+    federation.address = federation.events("server", ListeningStarted)[-1].address
     return keeper, task
 
 
@@ -86,18 +98,17 @@ async def test_the_server_learns_the_sums_of_all_and_logs_nothing_else(federatio
     found = keeper.found
     assert found is not None
     assert (found.clients, found.pixels, found.mean, found.std) == (4, together.pixels, mean, std)
-    (told,) = federation.fields("server", "statistics")
-    assert told["survivors"] == list(federation.clients)
+    (told,) = federation.events("server", StatisticsSummed)
+    assert told.survivors == list(federation.clients)
     for name in ("server", *federation.clients):
         events = list(read(federation.directory / f"{name}.events"))
         # It is none of the rounds of the run; and the session ended as it should, which is nothing to tell.
-        assert {event.get("round", 0) for event in events} == {0}
-        assert not {"round", "round-done", "round-over", "update", "ended"} & {event["event"] for event in events}
+        assert {getattr(event, "round", 0) for event in events} == {0}
+        of_rounds = RoundStarted | RoundEnded | ClientRoundEnded | UpdateComputed | SessionEnded
+        assert not [event for event in events if isinstance(event, of_rounds)]
         if name != "server":
-            assert [event["scheme"] for event in events if event["event"] == "accepted"] == [SCHEME]
-            assert [event.keys() for event in events if event["event"] == "gave-statistics"] == [
-                {"time", "party", "event"}
-            ]
+            assert [event.scheme for event in events if isinstance(event, ConfigurationAccepted)] == [SCHEME]
+            assert sum(isinstance(event, StatisticsContributed) for event in events) == 1
 
 
 @pytest.mark.threat("server/asks-for-statistics")
@@ -119,7 +130,7 @@ async def test_a_client_that_accepts_no_such_sum_refuses_it_by_name(federation: 
     (ended,) = await federation.all_of(federation.join("client-1", policy=policy, moments=counting))
     assert ended.code is Code.POLICY
     assert "the server proposes scheme = statistics" in ended.detail
-    await federation.event("server", "left")
+    await federation.event("server", ClientLeft)
     assert (counted, keeper.found) == ([], None)
     await federation.vanish(server)
 
@@ -152,8 +163,8 @@ async def test_nothing_is_counted_for_other_numbers(federation: Any, bent: dict[
     refusing = [name for name in federation.clients if codes[name] is Code.LOCAL]
     assert len(refusing) >= 2
     for name in refusing:
-        (said,) = federation.fields(name, "cannot-train")
-        assert "contradicts itself" in said["detail"] or "StatisticsTask is malformed" in said["detail"]
+        (said,) = federation.events(name, TrainingFailed)
+        assert "contradicts itself" in said.detail or "StatisticsTask is malformed" in said.detail
     assert (counted, keeper.found) == ([], None)
 
 
@@ -171,13 +182,13 @@ async def test_sums_that_no_pixels_have_are_not_used(federation: Any) -> None:
     clients += [federation.join(name, moments=own(name)) for name in federation.clients[1:]]
     ended = await federation.all_of(server, *clients)
     assert [one.code for one in ended] == [None] * 5
-    first, second = federation.fields("server", "statistics")
-    assert (first["status"], first["code"], second["status"]) == ("aborted", "VECTOR", "completed")
-    assert "do not exist" in first["detail"]
+    first, second = federation.events("server", StatisticsSummed)
+    assert (first.status, first.code, second.status) == ("aborted", "VECTOR", "completed")
+    assert "do not exist" in first.detail
     assert keeper.found is not None
     assert keeper.found.pixels == 64 * (1 + 2 + 3 + 4)
     for name in federation.clients:
-        assert [fields["code"] for fields in federation.fields(name, "round-over")] == ["VECTOR"]
+        assert [fields.code for fields in federation.events(name, ClientRoundEnded)] == ["VECTOR"]
 
 
 @pytest.mark.threat("client/lies-in-statistics")
@@ -188,4 +199,4 @@ async def test_who_lies_for_ever_stops_the_first_sum_and_not_the_server(federati
     clients += [federation.join(name, moments=own(name)) for name in federation.clients[1:]]
     await federation.all_of(server, *clients)
     assert keeper.found is None
-    assert [fields["status"] for fields in federation.fields("server", "statistics")] == ["aborted"] * ATTEMPTS
+    assert [fields.status for fields in federation.events("server", StatisticsSummed)] == ["aborted"] * ATTEMPTS

@@ -12,11 +12,14 @@ import zmq.asyncio
 from tacit.parties.learning.learner import Update
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.keys import encode_key, generate
+from tacit.parties.session.events import HandshakeRefused
 from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.events import ClientJoined
 from tacit.protocol.session.messages import MESSAGES, Hello
 
 REFUSED = "a handshake failed: a peer without this server's key, or no tacit client"
@@ -27,10 +30,10 @@ async def hold_round(federation: Any, server: asyncio.Task[Ended], *names: str) 
     updates: dict[str, Update] = {}
     clients = []
     for name in reversed(names):
-        before = len(federation.fields("server", "joined"))
+        before = len(federation.events("server", ClientJoined))
         clients.append(federation.join(name, on_update=lambda round, update, name=name: updates.update({name: update})))
         async with asyncio.timeout(federation.seconds):
-            while len(federation.fields("server", "joined")) == before:
+            while len(federation.events("server", ClientJoined)) == before:
                 await asyncio.sleep(0.01)
     assert [end.code for end in await federation.all_of(server, *clients)] == [None] * (len(names) + 1)
     ((done, _),) = federation.rounds
@@ -68,15 +71,15 @@ async def test_a_round_among_strangers(federation: Any) -> None:
                 )
             )
         async with asyncio.timeout(federation.seconds):
-            while len(federation.fields("server", "stranger")) < 2:
+            while len(federation.events("server", HandshakeRefused)) < 2:
                 await asyncio.sleep(0.01)
         await hold_round(federation, server, *federation.clients)
     context.term()
     for writer in writers:
         writer.transport.abort()
-    said = {(fields["public_key"], fields["address"]) for fields in federation.fields("server", "stranger")}
+    said = {(fields.public_key, fields.address) for fields in federation.events("server", HandshakeRefused)}
     assert said == {(None, None), (encode_key(stranger.curve_public), "127.0.0.1")}
-    assert federation.fields("server", "refused") == []
+    assert federation.events("server", MessageRefused) == []
 
 
 @pytest.mark.threat("stranger/removed-key")
@@ -89,9 +92,9 @@ async def test_a_key_that_was_removed_from_the_roster(federation: Any) -> None:
     with pytest.raises(NotAdmittedError, match="does not know this key"):
         await federation.join("client-4", roster=former)
     await hold_round(federation, server, *federation.clients[:3])
-    (refused,) = federation.fields("server", "stranger")
-    assert refused["public_key"] == encode_key(federation.keys["client-4"].curve_public)
-    assert refused["reason"] == "this key is not in the roster"
+    (refused,) = federation.events("server", HandshakeRefused)
+    assert refused.public_key == encode_key(federation.keys["client-4"].curve_public)
+    assert refused.reason == "this key is not in the roster"
 
 
 MISNAMED = {
@@ -118,9 +121,9 @@ async def test_a_member_that_is_not_who_it_says_or_speaks_otherwise(federation: 
     ) as bad:
         await bad.send([encode_structure(changed), body])
         await hold_round(federation, server, *federation.clients[:3])
-    (refused,) = federation.fields("server", "refused")
-    assert (refused["member"], refused["code"]) == ("client-4", code.name)
-    assert detail in refused["detail"]
+    (refused,) = federation.events("server", MessageRefused)
+    assert (refused.member, refused.code) == ("client-4", code.name)
+    assert detail in refused.detail
 
 
 @pytest.mark.threat("client/duplicate-identity")
@@ -134,6 +137,6 @@ async def test_a_second_start_under_one_name_replaces_the_first(federation: Any)
         federation.address, keys=federation.keys["client-4"], server=federation.roster.server
     ) as first:
         await first.send(frames)
-        await federation.event("server", "joined")
+        await federation.event("server", ClientJoined)
         await hold_round(federation, server, *federation.clients)
-    assert [fields["member"] for fields in federation.fields("server", "joined")].count("client-4") == 2
+    assert [fields.member for fields in federation.events("server", ClientJoined)].count("client-4") == 2

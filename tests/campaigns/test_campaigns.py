@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.events import MessageRefused
 from tests.campaigns.campaign import CAMPAIGNS, RuleBroken, run
 from tests.campaigns.defects import DEFECTS
 
@@ -24,8 +24,7 @@ def test_no_run_breaks_a_rule(name: str, seeds: range) -> None:
     assert sum(federation.sums for federation in federations) > len(seeds)
     if name == "broken-links":
         assert sum(federation.network.faults for federation in federations) > len(seeds)
-        reports = [report for federation in federations for report in federation.outcome(Report)]
-        refused = [report.fields["code"] for report in reports if report.event == "refused"]
+        refused = [event.code for federation in federations for event in federation.outcome(MessageRefused)]
         # What is lost, repeated or swapped is found by its number; a second hello begins another conversation.
         assert Code.SEQUENCE.name in refused
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from click.testing import Result
 
+from tacit.parties.session.event_log import EventT, read
 from tests.cli import warm
 from tests.cli.hosts import Process, free_port
 
@@ -129,9 +130,9 @@ class AdaptationHouse:
         found: dict[str, Any] = json.loads(copy.read_bytes())
         return found
 
-    def events(self, name: str, event: str) -> list[dict[str, Any]]:
-        lines = (self.path / name / "state" / "events" / f"{name}.jsonl").read_text().splitlines()
-        return [found for found in map(json.loads, lines) if found["event"] == event]
+    def events(self, name: str, kind: type[EventT]) -> list[EventT]:
+        log = self.path / name / "state" / "events" / f"{name}.jsonl"
+        return [event for event in read(log) if isinstance(event, kind)]
 
     def adapters(self, name: str) -> bytes:
         return (self.path / name / "state" / "adapters.safetensors").read_bytes()

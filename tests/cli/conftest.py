@@ -5,13 +5,13 @@ The party processes are real. Their fork server belongs to this process and load
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import Result
 
-from tacit.cli import simulation
+from tacit.cli.screen import Screen
+from tacit.protocol.core.events import Event
 from tacit.simulate.federation import processes
 from tests.cli.command import invoke
 from tests.simulate.conftest import undrawn  # noqa: F401
@@ -45,7 +45,7 @@ grace = 0.5
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
-Show = Callable[[str, str, dict[str, Any]], None]
+Show = Callable[[Event], None]
 
 
 @pytest.fixture(scope="session")
@@ -109,15 +109,15 @@ def distilled(tacit: Invoke, images: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Show], None]:
-    """watch(show) has show(party, event, fields) called for everything that a party tells."""
+    """watch(show) has show(event) called for every event of a party."""
 
     def watch(look: Show) -> None:
-        show = simulation.Screen.show
+        show = Screen.show
 
-        def watched(screen: simulation.Screen, party: str, event: str, fields: dict[str, Any]) -> None:
-            look(party, event, fields)
-            show(screen, party, event, fields)
+        def watched(screen: Screen, event: Event) -> None:
+            look(event)
+            show(screen, event)
 
-        monkeypatch.setattr(simulation.Screen, "show", watched)
+        monkeypatch.setattr(Screen, "show", watched)
 
     return watch

@@ -13,6 +13,7 @@ import torch
 from click.testing import Result
 
 from tacit.parties.runs.served import read_served
+from tacit.parties.session.event_log import EventT, read
 from tests.cli import warm
 from tests.cli.hosts import Process, free_port
 
@@ -85,9 +86,9 @@ class House:
         found: dict[str, Any] = json.loads(copy.read_bytes())
         return found
 
-    def events(self, name: str, event: str) -> list[dict[str, Any]]:
-        lines = (self.path / name / "state" / "events" / f"{name}.jsonl").read_text().splitlines()
-        return [found for found in map(json.loads, lines) if found["event"] == event]
+    def events(self, name: str, kind: type[EventT]) -> list[EventT]:
+        log = self.path / name / "state" / "events" / f"{name}.jsonl"
+        return [event for event in read(log) if isinstance(event, kind)]
 
     def stop(self) -> None:
         for process in self._running:

@@ -15,16 +15,19 @@ import pytest
 import torch
 from click.testing import Result
 
-from tacit.cli import adapt
+from tacit.cli.adaptation_screen import AdaptationScreen
 from tacit.models.adapters.federated import Features, FullBatches, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs
 from tacit.parties.adaptation import standing
+from tacit.parties.adaptation.events import BatchEnded
 from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.inference.events import InferenceSessionEnded
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
 from tacit.protocol.adaptation.sums import weight_of
+from tacit.protocol.core.events import Event
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.setting import setting
 from tests.cli.outputs import check_output
@@ -169,8 +172,8 @@ def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> Non
         assert owner["bytes_sent"] == 2 * summary["batches"]["data_owner_bytes"]
         assert owner["bytes_received"] == 2 * summary["batches"]["model_owner_bytes"]
         assert summary["dealer_bytes"][name] == 2 * summary["batches"]["material_to_data_owner_bytes"]
-    over = [event for event in run.folder.events("dealer") if event["event"] == "session-over"]
-    dealt = {owner: sum(event["material"].get(owner, 0) for event in over) for owner in summary["dealer_bytes"]}
+    over = [event for event in run.folder.events("dealer") if isinstance(event, InferenceSessionEnded)]
+    dealt = {owner: sum(event.material.get(owner, 0) for event in over) for owner in summary["dealer_bytes"]}
     assert dealt == summary["dealer_bytes"]
     page = (run.path / "report.html").read_text()
     assert f"{summary['final_balanced_accuracy']:.3f}" in page
@@ -237,16 +240,16 @@ def test_what_noise_on_sums_guarantees_is_said_everywhere(tacit: Invoke, tmp_pat
 def test_a_data_owner_that_dies_costs_its_own_part(
     tacit: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show, victim = adapt._Screen.show, "data-owner-2"
+    show, victim = AdaptationScreen.show, "data-owner-2"
 
-    def killing(screen: Any, party: str, event: str, fields: dict[str, Any]) -> None:
-        show(screen, party, event, fields)
-        if (party, event, fields.get("number"), fields.get("round")) == (victim, "batch", 1, 1):
+    def killing(screen: AdaptationScreen, event: Event) -> None:
+        show(screen, event)
+        if isinstance(event, BatchEnded) and (event.party, event.number, event.round) == (victim, 1, 1):
             (process,) = (one for one in multiprocessing.active_children() if one.name == victim)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(adapt._Screen, "show", killing)
+    monkeypatch.setattr(AdaptationScreen, "show", killing)
     experiment = tmp_path / "several batches.toml"
     experiment.write_text(small.read_text().replace("batch = 8", "batch = 4\nbatches = 6"))
     run = held(tacit, experiment, tmp_path / "run", "--seed", 7)
@@ -255,7 +258,7 @@ def test_a_data_owner_that_dies_costs_its_own_part(
     assert [row["survivors"] for row in run.summary["rounds"]] == [others, others]
     assert 1 <= run.summary["owners"][victim]["batches"] < 6
     assert "SIGKILL" in run.summary["owners"][victim]["ended"]
-    assert f"{victim} is lost" in run.result.stdout
+    assert f"{victim}: its process ended unexpectedly: killed by SIGKILL" in run.result.stdout
     assert {run.folder.of_owner(name).read_bytes() for name in others} == {run.folder.adapters(2).read_bytes()}
     assert f"<th>{victim}</th>" in (run.path / "report.html").read_text()
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from tacit.parties.adaptation.events import BatchEnded, RoundSaved
 from tacit.parties.hosting import preflight
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, labelled
 from tests.cli.hosts import Process
@@ -38,8 +39,8 @@ def house(tmp_path: Path, tacit: Invoke, student: Path) -> Iterator[AdaptationHo
 
 def in_range(house: AdaptationHouse, number: int) -> int:
     """Batches of a round, of all data owners, that were not refused."""
-    batches = [event for name in DATA_OWNERS for event in house.events(name, "batch")]
-    return sum(event["round"] == number and not event["refused"] for event in batches)
+    batches = [batch for name in DATA_OWNERS for batch in house.events(name, BatchEnded)]
+    return sum(batch.round == number and not batch.refused for batch in batches)
 
 
 def test_adapting_between_hosts(house: AdaptationHouse) -> None:
@@ -62,7 +63,7 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
         assert figures["rounds"] == found[0]["rounds"]
         assert figures["batches"] == 2
     assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
-    assert any(line.startswith("round   2 of 2  while learning: loss ") for line in running["bob"].said)
+    assert any(line.startswith("round 2  while learning: loss ") for line in running["bob"].said)
     for name in (*DATA_OWNERS, "dealer"):
         told = house.status(name)
         assert (told["running"], told["round"], told["rounds"], told["learning"]) == (False, 2, 2, True)
@@ -73,7 +74,7 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     again = house.start("alice", "--json", "again.json")
     assert again.end() == 0, again.everything
     assert check_output(house.path / "alice" / "again.json", "learned") == found[0]
-    assert "6 images to learn from; round 2 is learned" in again.said
+    assert "6 images; the adapters after round 2 are known" in again.said
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed:
         house.data_owner(name)
     running = {name: house.start(name, *options(name)) for name in ("dealer", "owner", *DATA_OWNERS)}
     for name in DATA_OWNERS:
-        running[name].until(f"round   1 of {ROUNDS} ")
+        running[name].until("round 1  while learning: ")
     kept = house.adapters("alice")
     running[killed].signal(signal.SIGKILL)
     assert running[killed].end() == -signal.SIGKILL
@@ -112,7 +113,7 @@ def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed:
     if killed == "dealer":
         assert any(re.fullmatch("goes on after round [1-4]", line) for line in running["dealer"].said)
     if killed == "alice":
-        pattern = "6 images to learn from; round [1-4] is learned"
+        pattern = "6 images; the adapters after round [1-4] are known"
         assert any(re.fullmatch(pattern, line) for line in running["alice"].said)
 
 
@@ -126,7 +127,7 @@ def test_data_owners_count_by_their_images_and_the_model_owner_adds_noise(house:
         assert running[name].end() == 0, running[name].everything
     assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
     assert "noise of 1e-06 on every common parameter, no budget" in running["owner"].said
-    counts = {event["peer"]: event["weight"] for event in house.events("owner", "kept")}
+    counts = {saved.peer: saved.weight for saved in house.events("owner", RoundSaved)}
     assert counts == {"alice": 16, "bob": 16, "carol": 32}
 
 

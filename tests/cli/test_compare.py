@@ -13,7 +13,12 @@ from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.events import Dropout, SessionEnded, TrafficCounted, UpdateComputed
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.events import ClientDropped
 from tests.cli.outputs import check_output
+from tests.simulate.conftest import configured, ended
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -24,30 +29,21 @@ def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:
     """A run directory with rounds of these accuracies."""
     run = RunDirectory.create(path)
     run.experiment.write_text(experiment_toml(parse(toml, "test")))
-    configuration = {
-        "parameters": 10,
-        "ring_bits": 24,
-        "vector_bytes": 31,
-        "step": 0.5,
-        "threshold": 2,
-        "neighbours": 2,
-    }
+    cohort = ["client-1", "client-2"]
+    drop = Dropout(party=lost, phase=Phase.TRAIN, code="LEFT", detail="gone", included_in_sum=False)
     with EventLog(run.events("server"), "server") as log:
-        log.write("configuration", **configuration, configuration_hash="ab")
+        log.write(configured(2))
         for number, accuracy in enumerate(accuracies, start=1):
-            cohort = ["client-1", "client-2"]
-            log.write("round", round=number, cohort=cohort)
-            log.write("traffic", round=number, phase="TRAIN", sent=1000, received=500)
-            drop = {"party": lost, "phase": "TRAIN", "code": "LEFT", "detail": "gone", "included_in_sum": False}
-            figures = {"samples": 5, "train_accuracy": 0.5, "train_loss": 1.0, "clipped": 0, "loss": 1.0, "code": None}
-            log.write(
-                "round-done", round=number, status="completed", detail="", survivors=cohort,
-                dropped=[drop] if lost and number == 1 else [], accuracy=accuracy, balanced_accuracy=accuracy / 4,
-                **figures,
-            )  # fmt: skip
-        log.write("ended", code=None, detail="all rounds are done")
+            log.write(RoundStarted(round=number, cohort=cohort))
+            log.write(TrafficCounted(round=number, phase=Phase.TRAIN, sent=1000, received=500))
+            dropped = [drop] if lost and number == 1 else []
+            for gone in dropped:
+                log.write(ClientDropped(member=gone.party, phase=gone.phase, code=gone.code, detail=gone.detail))
+            figures = {"accuracy": accuracy, "balanced_accuracy": accuracy / 4, "loss": 1.0, "train_accuracy": 0.5}
+            log.write(ended(number, cohort, dropped=dropped, samples=5, train_loss=1.0, clipped=0, **figures))
+        log.write(SessionEnded(code=None, detail="all rounds are done"))
     with EventLog(run.events("client-1"), "client-1") as log:
-        log.write("update", round=1, training_seconds=1.5)
+        log.write(UpdateComputed(round=1, kept=0, layers=[], training_seconds=1.5, choosing_seconds=0.0, uncounted=0))
     return path
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from tacit.parties.session.events import RoundEnded
+from tacit.protocol.core.events import Event
+
 Invoke = Callable[..., Result]
 
 
@@ -37,10 +40,10 @@ def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, wa
     pages: dict[int, str] = {}
     metrics: dict[int, str] = {}
 
-    def look(party: str, event: str, fields: dict[str, Any]) -> None:
-        if party == "server" and event == "round-done":
-            pages[fields["round"]] = ask(port, "/")
-            metrics[fields["round"]] = ask(port, "/metrics")
+    def look(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            pages[event.round] = ask(port, "/")
+            metrics[event.round] = ask(port, "/metrics")
 
     watch(look)
     done = tacit("simulate", small, "--dashboard", f":{port}", "--out", tmp_path / "run", "--quiet")

@@ -21,6 +21,10 @@ from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
+from tacit.parties.session.event_log import read
+from tacit.parties.session.events import ListeningStarted, RoundEnded
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
@@ -68,8 +72,8 @@ TINY = Study(
 )
 
 
-Look = Callable[[str, str, str, dict[str, Any]], None]
-"""Called with the title of a run, and party, event and fields of everything that a party tells."""
+Look = Callable[[str, Event], None]
+"""Called with the title of a run, and every event of its parties."""
 
 
 def watched(patch: pytest.MonkeyPatch, look: Look) -> None:
@@ -78,9 +82,9 @@ def watched(patch: pytest.MonkeyPatch, look: Look) -> None:
     def watching(screen: study_screen.StudyScreen, title: str) -> Show:
         show = began(screen, title)
 
-        def both(party: str, event: str, fields: dict[str, Any]) -> None:
-            show(party, event, fields)
-            look(title, party, event, fields)
+        def both(event: Event) -> None:
+            show(event)
+            look(title, event)
 
         return both
 
@@ -132,8 +136,8 @@ def held(tacit: Invoke, studies: None, images: Path, tmp_path_factory: pytest.Te
     copy = directory.parent / "copy.json"
     command = ["experiment", "tiny", "--small", "--seeds", "3,5", "--data", images, "--out", directory, "--json", copy]
 
-    def look(title: str, party: str, event: str, fields: dict[str, Any]) -> None:
-        if (title, event) == ("again, seed 3", "round-done"):
+    def look(title: str, event: Event) -> None:
+        if title == "again, seed 3" and isinstance(event, RoundEnded):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -157,9 +161,9 @@ def test_the_same_command_goes_on_where_it_was(held: Held) -> None:
     assert f"6 runs of 2 rounds, {finished} of them finished before" in held.again.stdout
     assert "plain, seed 3" not in held.again.stdout
     assert ("   2 of 6  again, seed 3: test accuracy 0." in held.again.stdout) == (finished == 1)
-    events = held.file("again", 3, "events/server.jsonl").read_text()
+    events = [type(event) for event in read(held.file("again", 3, "events/server.jsonl"))]
     if held.rounds_before == 1:
-        assert events.count('"listening"') == 2, "the interrupted run was continued, not begun again"
+        assert events.count(ListeningStarted) == 2, "the interrupted run was continued, not begun again"
     assert "trained before" in held.first.stdout
     assert "trained before" not in held.again.stdout
 
@@ -257,8 +261,8 @@ def test_a_run_that_fails_ends_the_study(
 ) -> None:
     """Two of four clients are killed, which leaves fewer than the threshold; or the server is."""
 
-    def look(title: str, party: str, event: str, fields: dict[str, Any]) -> None:
-        if (party, event) == ("server", "round") and fields["round"] == 1:
+    def look(title: str, event: Event) -> None:
+        if isinstance(event, RoundStarted) and event.round == 1:
             kill(*victims)
 
     # It ends when they are killed, in whichever round that is.

@@ -29,7 +29,7 @@ def test_a_client_that_dies_takes_its_group_out_and_a_resumed_run_goes_on(
     result = tacit("simulate", file, "--drop", "client-4@MASKED_INPUT", "--verify", "--out", run)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "threshold 5 of 6, active mode, groups of 2: who is lost takes its group out of that sum" in result.stdout
-    assert "  left out with their groups: client-3" in result.stdout
+    assert "left out with their groups: client-3" in result.stdout
     first, second = json.loads((run / "summary.json").read_bytes())["rounds"]
     others = ["client-1", "client-2", "client-5", "client-6"]
     assert (len(first["cohort"]), first["survivors"]) == (6, others)

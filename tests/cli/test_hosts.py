@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.session.event_log import read
+from tacit.parties.session.events import ClientRoundEnded
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
@@ -22,10 +24,11 @@ CLIENTS = ("client-1", "client-2", "client-3")
 DIES_AFTER_ROUND_2 = """
 import os, signal
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.events import RoundEnded
 write = Diary.write
-def write_and_die(diary, event, **fields):
-    write(diary, event, **fields)
-    if event == "round-done" and fields["round"] == 2:
+def write_and_die(diary, event):
+    write(diary, event)
+    if isinstance(event, RoundEnded) and event.round == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 Diary.write = write_and_die
 from tacit.cli.main import main
@@ -76,9 +79,9 @@ def test_a_federation_between_hosts(hosts: Hosts) -> None:
     for name in CLIENTS:
         state = hosts.path / name / "state"
         assert (state / "journal" / f"{name}.jsonl").read_text().count('"type":"stage"') == 3
-        events = [json.loads(line) for line in (state / "events" / f"{name}.jsonl").read_text().splitlines()]
-        assert [event["event"] for event in events].count("round-over") == 3
-        assert "round-over: round 3" in (state / "logs" / f"{name}.log").read_text()
+        events = read(state / "events" / f"{name}.jsonl")
+        assert [event.round for event in events if isinstance(event, ClientRoundEnded)] == [1, 2, 3]
+        assert "client-round-ended: round 3 completed" in (state / "logs" / f"{name}.log").read_text()
         told = status(hosts, name)
         assert (told["running"], told["name"], told["role"], told["round"]) == (False, name, "client", 3)
     told = status(hosts, "server")
@@ -152,7 +155,7 @@ def test_who_is_stopped_says_so(hosts: Hosts) -> None:
         clients[name].until("accepted")
     clients["client-3"].signal(signal.SIGINT)
     assert clients["client-3"].end() == 130
-    server.until("left: member client-3, detail it gave up: its owner stopped it")
+    server.until("client-3 left: it gave up: its owner stopped it")
     server.until("only 2 clients are there")
     server.signal(signal.SIGTERM)
     assert server.end() == 130, server.everything

@@ -46,7 +46,7 @@ def test_a_server_that_goes_on_shows_what_was_before(hosts: Hosts) -> None:
     for name in CLIENTS:
         hosts.start(name, "client", "party.toml", "--stay")
     first = hosts.start("server", "server", "party.toml", "experiment.toml")
-    first.until("round   2 of 200  completed")
+    first.until("round 2 of 200 completed")
     first.signal(signal.SIGKILL)
     first.end()
     second = hosts.start("server", "server", "party.toml", "--dashboard", "0.0.0.0:0")

@@ -21,6 +21,17 @@ from tacit.models.datasets.samples import Source
 from tacit.models.moments import moments
 from tacit.models.networks import build
 from tacit.parties.runs.experiment import load
+from tacit.parties.session.event_log import read as events
+from tacit.parties.session.events import (
+    ClientRoundEnded,
+    ConfigurationAccepted,
+    ConfigurationProposed,
+    RoundEnded,
+    SessionEnded,
+    StatisticsContributed,
+    StatisticsSummed,
+)
+from tacit.protocol.session.events import RoundStarted
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -69,10 +80,6 @@ def run_of(hosts: Hosts) -> Path:
 
 def known(hosts: Hosts, name: str) -> Any:
     return json.loads((run_of(hosts) / name).read_bytes())
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def source(hosts: Hosts, name: str) -> Source:
@@ -132,30 +139,29 @@ def test_a_server_without_images_knows_statistics_and_accuracy(hosts: Hosts) -> 
     assert (second["round"], second["images"]) == (1, images)
     # Trained on the others: 24 + 27 + 24 images less those that are kept.
     assert [entry["samples"] for entry in summary["rounds"]] == [75 - images] * 2
-    assert any(f"held-out accuracy after round 1: {second['accuracy']:.3f}" in line for line in server.said)
+    assert any(f"held-out accuracy after round 1 {second['accuracy']:.3f}" in line for line in server.said)
     shown = f"pixels of 3 clients: mean {statistics['mean'][0]:.4f}, standard deviation {statistics['std'][0]:.4f}"
     assert any(shown in line for line in server.said)
 
-    said = [event["event"] for event in events(run_of(hosts) / "events" / "server.jsonl")]
-    assert said.index("statistics") < said.index("configuration") < said.index("round")
-    assert (said.count("statistics"), said.count("round"), said.count("round-done"), said.count("ended")) == (
-        1,
-        2,
-        2,
-        1,
-    )
+    kinds = [type(event) for event in events(run_of(hosts) / "events" / "server.jsonl")]
+    assert kinds.index(StatisticsSummed) < kinds.index(ConfigurationProposed) < kinds.index(RoundStarted)
+    assert [kinds.count(kind) for kind in (StatisticsSummed, RoundStarted, RoundEnded, SessionEnded)] == [1, 2, 2, 1]
     for name in CLIENTS:
         state = hosts.path / name / "state"
-        told = events(state / "events" / f"{name}.jsonl")
-        assert [event["scheme"] for event in told if event["event"] == "accepted"] == ["statistics", "fedavg"]
-        assert [event["event"] for event in told].count("gave-statistics") == 1
-        assert [event["round"] for event in told if event["event"] == "round-over"] == [1, 2]
+        told = list(events(state / "events" / f"{name}.jsonl"))
+        schemes = [event.scheme for event in told if isinstance(event, ConfigurationAccepted)]
+        assert schemes == ["statistics", "fedavg"]
+        assert sum(isinstance(event, StatisticsContributed) for event in told) == 1
+        assert [event.round for event in told if isinstance(event, ClientRoundEnded)] == [1, 2]
         # One of the first sum, and one for each round.
         assert (state / "journal" / f"{name}.jsonl").read_text().count('"type":"stage"') == 3
         log = (state / "logs" / f"{name}.log").read_text()
-        assert "accepted: scheme statistics, mode active" in log
-        assert "gave-statistics\n" in log
-    assert "statistics: status completed" in (hosts.path / "server" / "state" / "logs" / "server.log").read_text()
+        assert "configuration-accepted: accepted statistics, active mode" in log
+        assert "statistics-contributed: " in log
+    assert (
+        "statistics-summed: pixels of 3 clients"
+        in (hosts.path / "server" / "state" / "logs" / "server.log").read_text()
+    )
     report = (run_of(hosts) / "report.html").read_text()
     assert "how many pixels the images of all clients together have" in report
     assert "Held-out accuracy" in report
@@ -173,10 +179,10 @@ def test_a_server_that_dies_before_it_tells_them_proposes_the_training_at_once(h
     clients = join(hosts, "--stay")
     assert server.end() == -signal.SIGKILL, server.everything
     again = check_training_follows(hosts, clients)
-    assert not any("left:" in line for line in again.said), again.said
+    assert not any(" left: " in line for line in again.said), again.said
     for name in CLIENTS:
         told = events(hosts.path / name / "state" / "events" / f"{name}.jsonl")
-        assert [event["event"] for event in told].count("gave-statistics") == 0
+        assert not any(isinstance(event, StatisticsContributed) for event in told)
 
 
 def check_training_follows(hosts: Hosts, clients: dict[str, Process]) -> Process:
@@ -188,7 +194,7 @@ def check_training_follows(hosts: Hosts, clients: dict[str, Process]) -> Process
         assert client.end() == 130, client.everything
     assert known(hosts, "statistics.json") == before == expected_statistics(hosts)
     told = events(run_of(hosts) / "events" / "server.jsonl")
-    assert [event["event"] for event in told].count("statistics") == 0
+    assert not any(isinstance(event, StatisticsSummed) for event in told)
     summary = known(hosts, "summary.json")
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 2
     assert not any("pixels of" in line for line in again.said)

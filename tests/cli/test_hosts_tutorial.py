@@ -152,5 +152,5 @@ def test_the_commands_of_an_adaptation_and_of_its_predictions(hosts: Hosts) -> N
     answers = json.loads((hosts.path / "clinic-a" / "answers.json").read_bytes())
     assert (len(answers["images"]), answers["classes"]) == (360, learned["classes"])
     assert answers["weights"] == learned["weights"]
-    assert "360 images; with what is learned after round 2" in said
+    assert "360 images; the adapters after round 2 are known" in said
     assert hosts.stop(signal.SIGTERM) == [130, 130]

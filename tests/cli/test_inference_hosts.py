@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from tacit.parties.inference.events import ImagesAnswered, ModelLoaded, PassEnded, TermsAgreed
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
 from tests.cli.inference_house import ROLES, House, check_answers
 from tests.cli.outputs import check_output
@@ -95,10 +96,10 @@ def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, studen
     running = {name: house.start(name) for name in ("dealer", "owner")}
     alice = running["alice"] = house.start("alice", "--json", "answers.json")
     for name, count in (("dealer", 5), ("owner", 25), ("alice", 50)):
-        running["alice"].until(f"  {count} of {MANY} images")
+        running["alice"].until(f"{count} of {MANY} images")
         running[name].signal(signal.SIGKILL)
         assert running[name].end() == -signal.SIGKILL
-        answered = len(house.events("alice", "answered"))
+        answered = len(house.events("alice", ImagesAnswered))
         options = ("--json", "answers.json") if name == "alice" else ()
         running[name] = house.start(name, *options)
     running["alice"].until(f"{MANY} images, ({answered}|{answered + 1}) of them answered")
@@ -108,9 +109,9 @@ def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, studen
     check_answers(figures, student, many)
     # Each image was answered once, by one and the same model, and at most one pass was begun again for each death.
     assert figures["passes"] == MANY
-    assert len({found["weights"] for found in house.events("owner", "model")}) == 1
-    assert MANY - 3 <= len(house.events("owner", "pass")) <= MANY + 3
-    sessions = [found["session"] for found in house.events("owner", "agreed")]
+    assert len({loaded.weights for loaded in house.events("owner", ModelLoaded)}) == 1
+    assert MANY - 3 <= len(house.events("owner", PassEnded)) <= MANY + 3
+    sessions = [agreed.session for agreed in house.events("owner", TermsAgreed)]
     assert len(set(sessions)) == len(sessions) >= 4
     for gone in ("owner", "dealer"):
         assert any(re.search(f"session over: {gone}: the link to .* is lost", line) for line in alice.said)
@@ -121,7 +122,7 @@ def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
     for name in ("dealer", "owner"):
         running = house.start(name)
     alice = house.start("alice")
-    alice.until(f"  3 of {MANY} images")
+    alice.until(f"3 of {MANY} images")
     running.signal(signal.SIGKILL)
     running.end()
     # Without its salt the same model has another commitment.
@@ -155,7 +156,7 @@ def test_a_quota_is_told_and_outlives_kill_9(house: House) -> None:
     owner = house.start("owner")
     alice = house.start("alice")
     assert alice.end() == 1, alice.everything
-    assert "  7 of 12 images" in alice.said
+    assert "7 of 12 images" in alice.said
     assert "0 are left" in alice.complained[0]
     ledger = house.path / "owner" / "state" / "ledger.json"
     assert ledger.stat().st_mode & 0o777 == 0o600

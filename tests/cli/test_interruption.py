@@ -82,7 +82,7 @@ def test_twice_in_a_run(tmp_path: Path, small: Path) -> None:
     slow.write_text(small.read_text().replace("epochs = 1", "epochs = 100"))
     with command("simulate", slow, "--rounds", 1000, "--out", tmp_path / "run", told=()) as process:
         assert process.stdout is not None
-        while not (line := process.stdout.readline()).startswith("round   1 of 1000  completed"):
+        while not (line := process.stdout.readline()).startswith("round 1 of 1000 completed"):
             assert line, process.communicate()
         os.killpg(process.pid, signal.SIGINT)
         os.killpg(process.pid, signal.SIGINT)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tacit.parties.links.roster import read_roster
+from tacit.parties.session.event_log import read
+from tacit.parties.session.events import ListeningStarted, RosterUpdated
 from tests.cli.hosts import Hosts, Process, running_hosts
 from tests.cli.office import Office
 
@@ -35,13 +37,13 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     hosts.experiment(rounds=ROUNDS, clients='"all"', epochs=30)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = {name: takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")}
-    server.until(f"round   2 of {ROUNDS}  completed")
+    server.until(f"round 2 of {ROUNDS} completed")
 
     office.give("server", 2)
     server.until(r"version 2 of the roster \(added client-4\)")
     # All three are in the session that goes by that version, so that client-1 is told that it is removed.
     done = sum("completed" in line for line in server.said)
-    server.until(f"round +{done + 1} of {ROUNDS}  completed")
+    server.until(f"round {done + 1} of {ROUNDS} completed")
     office.give("client-4", 2)
     clients["client-4"] = takes_part(hosts, "client-4")
     clients["client-4"].until("accepted")
@@ -78,9 +80,9 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     assert list(clients) in [entry["survivors"] for entry in rounds]
     assert rounds[0]["survivors"] == ["client-1", "client-2", "client-3"]
     assert rounds[-1]["survivors"] == ["client-2", "client-3", "client-4"]
-    events = [json.loads(line) for line in (run / "events" / "server.jsonl").read_text().splitlines()]
-    assert [event["version"] for event in events if event["event"] == "roster"] == [2, 3, 4]
-    assert len({event["session"] for event in events if event["event"] == "listening"}) == 4
+    events = list(read(run / "events" / "server.jsonl"))
+    assert [event.version for event in events if isinstance(event, RosterUpdated)] == [2, 3, 4]
+    assert len({event.session for event in events if isinstance(event, ListeningStarted)}) == 4
     changed = [incident["text"] for incident in summary["incidents"] if incident["what"] == "members"]
     assert [text.partition(": ")[2] for text in changed] == [
         "from version 1 to 2 of the roster (added client-4).",

@@ -4,13 +4,15 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from tacit.parties.session.event_log import EventT, read
+from tacit.parties.session.events import ConfigurationAccepted, ListeningStarted
+from tacit.protocol.group_key.events import GroupKeyAgreed, GroupKeyReceived, ModelRecovered
 from tests.cli.hosts import Hosts, running_hosts
 from tests.cli.office import Office
 
@@ -28,12 +30,11 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield made
 
 
-def events(hosts: Hosts, name: str, *kinds: str) -> list[dict[str, Any]]:
-    """What the log of a party has of these kinds."""
+def events(hosts: Hosts, name: str, kind: type[EventT]) -> list[EventT]:
+    """What the log of a party has of this kind."""
     folder = hosts.path / name / "state"
     folder = folder / "runs" / "0001-small" if name == "server" else folder
-    lines = (folder / "events" / f"{name}.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] in kinds]
+    return [event for event in read(folder / "events" / f"{name}.jsonl") if isinstance(event, kind)]
 
 
 def round_of(model: Path) -> int:
@@ -52,13 +53,13 @@ def test_the_key_is_renewed_and_who_is_new_goes_on_where_who_is_removed_reads_no
     experiment.write_text(experiment.read_text() + "[encryption]\n")
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = {name: hosts.start(name, "client", "party.toml") for name in FIRST}
-    server.until(f"round   1 of {ROUNDS}  completed")
+    server.until(f"round 1 of {ROUNDS} completed")
 
     office.give("server", 2)
     server.until(r"version 2 of the roster \(added client-4\)")
     # The session that goes by that version begins with whom it has first: client-4 comes when it goes on.
     done = sum("completed" in line for line in server.said)
-    server.until(f"round +{done + 1} of {ROUNDS}  completed")
+    server.until(f"round {done + 1} of {ROUNDS} completed")
     office.give("client-4", 2)
     clients["client-4"] = hosts.start("client-4", "client", "party.toml")
     clients["client-4"].until("accepted")
@@ -81,12 +82,12 @@ def test_the_key_is_renewed_and_who_is_new_goes_on_where_who_is_removed_reads_no
     assert [client.end() for client in again.values()] == [0, 0, 0]
 
     # A key in every session, that of another one held by nobody any more.
-    agreed = [event["members"] for event in events(hosts, "server", "agreed")]
+    agreed = [event.members for event in events(hosts, "server", GroupKeyAgreed)]
     assert agreed == [FIRST, FIRST, LAST, LAST]
-    sessions = [event["session"] for event in events(hosts, "server", "listening")]
-    assert [event["session"] for event in events(hosts, "client-1", "accepted")] == sessions[:2]
-    assert [event["members"] for event in events(hosts, "client-1", "group-key")] == [FIRST, FIRST]
-    sources = [event["member"] for event in events(hosts, "server", "remembered")]
+    sessions = [event.session for event in events(hosts, "server", ListeningStarted)]
+    assert [event.session for event in events(hosts, "client-1", ConfigurationAccepted)] == sessions[:2]
+    assert [event.members for event in events(hosts, "client-1", GroupKeyReceived)] == [FIRST, FIRST]
+    sources = [event.member for event in events(hosts, "server", ModelRecovered)]
     assert sources == ["client-1", "client-2", "client-4"]
 
     # Every round went on from the one before; of what came after it was removed, client-1 has nothing.

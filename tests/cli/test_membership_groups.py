@@ -41,7 +41,7 @@ def test_newcomers_and_retired_groups_wait_and_only_clients_of_changed_groups_as
         hosts.client(name, sections=accepted)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = {name: hosts.start(name, "client", "party.toml") for name in CLIENTS[:8]}
-    server.until(f"round   1 of {ROUNDS}  completed")
+    server.until(f"round 1 of {ROUNDS} completed")
 
     office.give("server", 2)
     server.until(r"version 2 of the roster \(added client-9\)")
@@ -78,4 +78,4 @@ def test_newcomers_and_retired_groups_wait_and_only_clients_of_changed_groups_as
 def next_round(server: Process) -> None:
     """Wait until one more round is held than now."""
     done = sum("completed" in line for line in server.said)
-    server.until(f"round +{done + 1} of {ROUNDS}  completed")
+    server.until(f"round {done + 1} of {ROUNDS} completed")

@@ -7,109 +7,143 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import MOST_ROWS, PartyTable
+from tacit.parties.runs.events import PartyExited, PartyFailed
+from tacit.parties.runs.state import RunState
+from tacit.parties.session.events import HeartbeatSent, PhaseEnded, TrafficCounted, WaitingChanged
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import RoundStarted
+from tests.simulate.conftest import at, configured, ended
 
 HEADINGS = ["party", "phase", "for", "sent", "received", "last heard", "waits for"]
+SERVER = "server"
+COHORT = ["client-1", "client-2"]
 
 
-class Clock:
-    """Seconds that pass when the test says so."""
+class Run:
+    """A run that goes on as the test says; `seconds` is the time now."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
+        self._state = RunState(server=SERVER)
+        self.table = PartyTable(self._state, 10, lambda: self.seconds)
 
-    def __call__(self) -> float:
-        return self.seconds
+    def take(self, party: str, event: Event) -> None:
+        """An event that happens now."""
+        self._state.take(at(self.seconds, party, event))
+
+    def round(self, number: int, *, seconds: float) -> None:
+        """A round that takes so long."""
+        self.take(SERVER, RoundStarted(round=number, cohort=COHORT))
+        self.seconds += seconds
+        self.take(SERVER, ended(number, COHORT, seconds=seconds))
+
+    def cells(self) -> list[list[str]]:
+        """The rows of the table as it is drawn now, without the headings."""
+        drawn_lines = self._drawn().replace("┃", "│").splitlines()
+        lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in drawn_lines]
+        headings, *rows = [line for line in lines if len(line) == len(HEADINGS)]
+        assert headings == HEADINGS
+        return rows
+
+    def last_line(self) -> str:
+        return self._drawn().splitlines()[-1]
+
+    def _drawn(self) -> str:
+        console = Console(file=io.StringIO(), width=200)
+        with console.capture() as drawn:
+            console.print(self.table)
+        return drawn.get()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def run() -> Run:
+    return Run()
 
 
-@pytest.fixture
-def table(clock: Clock) -> PartyTable:
-    return PartyTable(10, clock)
+def phase(next: Phase) -> PhaseEnded:
+    return PhaseEnded(round=1, phase=Phase.SESSION, seconds=1.0, next=next)
 
 
-def cells(table: PartyTable) -> list[list[str]]:
-    """The rows of the table as it is drawn now, without the headings."""
-    console = Console(file=io.StringIO(), width=200)
-    with console.capture() as drawn:
-        console.print(table)
-    drawn_lines = drawn.get().replace("┃", "│").splitlines()
-    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in drawn_lines]
-    headings, *rows = [line for line in lines if len(line) == len(HEADINGS)]
-    assert headings == HEADINGS
-    return rows
+def traffic(*, sent: int, received: int) -> TrafficCounted:
+    return TrafficCounted(round=1, phase=Phase.TRAIN, sent=sent, received=received)
 
 
 def names(rows: Iterable[list[str]]) -> list[str]:
     return [row[0] for row in rows]
 
 
-def test_phases_are_timed_apart_from_signs_of_life(table: PartyTable, clock: Clock) -> None:
-    table.take("client-1", "phase", {"next": "MASKED_INPUT"})
-    clock.seconds += 4
-    table.take("client-1", "alive", {})
-    clock.seconds += 2
-    assert cells(table) == [["client-1", "masked input", "6 s", "0.0 MB", "0.0 MB", "2 s ago", ""]]
-    table.take("client-1", "phase", {"next": "TRAIN"})
-    assert cells(table)[0][1:3] == ["train", "0 s"]
+def test_phases_are_timed_apart_from_signs_of_life(run: Run) -> None:
+    run.take("client-1", phase(Phase.MASKED_INPUT))
+    run.seconds += 4
+    run.take("client-1", HeartbeatSent())
+    run.seconds += 2
+    assert run.cells() == [["client-1", "masked input", "6 s", "0.0 MB", "0.0 MB", "2 s ago", ""]]
+    run.take("client-1", phase(Phase.TRAIN))
+    assert run.cells()[0][1:3] == ["train", "0 s"]
 
 
-def test_traffic_adds_up(table: PartyTable) -> None:
-    table.take("client-1", "traffic", {"sent": 1_500_000, "received": 200_000})
-    table.take("client-1", "traffic", {"sent": 1_000_000, "received": 0})
-    table.take("client-2", "traffic", {"sent": 0, "received": 300_000})
-    assert [row[3:5] for row in cells(table)] == [["2.5 MB", "0.2 MB"], ["0.0 MB", "0.3 MB"]]
+def test_how_much_of_the_training_is_done_stands_beside_the_phase(run: Run) -> None:
+    run.take("client-1", phase(Phase.TRAIN))
+    run.take("client-1", HeartbeatSent(done=0.25))
+    assert run.cells()[0][1] == "train 25%"
+    run.take("client-1", traffic(sent=1, received=1))
+    assert run.cells()[0][1] == "train"
 
 
-@pytest.mark.parametrize(("event", "phase"), [("exited", "ended"), ("failed", "failed")])
-def test_a_party_that_is_gone_waits_for_nobody(table: PartyTable, clock: Clock, event: str, phase: str) -> None:
-    table.take("server", "phase", {"next": "UNMASK"})
-    table.take("server", "waiting", {"on": ["client-1"]})
-    clock.seconds += 5
-    table.take("server", event, {"reason": "killed"})
-    clock.seconds += 1
-    assert cells(table) == [["server", phase, "1 s", "0.0 MB", "0.0 MB", "1 s ago", ""]]
+def test_traffic_adds_up(run: Run) -> None:
+    run.take("client-1", traffic(sent=1_500_000, received=200_000))
+    run.take("client-1", traffic(sent=1_000_000, received=0))
+    run.take("client-2", traffic(sent=0, received=300_000))
+    assert [row[3:5] for row in run.cells()] == [["2.5 MB", "0.2 MB"], ["0.0 MB", "0.3 MB"]]
 
 
-def test_of_many_parties_the_most_silent_are_shown_in_their_order(table: PartyTable, clock: Clock) -> None:
+def test_a_server_that_waits_says_for_whom_and_how_long(run: Run) -> None:
+    run.take(SERVER, phase(Phase.UNMASK))
+    run.take(SERVER, WaitingChanged(on=["client-1", "client-2"]))
+    run.seconds += 5
+    assert run.cells() == [[SERVER, "unmask", "5 s", "0.0 MB", "0.0 MB", "5 s ago", "client-1, client-2 (5 s)"]]
+
+
+@pytest.mark.parametrize(
+    ("event", "phase_shown"), [(PartyExited(reason="over"), "ended"), (PartyFailed(reason="killed"), "failed")]
+)
+def test_a_party_that_is_gone_waits_for_nobody(run: Run, event: Event, phase_shown: str) -> None:
+    run.take(SERVER, phase(Phase.UNMASK))
+    run.take(SERVER, WaitingChanged(on=["client-1"]))
+    run.seconds += 5
+    run.take(SERVER, event)
+    run.seconds += 1
+    assert run.cells() == [[SERVER, phase_shown, "1 s", "0.0 MB", "0.0 MB", "1 s ago", ""]]
+
+
+def test_of_many_parties_the_most_silent_are_shown_in_their_order(run: Run) -> None:
     parties = [f"client-{number}" for number in range(MOST_ROWS + 3)]
     for party in parties:
-        table.take(party, "alive", {})
-    assert len(cells(table)) == MOST_ROWS
-    clock.seconds += 1
+        run.take(party, HeartbeatSent())
+    assert len(run.cells()) == MOST_ROWS
+    run.seconds += 1
     for party in parties[:3]:
-        table.take(party, "alive", {})
-    assert names(cells(table)) == parties[3:]
+        run.take(party, HeartbeatSent())
+    assert names(run.cells()) == parties[3:]
 
 
-def last_line(table: PartyTable) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    with console.capture() as drawn:
-        console.print(table)
-    return drawn.get().splitlines()[-1]
-
-
-def test_the_time_left_is_judged_by_the_last_rounds(table: PartyTable, clock: Clock) -> None:
-    table.take("server", "round", {"round": 4})
-    clock.seconds += 30
-    assert "left" not in last_line(table)
-    table.take("server", "round-done", {"round": 4})
-    assert last_line(table) == "4 of 10 rounds are done; about 3 min left"
-    clock.seconds += 10
-    table.take("server", "round", {"round": 5})
-    table.take("server", "round-done", {"round": 5})
-    assert last_line(table) == "5 of 10 rounds are done; about 100 s left"
-    clock.seconds += 1
-    assert last_line(table) == "5 of 10 rounds are done; about 99 s left"
-    for round in range(6, 10):
-        clock.seconds += 2
-        table.take("server", "round-done", {"round": round})
-    # Rounds 5 to 9 took 19 s.
-    assert last_line(table) == "9 of 10 rounds are done; about 4 s left"
-    clock.seconds += 50
-    assert last_line(table) == "9 of 10 rounds are done; about 0 s left"
-    table.take("server", "round-done", {"round": 10})
-    assert last_line(table) == "all rounds are done; the summary is made, and the report is drawn"
+def test_the_time_left_is_judged_by_the_last_rounds(run: Run) -> None:
+    run.take(SERVER, configured(2))
+    run.take(SERVER, RoundStarted(round=4, cohort=COHORT))
+    run.seconds += 30
+    assert "left" not in run.last_line()
+    run.take(SERVER, ended(4, COHORT, seconds=30.0))
+    assert run.last_line() == "4 of 10 rounds are done; about 3 min left"
+    run.round(5, seconds=10)
+    assert run.last_line() == "5 of 10 rounds are done; about 100 s left"
+    run.seconds += 1
+    assert run.last_line() == "5 of 10 rounds are done; about 99 s left"
+    for number in range(6, 10):
+        run.round(number, seconds=2)
+    # Rounds 5 to 9 took 18 s.
+    assert run.last_line() == "9 of 10 rounds are done; about 4 s left"
+    run.seconds += 50
+    assert run.last_line() == "9 of 10 rounds are done; about 0 s left"
+    run.round(10, seconds=2)
+    assert run.last_line() == "all rounds are done; the summary is made, and the report is drawn"

@@ -94,7 +94,7 @@ def test_predictions_are_those_of_the_adapters_in_the_clear(
     assert torch.equal(logits.argmax(1)[sure], clear.argmax(1)[sure])
     assert [row["label"] for row in figures["images"]] == [CLASSES[number] for number in logits.argmax(1)]
     assert (figures["classes"], figures["passes"]) == (list(CLASSES), 2)
-    assert "7 images; with what is learned after round 2" in alice.said
+    assert "7 images; the adapters after round 2 are known" in alice.said
     again = house.start("alice", "--json", "again.json")
     assert again.end() == 0, again.everything
     assert check_output(house.path / "alice" / "again.json", "answers") == figures

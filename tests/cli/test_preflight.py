@@ -1,7 +1,6 @@
 """`tacit preflight`: every finding, by calls of its functions; and the command, beside real parties."""
 
 import asyncio
-import json
 import os
 import re
 import socket
@@ -49,6 +48,7 @@ from tacit.parties.hosting.preflight import (
     why_no_link,
 )
 from tacit.parties.hosting.server import choose_run
+from tacit.parties.inference.events import PassEnded, SessionOpened, TermsAgreed
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError, UnreachableError
 from tacit.parties.links.endpoint import Received
@@ -57,8 +57,11 @@ from tacit.parties.links.roster import write_roster
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.served import read_served
+from tacit.parties.session.event_log import read
+from tacit.parties.session.events import HandshakeRefused, LinkOpened
 from tacit.protocol.core.codec import Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import Abort, Kinds, Message, Resume
@@ -66,6 +69,7 @@ from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, InferenceHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
+from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
 from tacit.protocol.session.messages import MESSAGES
 from tests.cli.hosts import CLASSES, EXPERIMENT, running_hosts
 from tests.cli.hosts import images as write_images
@@ -671,9 +675,9 @@ def test_a_client_beside_its_server(tmp_path: Path, tacit: Invoke, monkeypatch: 
         assert of_server["roster"] == found["roster"]
         assert of_server["address"][0] == "untested"
         log = hosts.path / "server" / "state" / "runs" / "0001-small" / "events" / "server.jsonl"
-        events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
-        assert "link-up" in events
-        assert {"joined", "left", "refused", "stranger", "round"}.isdisjoint(events)
+        kinds = {type(event) for event in read(log)}
+        assert LinkOpened in kinds
+        assert kinds.isdisjoint({ClientJoined, ClientLeft, MessageRefused, HandshakeRefused, RoundStarted})
 
 
 @pytest.mark.end_to_end
@@ -692,10 +696,11 @@ def test_a_data_owner_beside_dealer_and_model_owner(
         assert (result.exit_code, result.stderr, tuple(found)) == (0, "", LINES["alice"])
         assert {state for state, _ in found.values()} == {"ok"}
         for name in serving:
-            assert not house.events(name, "agreed") + house.events(name, "pass")
-        assert house.events("dealer", "session") == []
-        (refused,) = house.events("dealer", "refused")
-        assert (refused["member"], refused["code"]) == ("alice", "MALFORMED")
+            assert not house.events(name, TermsAgreed)
+            assert not house.events(name, PassEnded)
+        assert house.events("dealer", SessionOpened) == []
+        (refused,) = house.events("dealer", MessageRefused)
+        assert (refused.member, refused.code) == ("alice", "MALFORMED")
         alice = house.start("alice")
         assert alice.end() == 0, alice.everything
         found = looked(tacit("preflight", house.path / "alice" / "party.toml"))

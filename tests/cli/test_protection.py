@@ -21,12 +21,14 @@ from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 from tacit.models.networks import build
 from tacit.models.training import evaluate
 from tacit.parties.runs.experiment import load
+from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, ModelEvaluated
+from tacit.protocol.core.events import Event
 
 pytestmark = pytest.mark.end_to_end
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
-Show = Callable[[str, str, dict[str, Any]], None]
+Show = Callable[[Event], None]
 
 ENCRYPTED = "[encryption]\n"
 KNOWN = 'initial_model = "server"\n'
@@ -70,7 +72,7 @@ def test_an_encrypted_run_learns_what_the_plain_one_learns(encrypted: Run, held_
     plain = Run(*held_run)
     assert (encrypted.result.exit_code, encrypted.result.stderr) == (0, "")
     lines = encrypted.result.stdout.splitlines()
-    assert [line for line in lines if "group key" in line] == [f"  group key {epoch} of 4 clients" for epoch in (0, 1)]
+    assert [line for line in lines if "group key" in line] == [f"group key {epoch} of 4 clients" for epoch in (0, 1)]
     assert sum("ring sum exact over 4 clients" in line for line in lines) == 3
 
     layout, read = encrypted.model("plain-model.safetensors")
@@ -129,27 +131,28 @@ def test_an_encrypted_run_that_is_over_is_not_resumed_but_another_begins_where_i
 
 
 @pytest.mark.parametrize(
-    ("party", "event", "signalled", "status", "begins", "kept"),
+    ("party", "kind", "signalled", "status", "begins", "kept"),
     [
-        ("client-1", "evaluated", "command", 130, "tacit: interrupted; finished rounds are kept: ", True),
+        ("client-1", ModelEvaluated, "command", 130, "tacit: interrupted; finished rounds are kept: ", True),
         # The first model may be written by then, or not.
-        pytest.param("server", "configuration", "command", 130, "tacit: interrupted", False, marks=EXHAUSTIVE),
+        pytest.param("server", ConfigurationProposed, "command", 130, "tacit: interrupted", False, marks=EXHAUSTIVE),
         pytest.param(
-            "client-1", "evaluated", "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", True, marks=EXHAUSTIVE
+            "client-1", ModelEvaluated, "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", True,
+            marks=EXHAUSTIVE,
         ),
-        ("server", "listening", "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", False),
+        ("server", ListeningStarted, "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", False),
     ],
 )  # fmt: skip
 def test_a_run_that_ends_early_says_how_it_goes_on(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None],
-    party: str, event: str, signalled: str, status: int, begins: str, kept: bool,
+    party: str, kind: type[Event], signalled: str, status: int, begins: str, kept: bool,
 ) -> None:  # fmt: skip
     done: list[str] = []
 
-    def look(who: str, what: str, fields: dict[str, Any]) -> None:
-        if (who, what) != (party, event) or done:
+    def look(event: Event) -> None:
+        if event.party != party or not isinstance(event, kind) or done:
             return
-        done.append(who)
+        done.append(party)
         if signalled == "command":
             os.kill(os.getpid(), signal.SIGTERM)
         else:

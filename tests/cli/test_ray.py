@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
 
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import RoundStarted
+
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
-Show = Callable[[str, str, dict[str, Any]], None]
+Show = Callable[[Event], None]
 
 with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
 
@@ -60,8 +62,8 @@ def test_an_actor_that_is_killed_is_replaced_and_its_clients_miss_that_round(
     experiment = write_experiment(tmp_path / "small.toml", clients=8, rounds=25, more=more)
     killed: list[int] = []
 
-    def kill(party: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "round" and fields["round"] == 2:
+    def kill(event: Event) -> None:
+        if isinstance(event, RoundStarted) and event.round == 2:
             killed.append(min(actors()))
             os.kill(killed[0], signal.SIGKILL)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from click.testing import Result
@@ -14,8 +15,10 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.session.events import LinkOpened
 from tacit.simulate.adaptation.plan import Folder
 from tacit.simulate.adaptation.summary import AdaptersJudged, Known, keep
+from tests.simulate.conftest import BEGAN, at, configured
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -67,7 +70,7 @@ def test_a_broken_log_is_read_as_far_as_it_goes_and_that_is_said(run: RunDirecto
     run.events("server").write_text("nonsense\n")
     done = invoke(run.path)
     assert (done.exit_code, done.stdout.strip()) == (0, str(run.path / "report.html"))
-    said = f"{run.events('server')} is read up to line 0: line 1 is not of this run (not a JSON line: "
+    said = f"{run.events('server')} is read up to line 0: line 1 is not of this run ("
     assert done.stderr.startswith(f"tacit: {said}")
     assert "<li>server.jsonl is read up to line 0: line 1 is not of this run" in (run.path / "report.html").read_text()
 
@@ -79,11 +82,8 @@ def test_a_file_that_cannot_be_written_is_refused(run: RunDirectory, tmp_path: P
 
 def test_logs_of_other_hosts_are_merged(run: RunDirectory, tmp_path: Path) -> None:
     log = tmp_path / "client-1.jsonl"
-    log.write_text('{"time": 1800000000.0, "party": "client-1", "event": "link-up", "peer": "server"}\n')
-    run.events("server").write_text(
-        '{"time": 1800000000.0, "party": "server", "event": "configuration", "parameters": 9, "ring_bits": 24, '
-        '"vector_bytes": 30, "step": 0.1, "threshold": 3, "neighbours": 4, "configuration_hash": "ab"}\n'
-    )
+    log.write_bytes(msgspec.json.encode(at(BEGAN, "client-1", LinkOpened(peer="server"))) + b"\n")
+    run.events("server").write_bytes(msgspec.json.encode(at(BEGAN, "server", configured())) + b"\n")
     assert invoke(run.path, log).exit_code == 0
     assert "<th>client-1</th><td" in (run.path / "report.html").read_text()
     assert refused(run.path, tmp_path / "none").startswith(f"tacit: {tmp_path}/none: no event logs are there; name a")

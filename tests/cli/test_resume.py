@@ -39,7 +39,7 @@ def test_a_torn_log_is_read_as_far_as_it_goes_and_the_run_goes_on(
     run = RunDirectory(tmp_path / "run")
     shutil.copytree(held_run[1], run.path)
     lines = run.events("server").read_bytes().splitlines(keepends=True)
-    torn = next(number for number, line in enumerate(lines) if b'"event": "ended"' in line)
+    torn = next(number for number, line in enumerate(lines) if b'"event":"session-ended"' in line)
     run.events("server").write_bytes(b"".join([*lines[:torn], lines[torn][:20], *lines[torn:]]))
     resumed = tacit("simulate", "--resume", run.path, "--rounds", 4, "--quiet")
     assert resumed.exit_code == 0, resumed.stderr

@@ -18,13 +18,15 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.runs.experiment import load
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import RoundStarted
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
-Show = Callable[[str, str, dict[str, Any]], None]
+Show = Callable[[Event], None]
 
 PATIENCE = 120  # Seconds until a wait counts as lost; no test takes them.
 CLIENTS = [f"client-{number}" for number in range(1, 5)]
@@ -62,10 +64,11 @@ def test_a_run_that_is_held_in_full(finished: Run) -> None:
     result = finished.result
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert lines[0] == "starting the processes"
-    rounds = [line for line in lines if line.startswith("round   ")]
-    assert [line.split("  ")[:3] for line in rounds] == [["round", f" {n} of 3", "completed"] for n in (1, 2, 3)]
-    assert all("4 of 4 clients" in line for line in rounds)
+    assert lines[0] == f"starting the processes; run directory {finished.directory}"
+    rounds = [line for line in lines if " of 3 completed " in line]
+    assert [line.split(", ")[0] for line in rounds] == [
+        f"round {number} of 3 completed by 4 of 4 clients" for number in (1, 2, 3)
+    ]
     assert sum("ring sum exact over 4 clients" in line for line in lines) == 3
     assert lines[-1].endswith(f"everything is in {finished.directory}")
     assert not set(result.stdout) & {"\x1b", "\r", "\b"}
@@ -171,8 +174,8 @@ def test_gradients_are_verified_too(tacit: Invoke, tmp_path: Path, write_experim
 def test_a_killed_client_is_dropped_and_the_round_is_completed(
     tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
 ) -> None:
-    def look(party: str, event: str, fields: dict[str, Any]) -> None:
-        if (party, event) == ("server", "round") and fields["round"] == 1:
+    def look(event: Event) -> None:
+        if isinstance(event, RoundStarted) and event.round == 1:
             kill("client-3")
 
     watch(look)
@@ -181,7 +184,7 @@ def test_a_killed_client_is_dropped_and_the_round_is_completed(
     run = Run(tacit("simulate", small, *options), tmp_path / "run")
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     assert "client-3: its process ended unexpectedly: killed by SIGKILL" in run.result.stdout
-    assert "left: member client-3, detail its link was lost for 0.5 s" in run.result.stdout
+    assert "client-3 left: its link was lost for 0.5 s" in run.result.stdout
     first, second = run.summary["rounds"]
     assert first["status"] == second["status"] == "completed"
     assert [gone["party"] for gone in first["dropped"]] == ["client-3"]
@@ -195,9 +198,9 @@ def test_a_killed_server_ends_the_run(
 ) -> None:
     killed: list[str] = []
 
-    def look(party: str, event: str, fields: dict[str, Any]) -> None:
-        if (party, event) == ("server", "round") and not killed:
-            killed.append(party)
+    def look(event: Event) -> None:
+        if isinstance(event, RoundStarted) and not killed:
+            killed.append(event.party)
             kill("server")
 
     watch(look)
@@ -262,7 +265,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_as_if_it_had_not_been(
     slow.write_text(small.read_text().replace("epochs = 1", "epochs = 100"))
     with command("simulate", slow, "--rounds", 1000, "--seed", 7, "--out", run) as process:
         assert process.stdout is not None
-        while not (line := process.stdout.readline()).startswith("round   1 of 1000  completed"):
+        while not (line := process.stdout.readline()).startswith("round 1 of 1000 completed"):
             assert line, process.communicate()
         members = members_of_session(process.pid)
         assert len(members) == 1 + 1 + 1 + 5  # supervisor, resource tracker, fork server, parties

@@ -9,6 +9,10 @@ from rich.console import Console
 
 from tacit.cli.output import table
 from tacit.cli.screen import PartyTable
+from tacit.parties.runs.state import RunState
+from tacit.parties.session.events import PhaseEnded, WaitingChanged
+from tacit.protocol.core.messages import Phase
+from tests.simulate.conftest import at
 
 
 def drawn(made: object, width: int) -> str:
@@ -19,11 +23,12 @@ def drawn(made: object, width: int) -> str:
 
 
 def parties() -> PartyTable:
-    made = PartyTable(10, lambda: 1000.0)
+    state = RunState(server="server")
     for number in range(1, 6):
-        made.take(f"client-{number}", "phase", {"next": "MASKED_INPUT"})
-    made.take("server", "waiting", {"on": ["client-1", "client-2"]})
-    return made
+        began = PhaseEnded(round=1, phase=Phase.TRAIN, seconds=1.0, next=Phase.MASKED_INPUT)
+        state.take(at(1000.0, f"client-{number}", began))
+    state.take(at(1000.0, "server", WaitingChanged(on=["client-1", "client-2"])))
+    return PartyTable(state, 10, lambda: 1000.0)
 
 
 @pytest.mark.parametrize("width", [40, 80])

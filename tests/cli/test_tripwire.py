@@ -56,5 +56,5 @@ def test_hosts_refuse_a_crafted_model_unless_their_own_file_says_otherwise(tmp_p
         clients = [hosts.start(name, "client", "party.toml") for name in hosts.names[1:]]
         assert [client.end() for client in clients] == [1, 0, 0, 0]
         assert re.fullmatch(f"tacit: .*{REFUSED}", "\n".join(clients[0].complained))
-        server.until(f"left: member client-1, detail it gave up: {CRAFTED}")
+        server.until(f"client-1 left: it gave up: {CRAFTED}")
         assert server.end() == 0

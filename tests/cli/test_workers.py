@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from tacit.parties.session.events import ListeningStarted, RoundEnded
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import RoundStarted
+
 pytestmark = pytest.mark.end_to_end
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
-Show = Callable[[str, str, dict[str, Any]], None]
+Show = Callable[[Event], None]
 
 CLIENTS = 6
 
@@ -75,8 +79,8 @@ def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
         more="[aggregation]\nmode = 'semi-honest'\n[policy]\nmodes = ['semi-honest']\n",
     )
 
-    def kill(party: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "round-done" and fields["round"] == 1:
+    def kill(event: Event) -> None:
+        if isinstance(event, RoundEnded) and event.round == 1:
             (worker,) = (child for child in multiprocessing.active_children() if child.name == "worker-3")
             worker.kill()
 
@@ -98,21 +102,21 @@ def test_who_cannot_begin_is_not_waited_for_and_named_wherever_the_round_is_told
 ) -> None:
     experiment = write_experiment(tmp_path / "small.toml", clients=5)
     directory = tmp_path / "run"
-    begun: list[float] = []
+    begun: list[int] = []
 
-    def break_journal(party: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "listening":
+    def break_journal(event: Event) -> None:
+        if isinstance(event, ListeningStarted):
             (directory / "journal" / "client-3.jsonl").mkdir()
-        if event == "round":
-            begun.append(fields["round"])
+        if isinstance(event, RoundStarted):
+            begun.append(event.round)
 
     watch(break_journal)
     result = tacit("simulate", experiment, "--workers", workers, "--out", directory)
     assert (result.exit_code, result.stderr, begun) == (0, "", [1, 2])
     why = f"{directory / 'journal' / 'client-3.jsonl'} cannot be opened (Is a directory): make it accessible"
-    # Once, for as long as nothing changes.
     lines = result.stdout.splitlines()
-    assert [line for line in lines if "begins" in line] == [f"  round 1 begins without client-3 ({why})"]
+    # Once, for as long as nothing changes.
+    assert [line for line in lines if "without" in line] == [f"round 1 starts without client-3 ({why})"]
     assert sum("4 of 5 clients" in line for line in lines) == 2
     figures = summary(directory)
     assert [entry["absent"] for entry in figures["rounds"]] == [{"client-3": why}] * 2

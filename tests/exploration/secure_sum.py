@@ -19,12 +19,13 @@ import numpy.typing as npt
 from msgspec import structs
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step
+from tacit.protocol.core.machine import Heard, Machine, Output, Send, Step
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, split_records
 from tacit.protocol.sum.agreement import Agreement, packet_signed
 from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
@@ -201,8 +202,8 @@ class Cohort:
             return (*history, Sum(output.total.tobytes(), output.survivors))
         if isinstance(output, ServerAborted):
             return (*history, NoSum(output.code.name, max(map(len, server._shares.values()), default=0)))
-        if isinstance(output, Report) and output.fields.get("code") not in (None, Code.LEFT.name, Code.TIMEOUT.name):
-            return (*history, Blamed(output.fields["member"], output.fields["code"]))
+        if isinstance(output, ClientDropped) and output.code not in (Code.LEFT.name, Code.TIMEOUT.name):
+            return (*history, Blamed(output.member, output.code))
         return history
 
     def _remember_client(

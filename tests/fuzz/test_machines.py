@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report, Transmit
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import Ended, Transmit
 from tacit.protocol.core.messages import Abort
+from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -105,13 +108,13 @@ def test_a_refused_message_of_a_client_changes_nothing_for_the_others(
         federation.hook = hook
         federation.run()
         refused = {
-            output.fields["member"]
-            for _, output in federation.outputs
-            if isinstance(output, Report) and output.event in ("refused", "dropped")
+            output.member
+            for party, output in federation.outputs
+            if party == SERVER and isinstance(output, MessageRefused | ClientDropped)
         }
-        for report in federation.outcome(Report):
-            if report.event == "key-failed" and report.fields["code"] not in (Code.TIMEOUT.name, Code.LEFT.name):
-                refused |= {*report.fields["by"]}
+        for failed in federation.outcome(KeyAgreementFailed):
+            if failed.code not in (Code.TIMEOUT.name, Code.LEFT.name):
+                refused |= {*failed.by}
         others = [
             (parcel.receiver, type(parcel.message))
             for parcel in federation.log[told_before:]

@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import tacit.parties.runs.reading  # noqa: F401  # Declares the events of every log.
+from tacit.parties.runs.state import parse_event
+from tacit.parties.session.event_log import EventT
+from tacit.protocol.core.events import Event
 from tests.cli import warm
 from tests.cli.hosts import CLASSES, PATIENCE, Hosts, Process
 from tests.network.namespaces import Family, Network, network
@@ -116,19 +120,17 @@ class Events:
         self._watchdog.daemon = True
         self._watchdog.start()
 
-    def all(self) -> Iterator[dict[str, Any]]:
+    def all(self) -> Iterator[Event]:
         """One after the other, however long that takes."""
         self._watchdog.cancel()
-        for line in self._lines:
-            yield json.loads(line)
+        return map(parse_event, self._lines)
 
-    def wait(self, event: str, **fields: object) -> dict[str, Any]:
-        """The next event of this name with these fields."""
-        for line in self._lines:
-            found: dict[str, Any] = json.loads(line)
-            if found["event"] == event and fields.items() <= found.items():
-                return found
-        raise AssertionError(f"no event {event} with {fields}")
+    def wait(self, kind: type[EventT], **fields: object) -> EventT:
+        """The next event of this kind with these fields."""
+        for event in map(parse_event, self._lines):
+            if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items()):
+                return event
+        raise AssertionError(f"no {kind.__name__} with {fields}")
 
 
 @contextmanager

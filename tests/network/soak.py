@@ -25,6 +25,8 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.session.events import PhaseEnded, RoundEnded, SessionEnded
+from tacit.protocol.core.messages import Phase
 from tacit.simulate.federation.run import verify
 from tests.cli.hosts import Process
 from tests.network.federation import NetworkHosts, federation
@@ -32,7 +34,7 @@ from tests.network.namespaces import obstacle
 
 CLIENTS: Final = 7
 """Two of them may be away and two may collude, so that a round survives the event "both"."""
-PHASES: Final = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "CONSISTENCY_CHECK", "UNMASK")
+PHASES: Final = (Phase.ADVERTISE_KEYS, Phase.SHARE_KEYS, Phase.TRAIN, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
 """Vectors are small: there is no time between when all are ready and when all have come."""
 EVENTS: Final = (("calm", 11), ("kill", 3), ("partition", 4), ("both", 1), ("server", 1))
 """What happens in a round, and how often in twenty."""
@@ -71,13 +73,13 @@ class Soak:
             self._start(name, "client", "party.toml", "--stay")
         what, phase = self._draw()
         for event in self._hosts.events().all():
-            if event["event"] == "ended" and event["code"] is None:
+            if isinstance(event, SessionEnded) and event.code is None:
                 break
-            if event["event"] == "round-done":
+            if isinstance(event, RoundEnded):
                 self._measure()
-                print(f"round {event['round']} {event['status']} {event['seconds']:.1f} s", file=sys.stderr, flush=True)
+                print(f"round {event.round} {event.status} {event.seconds:.1f} s", file=sys.stderr, flush=True)
                 what, phase = self._draw()
-            elif event["event"] == "phase" and event["next"] == phase:
+            elif isinstance(event, PhaseEnded) and event.next is phase:
                 self._strike(what)
                 what = "calm"
         for partition in self._partitions:
@@ -105,7 +107,7 @@ class Soak:
             "processes": [self._growth(process) for process, sizes in self._sizes.items() if len(sizes) >= LONG_LIFE],
         }
 
-    def _draw(self) -> tuple[str, str]:
+    def _draw(self) -> tuple[str, Phase]:
         (what,) = self._random.choices([name for name, _ in EVENTS], [weight for _, weight in EVENTS])
         return what, self._random.choice(PHASES)
 

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tacit.parties.session.events import PhaseEnded
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import ClientResumed
 from tests.network.federation import federation
 from tests.network.namespaces import Family
 
@@ -25,9 +28,9 @@ def test_a_client_whose_address_changes_in_a_round_is_in_its_sum(tmp_path: Path)
     with federation(tmp_path, clients=3) as hosts:
         server, clients = hosts.federate(rounds=2, phase=2 * NOTICED_SECONDS)
         events = hosts.events()
-        moved = events.wait("phase", next="ADVERTISE_KEYS")
+        moved = events.wait(PhaseEnded, next=Phase.ADVERTISE_KEYS)
         hosts.network.move("client-1")
-        resumed = events.wait("resumed", member="client-1")
+        resumed = events.wait(ClientResumed, member="client-1")
         # A phase takes so long at most.
-        assert resumed["time"] - moved["time"] < 2 * NOTICED_SECONDS
+        assert resumed.time - moved.time < 2 * NOTICED_SECONDS
         hosts.finish(server, clients)

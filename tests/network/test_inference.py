@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.parties.inference.events import ImagesAnswered, TermsAgreed
 from tests.cli.distillations import write
 from tests.cli.hosts import images
 from tests.cli.inference_house import check_answers
@@ -53,16 +54,16 @@ def test_a_partition_of_ten_seconds_in_a_pass_costs_no_answer(tmp_path: Path, st
             house.start(name).until("listens at")
         alice = house.start("alice", "--json", "answers.json")
         for name, count in (("alice", 3), ("owner", 20)):
-            alice.until(f"  {count} of 60 images")
+            alice.until(f"^{count} of 60 images")
             house.network.unplug(name)
             threading.Event().wait(AWAY_SECONDS)
             house.network.plug(name)
         assert alice.end() == 0, alice.everything
         check_answers(answers(house), student, many)
         assert answers(house)["passes"] == 60
-        assert len(house.events("owner", "agreed")) == 1
+        assert len(house.events("owner", TermsAgreed)) == 1
         # Both partitions held a pass up, or the material for one.
-        seconds = [event["time"] for event in house.events("alice", "answered")]
+        seconds = [event.time for event in house.events("alice", ImagesAnswered)]
         assert sum(later - sooner > AWAY_SECONDS for sooner, later in pairwise(seconds)) >= 2
         print(json.dumps({name: value for name, value in answers(house).items() if "seconds" in name}))
 

@@ -4,12 +4,22 @@ import signal
 import threading
 from pathlib import Path
 
+from tacit.parties.session.events import PhaseEnded, RoundEnded
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import ClientJoined
 from tests.network.federation import federation
 from tests.network.wire import Shape
 
 AWAY_SECONDS = 10.0
 # Of a round in active mode, in order, as the server begins them.
-PHASES = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
+PHASES = (
+    Phase.ADVERTISE_KEYS,
+    Phase.SHARE_KEYS,
+    Phase.TRAIN,
+    Phase.MASKED_INPUT,
+    Phase.CONSISTENCY_CHECK,
+    Phase.UNMASK,
+)
 
 
 def test_a_partition_of_ten_seconds_in_any_phase_costs_nobody_a_round(tmp_path: Path) -> None:
@@ -26,10 +36,10 @@ def test_a_partition_of_ten_seconds_in_any_phase_costs_nobody_a_round(tmp_path: 
         # Vectors of several chunks, so that there is a time at which all are ready and not all have come.
         server, clients = hosts.federate(rounds=2, width=240)
         events = hosts.events()
-        events.wait("joined", member="client-1")
+        events.wait(ClientJoined, member="client-1")
         cut("client-1")
         for number, phase in enumerate(PHASES):
-            events.wait("phase", next=phase)
+            events.wait(PhaseEnded, next=phase)
             cut(f"client-{1 + number % 3}")
         first, second = hosts.finish(server, clients)
         # Every partition held the round up.
@@ -41,8 +51,8 @@ def test_a_server_that_is_killed_in_a_round_goes_on_when_it_is_started_again(tmp
     with federation(tmp_path, clients=3) as hosts:
         server, clients = hosts.federate(rounds=3, stay=True)
         events = hosts.events()
-        events.wait("round-done", round=1)
-        events.wait("phase", next="CONSISTENCY_CHECK")
+        events.wait(RoundEnded, round=1)
+        events.wait(PhaseEnded, next=Phase.CONSISTENCY_CHECK)
         server.signal(signal.SIGKILL)
         assert server.end() == -signal.SIGKILL
         again = hosts.start("server", "server", "party.toml")

@@ -4,6 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
+from tacit.protocol.session.events import ClientJoined
 from tests.network.federation import PORT, federation
 
 CROWD = str(Path(__file__).with_name("crowd.py"))
@@ -15,7 +16,7 @@ def test_scans_half_open_connections_and_a_thousand_more_a_second_stop_no_round(
         server, clients = hosts.federate(rounds=5)
         crowd = hosts.launch("stranger", [sys.executable, CROWD, hosts.network.address("server"), str(PORT)])
         crowd.until("opened 2000 ")
-        hosts.events().wait("joined")
+        hosts.events().wait(ClientJoined)
         assert len(hosts.finish(server, clients)) == 5
         crowd.signal(signal.SIGKILL)
         assert crowd.end() == -signal.SIGKILL

@@ -29,9 +29,11 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment
 from tacit.parties.runs.experiment import FederationSection as Cohort
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import Diary, EventLog, EventT
+from tacit.parties.session.events import ListeningStarted
 from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
+from tacit.parties.session.server import Evaluation, OnRound, ServerParty, ServerSettings
+from tacit.protocol.core.events import Event as LoggedEvent
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
@@ -82,9 +84,6 @@ CLIENTS = ("client-1", "client-2", "client-3", "client-4")
 SECONDS = 180.0  # Deadlines that no test reaches.
 GRACE = 0.2
 SAMPLES = 6
-
-
-Told = list[tuple[str, dict[str, Any]]]
 OnUpdate = Callable[[int, Update], None]
 
 
@@ -137,8 +136,8 @@ class Federation:
     train: tuple[str, ...] = ()
     """Patterns of what is trained of it."""
     keys: dict[str, PartyKeys] = field(default_factory=lambda: {n: generate(n) for n in ("server", *CLIENTS)})
-    told: dict[str, Told] = field(default_factory=dict)
-    news: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
+    told: dict[str, list[LoggedEvent]] = field(default_factory=dict)
+    news: dict[tuple[str, type[LoggedEvent]], asyncio.Event] = field(default_factory=dict)
     rounds: list[tuple[RoundDone, Total | None]] = field(default_factory=list)
     keeper: Keeper = field(init=False)
     address: str = ""
@@ -153,8 +152,8 @@ class Federation:
     async def serve(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
         """A task that runs the server; returns when it listens."""
         task = asyncio.create_task(self.server_party(rounds=rounds, completed=completed, on_round=on_round).run())
-        await self.event("server", "listening")
-        self.address = self.fields("server", "listening")[-1]["address"]
+        await self.event("server", ListeningStarted)
+        self.address = self.events("server", ListeningStarted)[-1].address
         return task
 
     def server_party(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
@@ -173,9 +172,9 @@ class Federation:
             participants=self.participants,
         )
 
-        def note(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        def note(done: RoundDone, total: Total | None) -> Evaluation:
             self.rounds.append((done, total))
-            return {"accuracy": 0.5}
+            return Evaluation(accuracy=0.5)
 
         return ServerParty(settings, self.keeper, self.diary("server"), on_round=on_round or note)
 
@@ -215,9 +214,9 @@ class Federation:
     def diary(self, name: str) -> Diary:
         said = self.told.setdefault(name, [])
 
-        def tell(event: str, fields: dict[str, Any]) -> None:
-            said.append((event, fields))
-            self._flag(name, event).set()
+        def tell(event: LoggedEvent) -> None:
+            said.append(event)
+            self._flag(name, type(event)).set()
 
         return Diary(EventLog(self.directory / f"{name}.events", name), tell)
 
@@ -227,15 +226,15 @@ class Federation:
     def memory(self, name: str) -> Path:
         return self.directory / "memory" / f"{name}.safetensors"
 
-    async def event(self, name: str, event: str) -> None:
+    async def event(self, name: str, kind: type[LoggedEvent]) -> None:
         async with asyncio.timeout(SECONDS):
-            await self._flag(name, event).wait()
+            await self._flag(name, kind).wait()
 
-    def fields(self, name: str, event: str) -> list[dict[str, Any]]:
-        return [fields for said, fields in self.told[name] if said == event]
+    def events(self, name: str, kind: type[EventT]) -> list[EventT]:
+        return [event for event in self.told[name] if isinstance(event, kind)]
 
-    def _flag(self, name: str, event: str) -> asyncio.Event:
-        return self.news.setdefault((name, event), asyncio.Event())
+    def _flag(self, name: str, kind: type[LoggedEvent]) -> asyncio.Event:
+        return self.news.setdefault((name, kind), asyncio.Event())
 
     @staticmethod
     def learner(configuration: Configuration) -> Learner:

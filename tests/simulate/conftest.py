@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -15,7 +17,21 @@ from matplotlib.text import Text
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.session.events import (
+    ConfigurationProposed,
+    Dropout,
+    HeldOut,
+    LinkOpened,
+    ListeningStarted,
+    PhaseEnded,
+    RoundEnded,
+    SessionEnded,
+    TrafficCounted,
+)
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.events import ClientDropped
 from tacit.simulate.report import figures, page
 
 if TYPE_CHECKING:
@@ -36,6 +52,53 @@ PHASE_ENDS = {
 ROUND_SECONDS = PHASE_ENDS[Phase.SESSION]
 
 
+def at(time: float, party: str, event: Event) -> Event:
+    """The event as the log of a party has it."""
+    return msgspec.structs.replace(event, time=time, party=party)
+
+
+def now(party: str, event: Event) -> Event:
+    """The event as it comes from a party at this moment."""
+    return at(time.time(), party, event)
+
+
+def configured(clients: int = 4, **more: Any) -> ConfigurationProposed:
+    """A configuration for so many clients; more: fields that are others."""
+    fields: dict[str, Any] = {
+        "parameters": 1000,
+        "ring_bits": 24,
+        "vector_bytes": 3021,
+        "step": 0.001,
+        "max_weight": 100,
+        "colluders": 1,
+        "cohort": clients,
+        "threshold": clients - 1,
+        "neighbours": clients - 1,
+        "configuration_hash": "ab" * 32,
+        "clients": clients,
+        "evaluates": "images",
+    }
+    return ConfigurationProposed(**{**fields, **more})
+
+
+def ended(number: int, cohort: Sequence[str], **more: Any) -> RoundEnded:
+    """A completed round of these clients; more: fields that are others."""
+    fields: dict[str, Any] = {
+        "round": number,
+        "status": "completed",
+        "code": None,
+        "detail": "",
+        "culprit": None,
+        "cohort": list(cohort),
+        "absent": {},
+        "repeated": False,
+        "survivors": list(cohort),
+        "dropped": [],
+        "seconds": ROUND_SECONDS,
+    }
+    return RoundEnded(**{**fields, **more})
+
+
 class ScriptedRun:
     """Writes the run directory of a federation, event by event. `now` is the time of the next session or round."""
 
@@ -48,20 +111,22 @@ class ScriptedRun:
         self.gone: set[str] = set()
         """Clients that were killed in this session."""
 
-    def log(self, party: str, event: str, *, at: float = 0.0, **fields: Any) -> None:
-        """An event, `at` seconds after now."""
-        line = {"time": self.now + at, "party": party, "event": event, **fields}
-        with self.run.events(party).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def log(self, party: str, event: Event, *, after: float = 0.0) -> None:
+        """An event, `after` seconds from now."""
+        with self.run.events(party).open("ab") as file:
+            file.write(msgspec.json.encode(at(self.now + after, party, event)) + b"\n")
 
-    def session(self, **configured: str) -> None:
-        """The server is there, and the clients join. configured: more that the server says of it."""
-        n = len(self.clients)
-        figures = {"parameters": 1000, "ring_bits": 24, "vector_bytes": 3021, "step": 0.001, "threshold": n - 1}
-        self.log("server", "configuration", **figures, neighbours=n - 1, configuration_hash="ab" * 32, **configured)
-        self.log("server", "listening", address="tcp://127.0.0.1:5555")
+    def log_line(self, party: str, tag: str, **fields: Any) -> None:
+        """A line that need not be an event of this version."""
+        with self.run.events(party).open("a") as file:
+            file.write(json.dumps({"event": tag, "time": self.now, "party": party, **fields}) + "\n")
+
+    def session(self, **proposed: Any) -> None:
+        """The server is there, and the clients join. proposed: fields of the configuration that are others."""
+        self.log("server", configured(len(self.clients), **proposed))
+        self.log("server", ListeningStarted(address="tcp://127.0.0.1:5555"))
         for name in self.clients:
-            self.log(name, "link-up", at=0.25, peer="server")
+            self.log(name, LinkOpened(peer="server"), after=0.25)
         self.gone.clear()
         self.now += 0.5
 
@@ -78,11 +143,11 @@ class ScriptedRun:
     ) -> None:
         """One round. status None: no result. dropped: in MASKED_INPUT, with whether the sum has its update.
         killed: clients whose logs end in MASKED_INPUT. held_out: accuracy of the model before it.
-        judged: whether anybody tells accuracies and losses."""
+        judged: whether anybody evaluates the model."""
         dropped = dropped or {}
         cohort = [name for name in self.clients if name not in self.gone]
         self.gone |= set(killed)
-        self.log("server", "round", round=number, cohort=cohort)
+        self.log("server", RoundStarted(round=number, cohort=cohort))
         for party in ("server", *cohort):
             began = 0.0
             for phase, end in PHASE_ENDS.items():
@@ -91,48 +156,45 @@ class ScriptedRun:
                 following = (
                     Phase.ADVERTISE_KEYS if phase is Phase.SESSION else [*PHASE_ENDS][[*PHASE_ENDS].index(phase) + 1]
                 )
-                self.log(party, "phase", at=end, round=number, phase=phase, seconds=end - began, next=following)
-                self.log(party, "traffic", at=end, round=number, phase=phase, sent=100, received=1000)
+                passed = PhaseEnded(round=number, phase=phase, seconds=end - began, next=following)
+                self.log(party, passed, after=end)
+                self.log(party, TrafficCounted(round=number, phase=phase, sent=100, received=1000), after=end)
                 began = end
-        lost = [
-            {"party": name, "phase": "MASKED_INPUT", "code": "TIMEOUT", "detail": "it did not answer in time"}
-            for name in dropped
-        ]
-        for drop in lost:
-            fields = {key: value for key, value in drop.items() if key != "party"}
-            self.log("server", "dropped", at=2.4375, member=drop["party"], **fields)
+        late = {"phase": Phase.MASKED_INPUT, "code": "TIMEOUT", "detail": "it did not answer in time"}
+        for name in dropped:
+            self.log("server", ClientDropped(member=name, **late), after=2.4375)
         if status is not None:
             done = status == "completed"
-            survivors = [name for name in cohort if dropped.get(name, True)]
             self.log(
                 "server",
-                "round-done",
-                at=ROUND_SECONDS,
-                round=number,
-                status=status,
-                code=None if done else "THRESHOLD",
-                detail="" if done else "only 1 clients sent a vector; 2 are needed",
-                culprit="",
-                cohort=cohort,
-                survivors=survivors if done else [],
-                dropped=[{**drop, "included_in_sum": dropped[drop["party"]]} for drop in lost],
-                samples=300 if done else 0,
-                train_accuracy=0.5 if done and judged else None,
-                train_loss=1.5 if done and judged else None,
-                clipped=clipped if done else None,
-                seconds=ROUND_SECONDS,
-                accuracy=0.125 * number if judged else None,
-                balanced_accuracy=0.0625 * number if judged else None,
-                loss=2.0 / number if judged else None,
-                held_out=held_out and {"round": number - 1, "images": 40, "accuracy": held_out, "loss": 0.5},
+                ended(
+                    number,
+                    cohort,
+                    status=status,
+                    code=None if done else "THRESHOLD",
+                    detail="" if done else "only 1 clients sent a vector; 2 are needed",
+                    survivors=[name for name in cohort if done and dropped.get(name, True)],
+                    dropped=[Dropout(party=name, included_in_sum=dropped[name], **late) for name in dropped],
+                    samples=300 if done else 0,
+                    train_accuracy=0.5 if done and judged else None,
+                    train_loss=1.5 if done and judged else None,
+                    clipped=clipped if done else None,
+                    accuracy=0.125 * number if judged else None,
+                    balanced_accuracy=0.0625 * number if judged else None,
+                    loss=2.0 / number if judged else None,
+                    held_out=None
+                    if held_out is None
+                    else HeldOut(round=number - 1, images=40, accuracy=held_out, loss=0.5),
+                ),
+                after=ROUND_SECONDS,
             )
         self.now += ROUND_SECONDS
 
     def end(self) -> None:
-        """Everybody who is not gone says farewell."""
+        """The session ends for everybody who is not gone."""
         for party in ("server", *self.clients):
             if party not in self.gone:
-                self.log(party, "ended", code=None, detail="all rounds are done")
+                self.log(party, SessionEnded(code=None, detail="all rounds are done"))
         self.now += 1.0
 
 

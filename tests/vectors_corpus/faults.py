@@ -87,7 +87,11 @@ class Fault:
         spoilt = setting(self.of)
         parcel = spoilt.said(self.kind, SERVER if self.to == CHEAT else CHEAT, self.to)
         part = faulty_part(spoilt.play, parcel, self.frames(spoilt, parcel), self.about)
-        named = {"event": "dropped", "member": CHEAT} if self.to == SERVER else {"event": "aborted", "culprit": SERVER}
+        named = (
+            {"event": "client-dropped", "member": CHEAT}
+            if self.to == SERVER
+            else {"event": "aborted", "culprit": SERVER}
+        )
         return having(part, named | {"code": self.code})
 
 

@@ -14,6 +14,8 @@ from tests.vectors_corpus.play import SERVER, Play, ending
 from tests.vectors_corpus.primitives import drawn, primitive
 from tests.vectors_corpus.rounds import (
     GROUPED,
+    PLAIN,
+    TWO_CHUNKS,
     sum_terms,
     with_losses,
     words,
@@ -72,6 +74,15 @@ def round_groups_ring() -> Play:
         sum_terms(CLIENTS, active=True, regular=(4, 3), **GROUPED),
         "Six clients who choose their holders, in three groups, active: one sends no vector.",
         {"client-5": "masked-input"},
+    )
+
+
+def round_groups_uploads() -> Play:
+    pairs = [[member, member + 5] for member in range(5)]
+    return with_losses(
+        sum_terms(10, active=False, length=TWO_CHUNKS, **PLAIN, groups=pairs, fewest_survivors=8),
+        "Ten clients in five pairs with vectors of two chunks: one more pair is ready than may upload.",
+        {},
     )
 
 
@@ -161,5 +172,5 @@ COMPUTED: Final[dict[str, Callable[[], Script]]] = {
 }
 """File name without its ending, and what makes it."""
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    round_groups, round_groups_semi_honest, round_groups_ring,
+    round_groups, round_groups_semi_honest, round_groups_ring, round_groups_uploads,
 )  # fmt: skip

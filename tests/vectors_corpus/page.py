@@ -19,7 +19,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.inference.results import Agreed
 from tacit.simulate.conformance.computations import COMPUTATIONS, parameters_of
 from tacit.simulate.conformance.notation import to_hex
-from tacit.simulate.conformance.transcripts import EVENTS, PLAYED, REPORTS, PlayedRole
+from tacit.simulate.conformance.transcripts import EVENTS, PLAYED, REPORTS, PlayedRole, reported
 
 INTRODUCTION: Final = """\
 # Test vectors
@@ -124,9 +124,10 @@ def _transcripts(structures: dict[str, inspect.StructType | inspect.DataclassTyp
     fields: dict[str, set[str]] = {}
     for name, *paths in EVENTS.values():
         fields.setdefault(name, set()).update(f"`{path.split('.')[0]}`" for path in paths)
+    fields |= {str(kind.__struct_config__.tag): {f"`{name}`" for name in reported(kind)} for kind in REPORTS}
     yield from ("| event | fields |", "|---|---|")
     yield from (f"| `{name}` | {', '.join(sorted(fields[name]))} |" for name in sorted(fields))
-    yield f"| {', '.join(f'`{name}`' for name in sorted(REPORTS))} | those of the report, without `detail` |\n"
+    yield ""
     described: dict[PlayedRole, str] = {}
     for protocol, played in PLAYED.items():
         for role, found in played.roles.items():

@@ -102,7 +102,7 @@ def session_group_key_culprit() -> Play:
         return parcel.saying(replace(parcel.message, signature=bytes(64)))
 
     play.deliver(change)
-    return ending(ending(play, "key-failed", "SIGNATURE"), "train")
+    return ending(ending(play, "key-agreement-failed", "SIGNATURE"), "train")
 
 
 def session_group_key_late() -> Play:
@@ -112,7 +112,7 @@ def session_group_key_late() -> Play:
     play.deliver(lambda parcel: None if (parcel.sender, parcel.kind) == silent else parcel.frames)
     play.expire(SERVER, 5.0)
     play.deliver()
-    return ending(ending(play, "key-failed", "TIMEOUT"), "train")
+    return ending(ending(play, "key-agreement-failed", "TIMEOUT"), "train")
 
 
 def session_plain() -> Play:
@@ -150,7 +150,7 @@ def _instead(message: Message, **changes: Any) -> Reframe:
 
 
 def _key_failed(code: str, by: str = CHEAT) -> dict[str, Any]:
-    return {"event": "key-failed", "code": code, "by": [by]}
+    return {"event": "key-agreement-failed", "code": code, "by": [by]}
 
 
 FIRST: Final = NAMES[0]

@@ -116,7 +116,7 @@ def session_handed() -> Play:
     play.expire(SERVER, 10.0)
     play.now = 30.0
     play.give(hello, fields(roster=to(members.hash))(None, hello))
-    return ending(ending(play, "refused", "ROSTER"), "joined")
+    return ending(ending(play, "message-refused", "ROSTER"), "client-joined")
 
 
 def session_taken_up() -> Play:

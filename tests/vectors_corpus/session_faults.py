@@ -82,7 +82,7 @@ class SessionFault:
         ends = (self.by, SERVER) if self.to == SERVER else (SERVER, self.to)
         parcel = play.said(self.kind, *ends, self.number)
         part = faulty_part(play, parcel, self.frames(None, parcel), self.about, **self.client)
-        named = {"event": "refused", "member": self.by} if self.to == SERVER else {"event": self.ends}
+        named = {"event": "message-refused", "member": self.by} if self.to == SERVER else {"event": self.ends}
         if self.says == TOLD:
             told = [one for one in part.parcels if one.receiver == self.by and one.kind == "abort"]
             if [one.message.code.name for one in told] == [self.code]:
@@ -246,7 +246,7 @@ def received_bad_round() -> Play:
     hold_round(play, 1, silent)
     play.act(SERVER, "next_round", model=MODEL)
     play.deliver(silent)
-    return ending(play, "refused", "SEQUENCE")
+    return ending(play, "message-refused", "SEQUENCE")
 
 
 def start_round_bad_repetition() -> Play:
@@ -261,7 +261,7 @@ def start_round_bad_repetition() -> Play:
 
     play.act(SERVER, "next_round", model=MODEL)
     play.deliver(again)
-    return ending(ending(play, "ended", "SESSION"), "left")
+    return ending(ending(play, "ended", "SESSION"), "client-left")
 
 
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (received_bad_round, start_round_bad_repetition)

@@ -284,7 +284,7 @@ def session_not_resumed() -> Play:
     play.act(CHEAT, "server_lost")
     flap(play, ends=(CHEAT,))
     play.deliver()
-    return ending(ending(play, "round over", "LEFT"), "left")
+    return ending(ending(play, "round over", "LEFT"), "client-left")
 
 
 def session_many_resumptions() -> Play:
@@ -316,7 +316,7 @@ def session_many_hellos() -> Play:
     play.now = 11.0
     play.give(hello)
     play.expire(SERVER, 20.0)
-    return ending(play, "joined")
+    return ending(play, "client-joined")
 
 
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (

@@ -206,7 +206,7 @@ class AggregationClient:
         self.given = {holder: both for holder, both in self.given.items() if holder in sharers and holder != me}
         self.sharers, self.sharing = sharers, sharing_digest(terms, self.adverts_digest, sharers)
         if self.complaints:
-            self.report({"event": "complaint", "against": terms.names(self.complaints)})
+            self.report({"event": "complaint-sent", "against": terms.names(self.complaints)})
         self.go_to("AWAIT_VECTOR", None)
         if self.vector is not None:
             self.announce(now)

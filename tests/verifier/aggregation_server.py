@@ -141,7 +141,7 @@ class AggregationServer:
         self.waited.discard(member)
         if member not in self.whole:
             self.leave_out(self.terms.group_of(member), now)
-        self.report({"event": "dropped", "member": name, "phase": self.state, "code": code})
+        self.report({"event": "client-dropped", "member": name, "phase": self.state, "code": code})
 
     def expire(self, now: float) -> None:
         for member in [member for member, times in self.uploading.items() if now >= min(times)]:
@@ -268,7 +268,7 @@ class AggregationServer:
         self.complaints[member] = signatures
         for owner in complaints:
             names = {"by": terms.cohort[member], "against": terms.cohort[owner]}
-            self.report({"event": "complaint", **names})
+            self.report({"event": "complaint-received", **names})
         group = terms.group_of(member)
         missing = [other for other in group if other not in self.complaints]
         if member in self.left_out:

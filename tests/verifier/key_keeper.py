@@ -162,7 +162,7 @@ class KeyKeeper:
         for name in self.members:
             if name not in culprits:
                 self.send(name, "end-key", body)
-        self.server.report({"event": "key-failed", "epoch": self.epoch, "code": code, "by": culprits})
+        self.server.report({"event": "key-agreement-failed", "epoch": self.epoch, "code": code, "by": culprits})
         self.server.key_failed(code, culprits, now)
 
     def on_fetch(self, name: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:

@@ -79,7 +79,7 @@ class SumClientParty:
                 self.machine.receive(envelope["type"], body, now)
         except Refused as reason:
             if self.machine.over:
-                self.report({"event": "refused", "from": sender, "code": reason.code})
+                self.report({"event": "message-refused", "member": sender, "code": reason.code})
             else:
                 self.machine.refuse(reason.code)
 
@@ -173,7 +173,7 @@ class KeyMemberParty:
             machine.receive(envelope["type"], body, now)
         except Refused as reason:
             if machine.over:
-                self.stage.events.append({"event": "refused", "from": sender, "code": reason.code})
+                self.stage.events.append({"event": "message-refused", "member": sender, "code": reason.code})
                 return
             self.send("abort", abort_body(reason.code, self.terms.server))
             self.aborted(reason.code, self.terms.server)

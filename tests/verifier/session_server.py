@@ -139,7 +139,7 @@ class SessionServer:
         self.transmit(name, talk.write("abort", 0, abort_body("LEFT", name), None))
 
     def bar(self, name: str, code: str, now: float) -> None:
-        self.report({"event": "refused", "member": name, "code": code})
+        self.report({"event": "message-refused", "member": name, "code": code})
         self.part_with(name, code, now)
 
     def part_with(self, name: str, code: str, now: float) -> None:
@@ -154,7 +154,7 @@ class SessionServer:
         self.waiting.pop(name, None)
         self.told = [other for other in self.told if other != name]
         if self.conversations.pop(name, None) is not None:
-            self.report({"event": "left", "member": name})
+            self.report({"event": "client-left", "member": name})
             self.keeper.left(name, code, now)
         self.drop(name, code, now)
 
@@ -193,7 +193,7 @@ class SessionServer:
         if self.state == "GATHERING" and self.waits_for_enough and self.suffices(self.there()):
             self.waits_for_enough, self.own_deadline = False, now + self.grace
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
-        self.report({"event": "joined", "member": name})
+        self.report({"event": "client-joined", "member": name})
 
     def correct(self, name: str) -> None:
         """It holds another roster, and is told this one, if it has an operator."""
@@ -201,7 +201,7 @@ class SessionServer:
             self.send(name, "new-roster", 0, {"roster": self.roster.encoded, "signature": self.roster.signature})
         else:
             self.send(name, "abort", 0, abort_body("ROSTER", name))
-        self.report({"event": "refused", "member": name, "code": "ROSTER"})
+        self.report({"event": "message-refused", "member": name, "code": "ROSTER"})
 
     def on_message(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
         kind, number = envelope["type"], envelope["round"]
@@ -347,7 +347,7 @@ class SessionServer:
 
     def on_sum_event(self, event: dict[str, Any]) -> None:
         self.later.append(event)
-        if self.reports_sums_early and event["event"] in ("dropped", "complaint"):
+        if self.reports_sums_early and event["event"] in ("client-dropped", "complaint-received"):
             self.report(event)
 
     def after_sum(self, now: float) -> None:
@@ -372,7 +372,7 @@ class SessionServer:
         self.bar_culprits(before, now)
 
     def bar_culprits(self, before: list[dict[str, Any]], now: float) -> None:
-        faults = {event["member"]: event["code"] for event in before if event["event"] == "dropped"}
+        faults = {event["member"]: event["code"] for event in before if event["event"] == "client-dropped"}
         if self.state == "BETWEEN_ROUNDS" and self.outcome["culprit"]:
             faults[self.outcome["culprit"]] = self.outcome["code"]
         for name, fault in faults.items():

@@ -259,7 +259,7 @@ MISREAD = [
     ("parameters", "2**41 * n", "2**20 * n", "parameters"),
     ("conversation", "self.received = sent, 0", "self.received = sent + 1, 0", "transcript_federation"),
     ("conversation", "lost = self.broken and", "lost = False and", "transcript_federation"),
-    ("conversation", 'envelope["link"] < self.link or lost', "lost", "transcript_federation"),
+    ("conversation", 'envelope["link"] != self.link or lost', "lost", "transcript_federation"),
     ("conversation", "if said[0] >= received]", "if said[0] > received]", "transcript_federation"),
     ("conversation", "any(0 < said[2] < round_number", "any(0 < said[2] < 0", "transcript_federation_bad"),
     ("session_client", "if told_that_it_is_gone and", "if False and", "transcript_federation"),

@@ -15,8 +15,8 @@ from typing import Final, get_args
 
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import encode_members
@@ -25,6 +25,7 @@ from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.agreement import Agreement, complaint_signed
 from tacit.protocol.sum.configuration import Configuration, Scheme
+from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.ring import Words
@@ -127,8 +128,12 @@ class Session(MemoryFederation):
     @property
     def reproach(self) -> str:
         """What our machines held against the live client last."""
-        reports = [report.fields for report in self.outcome(Report) if report.fields.get("member") == self.outside]
-        return next((f"{fields['code']}: {fields['detail']}" for fields in reversed(reports) if "code" in fields), "")
+        held = [
+            f"{event.code}: {event.detail}"
+            for _, event in self.outputs
+            if isinstance(event, MessageRefused | ClientDropped) and event.member == self.outside
+        ]
+        return held[-1] if held else ""
 
     def draw(self, name: str, round: int) -> Words:
         words = self.vectors[name, round] = draw_update(self.configuration).words

@@ -17,6 +17,7 @@ import torch
 from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
+from tacit.parties.adaptation.events import BatchEnded
 from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
@@ -30,11 +31,13 @@ from tacit.parties.adaptation.rounds import (
 )
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.inference.dealer import DealerSettings
+from tacit.parties.inference.events import InferenceSessionEnded
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import material_bytes
 from tacit.parties.links import endpoint
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.events import ListeningStarted
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
@@ -102,12 +105,12 @@ class AdaptingHouse:
         )
         log = self.house.logs.enter_context(EventLog(self.house.directory / "dealer.jsonl", DEALER))
         dealt, summed = (
-            Diary(log, lambda event, fields, name=name: self.house.tell(name, event, fields))  # type: ignore[misc]
+            Diary(log, lambda event, name=name: self.house.tell(name, event))  # type: ignore[misc]
             for name in (DEALER, SUMS)
         )
         self.house.tasks[DEALER] = asyncio.ensure_future(deal_and_sum(settings, dealt=dealt, summed=summed))
         for name in (DEALER, SUMS):
-            self.house.addresses[name] = (await self.house.waits(name, "listening"))["address"]
+            self.house.addresses[name] = (await self.house.waits(name, ListeningStarted)).address
 
     async def model_owner(self, address: str = LISTEN, **changed: Any) -> TeachingParty:
         settings = TeachingSettings(
@@ -123,7 +126,7 @@ class AdaptingHouse:
         )
         party = self.teacher(replace(settings, **changed), self.model, self.house.diary(MODEL_OWNER))
         self.house.tasks[MODEL_OWNER] = asyncio.ensure_future(party.run())
-        self.house.addresses[MODEL_OWNER] = (await self.house.waits(MODEL_OWNER, "listening"))["address"]
+        self.house.addresses[MODEL_OWNER] = (await self.house.waits(MODEL_OWNER, ListeningStarted)).address
         return party
 
     def learns(
@@ -264,10 +267,10 @@ async def check_material(
     sizes = dict(zip((MODEL_OWNER, name), material_bytes(passes.course(1), 4, learning.public.sizes), strict=True))
     assert min(sizes.values()) > 0
     for _ in range(batches):
-        await found.house.waits(name, "batch", material=sizes[name])
-        await found.house.waits(MODEL_OWNER, "batch", peer=name, material=sizes[MODEL_OWNER])
+        await found.house.waits(name, BatchEnded, material=sizes[name])
+        await found.house.waits(MODEL_OWNER, BatchEnded, peer=name, material=sizes[MODEL_OWNER])
     dealt = {owner: batches * size for owner, size in sizes.items()}
-    await found.house.waits(DEALER, "session-over", owners=[MODEL_OWNER, name], material=dealt)
+    await found.house.waits(DEALER, InferenceSessionEnded, peers=[MODEL_OWNER, name], material=dealt)
 
 
 def check_learned(found: AdaptingHouse, model: Transformer, learning: PublicLearning, owned: dict[str, Owned]) -> None:

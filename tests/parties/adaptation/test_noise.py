@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 
-from tacit.cli.output import learned_words
 from tacit.models.adapters.federated import Schedule
+from tacit.parties.adaptation.events import AdaptersUpdated
 from tacit.parties.adaptation.fixed_point import KEPT
 from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.noise import NoisePolicy, SumNoise, largest_norm
@@ -104,8 +104,10 @@ def test_of_no_image_noise_is_neither_loss_nor_accuracy(probing: PublicLearning)
     for words in (noise(probing).words(3, 3)[-COUNTS:], torch.tensor([0, -1, 0, 3])):
         told = Counted.of(words, probing.classes)
         assert (told.loss, told.accuracy, told.images) == (None, None, 0)
-        fields = {"train_loss": told.loss, "train_accuracy": told.accuracy, "images": told.images, "owners": 3}
-        assert learned_words(fields) == "nothing was learned: every batch of 3 data owners was out of range"
+        learned = AdaptersUpdated(
+            round=1, owners=3, images=told.images, train_loss=told.loss, train_accuracy=told.accuracy
+        )
+        assert learned.summary == "nothing was learned: every batch of 3 data owners was out of range"
 
 
 def test_parameters_are_below_the_largest_norm(one_block: Transformer) -> None:

@@ -13,12 +13,14 @@ import msgspec
 import pytest
 import torch
 
+from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, LearningRoundLost, LearningSessionLost
 from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.noise import NoisePolicy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.session.events import SessionEnded, TrainingFailed
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -119,8 +121,8 @@ async def test_sums_whose_weights_do_not_fit_are_refused_by_name(
         party._openings.opened = lambda number: bytes(len(opened(number)))  # type: ignore[method-assign]
         for name, own in owned.items():
             found.learns(name, own)
-        told = await found.house.waits("alice", "cannot-train")
-        assert told["detail"].startswith("the sums of round 1 do not fit each other: a weight of ")
+        told = await found.house.waits("alice", TrainingFailed)
+        assert told.detail.startswith("the sums of round 1 do not fit each other: a weight of ")
         for name in OWNERS:
             await found.house.tasks.pop(name)
 
@@ -176,16 +178,16 @@ async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
         links = await found.house.over_cables()
         for name, own in owned.items():
             found.learns(name, own, links=links if name == "bob" else None)
-        await found.house.waits("bob", "batch", round=2, number=1)
+        await found.house.waits("bob", BatchEnded, round=2, number=1)
         # The address is served again at once.
         model_owner, dealer = found.house.cables
         for cable in (model_owner, dealer):
             cable.abort()
-        await found.house.waits("bob", "session-lost")
+        await found.house.waits("bob", LearningSessionLost)
         await found.over(*OWNERS, DEALER)
         assert [told.owners for told in found.told["alice"]] == [3, 3]
-        seen = [fields for name, event, fields in found.house.told if (name, event) == ("bob", "batch")]
-        assert [(fields["round"], fields["number"]) for fields in seen].count((2, 1)) == 0
+        seen = [event for name, event in found.house.told if name == "bob" and isinstance(event, BatchEnded)]
+        assert (2, 1) not in [(batch.round, batch.number) for batch in seen]
         clear = in_the_clear(one_block, probing, list(owned.values()))[-1]
         bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, probing.initial())
         assert distance(found.common("bob"), clear) <= bound
@@ -201,7 +203,7 @@ async def test_who_is_lost_in_a_batch_costs_the_others_nothing(
     async with adapting(tmp_path, private, probing) as found:
         # Of three, where two are enough to open a sum.
         await begun(found, owned, mode="semi-honest")
-        await found.house.waits("carol", "batch", round=2, number=1)
+        await found.house.waits("carol", BatchEnded, round=2, number=1)
         await found.house.stop("carol")
         await found.over("alice", "bob", DEALER)
         assert [(told.round, told.owners) for told in found.told["alice"]] == [(1, 3), (2, 2)]
@@ -227,9 +229,9 @@ async def test_a_survivor_that_never_says_who_survived_costs_the_round_and_no_mo
                 await asyncio.Event().wait()
 
         carol._take_up = silent  # type: ignore[method-assign]
-        lost = await found.house.waits("alice", "round-lost")
-        assert lost["round"] == 1
-        assert "no word on who survived from carol" in lost["detail"]
+        lost = await found.house.waits("alice", LearningRoundLost)
+        assert lost.round == 1
+        assert "no word on who survived from carol" in lost.detail
         await found.house.stop("carol")
         await found.over("alice", "bob", DEALER)
         assert [(told.round, told.owners) for told in found.told["alice"]] == [(2, 2)]
@@ -272,9 +274,9 @@ async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_polic
     async with adapting(tmp_path, private, probing) as found:
         policy = replace(POLICY, rounds=2)
         await begun(found, owned, opening=policy, openings=openings)
-        await found.house.waits("bob", "batch", round=1)
+        await found.house.waits("bob", BatchEnded, round=1)
         assert "bob" in Openings(policy, openings).sums.owners
-        await found.house.waits("alice", "learned", round=1)
+        await found.house.waits("alice", AdaptersUpdated, round=1)
         address = found.house.addresses[MODEL_OWNER]
         await found.house.stop(MODEL_OWNER)
         await found.model_owner(address=address, opening=policy, openings=openings)
@@ -308,8 +310,8 @@ async def test_terms_that_are_not_those_of_the_experiment_are_refused_by_name(
         await found.model_owner()
         for name, own in owned.items():
             found.learns(name, own, **(changed if name == "alice" else {}))
-        told = await found.house.waits("alice", "cannot-train")
-        assert reason in told["detail"]
+        told = await found.house.waits("alice", TrainingFailed)
+        assert reason in told.detail
         ended = await found.house.tasks.pop("alice")
         assert reason in ended.detail
 
@@ -326,8 +328,8 @@ async def test_labels_that_the_head_does_not_know_are_refused_by_their_own_owner
         strange = {**owned, "alice": replace(owned["alice"], labels=owned["alice"].labels + 1)}
         for name, own in strange.items():
             found.learns(name, own)
-        told = await found.house.waits("alice", "cannot-train")
-        assert "a head of 3 classes, and the labels here reach from 1 to 3" in told["detail"]
+        told = await found.house.waits("alice", TrainingFailed)
+        assert "a head of 3 classes, and the labels here reach from 1 to 3" in told.detail
         await found.house.tasks.pop("alice")
 
 
@@ -360,10 +362,10 @@ async def test_a_model_that_is_replaced_in_the_middle_ends_every_session(
         party = await found.model_owner()
         for name, own in owned.items():
             found.learns(name, own)
-        await found.house.waits("alice", "batch", round=1, number=1)
+        await found.house.waits("alice", BatchEnded, round=1, number=1)
         party.model = other
-        told = await found.house.waits("alice", "cannot-train")
-        assert "the model has been replaced since it was agreed on" in told["detail"]
+        told = await found.house.waits("alice", TrainingFailed)
+        assert "the model has been replaced since it was agreed on" in told.detail
         for name in OWNERS:
             await found.house.tasks.pop(name)
 
@@ -380,11 +382,11 @@ async def test_a_dealer_that_sums_other_words_is_refused(
         await found.model_owner()
         for name, own in owned.items():
             found.learns(name, own)
-        told = await found.house.waits("alice", "cannot-train")
-        assert "words, where the dealer sums 7" in told["detail"]
+        told = await found.house.waits("alice", TrainingFailed)
+        assert "words, where the dealer sums 7" in told.detail
         for name in OWNERS:
             await found.house.tasks.pop(name)
-        await found.house.waits(SUMS, "ended")
+        await found.house.waits(SUMS, SessionEnded)
 
 
 async def test_a_file_that_does_not_say_what_was_told_is_refused(tmp_path: Path) -> None:

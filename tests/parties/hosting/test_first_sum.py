@@ -12,9 +12,12 @@ from tacit.parties.learning.statistics import Statistics
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Deadlines, Experiment
+from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.events import GatheringStarted
 
 FOUND = Statistics(clients=3, pixels=64, mean=(0.5,), std=(0.2,))
 KNOWN = ServerImages(("a", "b"), (0.5,), (0.5,))
@@ -31,7 +34,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         async def run(self) -> Ended:
             addresses.append(self.settings.address)
-            self.diary.write("listening", address="tcp://127.0.0.1:7007")
+            self.diary.write(ListeningStarted(address="tcp://127.0.0.1:7007"))
             if len(addresses) == 3:
                 self.keeper.found = FOUND
             return Ended(None, "all rounds are done")
@@ -58,15 +61,15 @@ def job(directory: Path, regather: float) -> ServerJob:
 
 @pytest.mark.asyncio
 async def test_it_is_tried_again_at_the_same_address(tmp_path: Path, attempts: list[str]) -> None:
-    told: list[str] = []
-    found, _, ended = await summed_statistics(job(tmp_path, 0.0), KNOWN, lambda event, fields: told.append(event))
+    told: list[type[Event]] = []
+    found, _, ended = await summed_statistics(job(tmp_path, 0.0), KNOWN, lambda event: told.append(type(event)))
     assert (found, ended.code) == (FOUND, None)
     assert attempts == ["tcp://127.0.0.1:*", *["tcp://127.0.0.1:7007"] * 2]
-    assert told.count("gathering") == 2
+    assert told.count(GatheringStarted) == 2
 
 
 @pytest.mark.asyncio
 async def test_it_ends_when_the_time_for_it_is_over(tmp_path: Path, attempts: list[str]) -> None:
-    found, _, ended = await summed_statistics(job(tmp_path, 1e-9), KNOWN, lambda event, fields: None)
+    found, _, ended = await summed_statistics(job(tmp_path, 1e-9), KNOWN, lambda event: None)
     assert (found, ended.code) == (None, Code.THRESHOLD)
     assert len(attempts) == 1

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from tacit.parties.hosting.folder import (
@@ -11,13 +12,27 @@ from tacit.parties.hosting.folder import (
     Status,
     StatusError,
     StatusFile,
-    line,
     logging_to,
     read_status,
-    weight,
 )
 from tacit.parties.hosting.party_file import LogConfiguration
+from tacit.parties.inference.events import InferenceSessionEnded, SessionOpened
 from tacit.parties.runs.directory import RunDirectoryError
+from tacit.parties.session.events import (
+    ClientRoundEnded,
+    ConfigurationAccepted,
+    LinkLost,
+    LinkOpened,
+    ListeningStarted,
+    PhaseEnded,
+    RosterUpdated,
+    SessionEnded,
+    TrafficCounted,
+    WaitingChanged,
+)
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
 
 
 @pytest.fixture
@@ -61,36 +76,60 @@ def test_runs_are_numbered(folder: PartyFolder) -> None:
     assert last.path == folder.path / "runs" / "0003-..-x"
 
 
-def test_status_follows_the_events(folder: PartyFolder) -> None:
+def phase(next: Phase) -> PhaseEnded:
+    return PhaseEnded(round=1, phase=Phase.SESSION, seconds=1.0, next=next)
+
+
+def take(file: StatusFile, *events: Event) -> None:
+    for number, event in enumerate(events):
+        file.take(structs.replace(event, time=float(number), party=file.status.name))
+
+
+def test_status_follows_the_events_of_a_client(folder: PartyFolder) -> None:
     with pytest.raises(StatusError, match="has never been started"):
         read_status(folder)
     file = StatusFile(folder.status, status())
-    file.take("accepted", {"session": "ab" * 32, "scheme": "fedavg"})
-    file.take("phase", {"round": 1, "next": "TRAIN"})
-    file.take("waiting", {"on": ("client-2", "client-3")})
-    file.take("round-over", {"round": 1, "code": None, "detail": ""})
+    take(file, ConfigurationAccepted(session="ab" * 32, scheme="fedavg", mode="active", fixed_part=""))
+    take(file, phase(Phase.TRAIN), ClientRoundEnded(round=1, code=None, detail=""))
     found, running = read_status(folder)
     assert (found.session, found.phase, found.round) == ("ab" * 8, "TRAIN", 1)
-    assert found.waiting_for == ("client-2", "client-3")
     assert (running, found.last_error) == (False, None)
-    file.take("refused", {"member": "client-2", "code": "ROSTER", "detail": "it holds another roster"})
-    file.take("traffic", {"round": 1, "sent": 1})
-    assert read_status(folder)[0].waiting_for == ("client-2", "client-3")
-    file.take("ended", {"code": None, "detail": "the federation is finished"})
+    take(file, SessionEnded(code=None, detail="the federation is finished"))
     with folder.held():
         found, running = read_status(folder)
     assert running
-    assert (found.last_event and found.last_event.event, found.waiting_for) == ("ended", ())
+    assert found.last_event
+    assert found.last_event.event == "session-ended"
+
+
+def test_status_follows_the_events_of_a_server(folder: PartyFolder) -> None:
+    file = StatusFile(folder.status, replace(status(), role="server"))
+    take(file, ListeningStarted(address="tcp://10.0.0.1:7007", session="ab" * 32))
+    assert read_status(folder)[0].phase == "listening"
+    take(file, WaitingChanged(on=["client-2", "client-3"]))
+    take(file, MessageRefused(member="client-2", code="ROSTER", detail="it holds another roster"))
+    take(file, TrafficCounted(round=1, phase=Phase.TRAIN, sent=1, received=1))
+    found, _ = read_status(folder)
+    assert (found.address, found.waiting_for) == ("tcp://10.0.0.1:7007", ("client-2", "client-3"))
     assert found.last_error is not None
-    assert found.last_error.detail == "client-2: it holds another roster"
+    assert "it holds another roster" in found.last_error.detail
+    take(file, RoundStarted(round=2, cohort=["client-2"], absent={"client-3": "it has not connected"}))
+    assert read_status(folder)[0].absent == {"client-3": "it has not connected"}
+    take(file, SessionEnded(code=None, detail="all rounds are done"))
+    found, _ = read_status(folder)
+    assert (found.round, found.waiting_for) == (2, ())
 
 
-IN_ORDER: dict[str, tuple[str, list[tuple[str, dict[str, object]]]]] = {
+OVER = SessionEnded(code=None, detail="")
+IN_ORDER: dict[str, tuple[str, list[Event]]] = {
     "who had only a look": ("server", []),
-    "who has left": ("server", [("joined", {"member": "x"}), ("left", {"member": "x", "detail": "it gave up"})]),
-    "whose session is over": ("server", [("joined", {"member": "x"}), ("ended", {"code": None, "detail": ""})]),
-    "who had its answers": ("model-owner", [("session", {"peer": "x"}), ("session-over", {"peer": "x", "code": None})]),
-    "a server that has finished": ("client", [("link-up", {"peer": "x"}), ("ended", {"code": None, "detail": ""})]),
+    "who has left": ("server", [ClientJoined(member="x"), ClientLeft(member="x", detail="it gave up")]),
+    "whose session is over": ("server", [ClientJoined(member="x"), OVER]),
+    "who had its answers": (
+        "model-owner",
+        [SessionOpened(peers=["x"]), InferenceSessionEnded(peers=["x"], code=None, detail="")],
+    ),
+    "a server that has finished": ("client", [LinkOpened(peer="x"), OVER]),
 }
 
 
@@ -98,37 +137,35 @@ IN_ORDER: dict[str, tuple[str, list[tuple[str, dict[str, object]]]]] = {
 def test_a_link_that_is_no_longer_needed_is_lost_without_being_an_error(folder: PartyFolder, case: str) -> None:
     role, events = IN_ORDER[case]
     file = StatusFile(folder.status, replace(status(), role=role))
-    for event, fields in events:
-        file.take(event, dict(fields))
+    take(file, *events)
     before = read_status(folder)[0].last_error
-    file.take("link-lost", {"peer": "x"})
+    take(file, LinkLost(peer="x"))
     found, _ = read_status(folder)
     assert found.last_event is not None
     assert found.last_event.event == "link-lost"
     assert found.last_error == before
 
 
-@pytest.mark.parametrize(("role", "there"), [("server", ("joined", "member")), ("client", ("link-up", "peer"))])
-def test_a_link_that_is_needed_is_an_error_when_it_is_lost(
-    folder: PartyFolder, role: str, there: tuple[str, str]
-) -> None:
-    event, who = there
+@pytest.mark.parametrize(("role", "there"), [("server", ClientJoined(member="x")), ("client", LinkOpened(peer="x"))])
+def test_a_link_that_is_needed_is_an_error_when_it_is_lost(folder: PartyFolder, role: str, there: Event) -> None:
     file = StatusFile(folder.status, replace(status(), role=role))
-    file.take(event, {who: "x"})
-    file.take("link-lost", {"peer": "x"})
+    take(file, there, LinkLost(peer="x"))
     error = read_status(folder)[0].last_error
     assert error is not None
-    assert (error.event, error.detail) == ("link-lost", "x")
+    assert error.event == "link-lost"
+    assert "x" in error.detail
 
 
 def test_a_session_that_ends_for_a_later_roster_is_no_error(folder: PartyFolder) -> None:
-    file, over = StatusFile(folder.status, status()), {"code": "ROSTER", "detail": "it goes on with version 2"}
-    file.take("roster", {"version": 2})
-    file.take("phase", {"round": 1, "next": "SESSION"})
-    file.take("ended", dict(over))
-    assert read_status(folder)[0].last_error is None
-    file.take("ended", dict(over))
-    assert read_status(folder)[0].last_error is not None
+    file = StatusFile(folder.status, status())
+    over = SessionEnded(code="ROSTER", detail="it goes on with version 2")
+    changed = RosterUpdated(former=1, version=2, fingerprint="", added=["x"], removed=[], rotated=[], regrouped=[])
+    take(file, changed)
+    before = read_status(folder)[0].last_error
+    take(file, phase(Phase.SESSION), over)
+    assert read_status(folder)[0].last_error == before
+    take(file, over)
+    assert read_status(folder)[0].last_error != before
 
 
 def test_a_status_that_cannot_be_read(folder: PartyFolder) -> None:
@@ -139,33 +176,19 @@ def test_a_status_that_cannot_be_read(folder: PartyFolder) -> None:
 
 def test_a_status_that_cannot_be_written_stops_nobody(folder: PartyFolder) -> None:
     file = StatusFile(folder.path / "missing" / "status.json", status())
-    file.take("phase", {"round": 1, "next": "TRAIN"})
+    take(file, phase(Phase.TRAIN))
 
 
-def test_the_log_weighs_and_rotates(folder: PartyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_the_chosen_level_and_rotates(folder: PartyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tacit.parties.hosting.folder._MEGABYTE", 200)
     path = folder.log("client-1")
-    events = [("phase", {"next": "TRAIN"}), ("round-over", {"round": 1, "code": None}), ("left", {"member": "x\ny"})]
     with logging_to(path, LogConfiguration(level="info", megabytes=1, files=2)) as log:
         for _ in range(20):
-            for event, fields in events:
-                log.log(weight(event, fields), "%s", line(event, fields))
+            for level, line in ((logging.DEBUG, "a phase"), (logging.INFO, "a round"), (logging.WARNING, "x left")):
+                log.log(level, line)
     files = sorted(found.name for found in path.parent.iterdir())
     assert files == ["client-1.log", "client-1.log.1", "client-1.log.2"]
     text = "".join((path.parent / name).read_text() for name in files)
-    assert "WARNING left: member x y\n" in text
-    assert "INFO round-over: round 1\n" in text
+    assert "WARNING x left\n" in text
+    assert "INFO a round\n" in text
     assert "phase" not in text
-
-
-@pytest.mark.parametrize(
-    ("event", "fields", "level"),
-    [
-        ("traffic", {}, logging.DEBUG),
-        ("ended", {"code": None}, logging.INFO),
-        ("ended", {"code": "LEFT"}, logging.WARNING),
-        ("stranger", {}, logging.WARNING),
-    ],
-)
-def test_weights(event: str, fields: dict[str, object], level: int) -> None:
-    assert weight(event, fields) == level

@@ -17,6 +17,8 @@ from tacit.parties.hosting.folder import open_party
 from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import write_roster
+from tacit.parties.session.events import UpdateComputed
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 from tests.cli.hosts import free_port
 from tests.world.own_functions import net, share, step, wider
@@ -69,17 +71,17 @@ def server(hosts: Host) -> Callable[[], Any]:
 
 def test_parties_take_the_same_objects_as_a_simulation(hosts: Host) -> None:
     named = hosts("client-3", f'[data]\nfactory = "{HERE}:share"\n[policy]\nfactories = ["{HERE}:*"]\n')
-    told: list[str] = []
+    told: list[Event] = []
 
     def take_part() -> Any:
         """As `tacit client` does, which imports what the server names."""
         opened = open_party(ClientFile, named)
-        return asyncio.run(run_client(opened, stay=False, show=lambda event, fields: None))
+        return asyncio.run(run_client(opened, stay=False, show=lambda event: None))
 
     found = ended(
         {
             "server": server(hosts),
-            "client-1": lambda: Client(hosts("client-1"), **FUNCTIONS).run(lambda event, fields: told.append(event)),
+            "client-1": lambda: Client(hosts("client-1"), **FUNCTIONS).run(told.append),
             # Other functions than those that the server names; what they train is the same.
             "client-2": lambda: Client(
                 hosts("client-2"),
@@ -96,7 +98,7 @@ def test_parties_take_the_same_objects_as_a_simulation(hosts: Host) -> None:
     assert [entry["survivors"] for entry in result.summary["rounds"]] == [list(NAMES[1:])] * 2
     assert found["client-1"] == found["client-2"] == "the federation is finished"
     assert found["client-3"].code is None
-    assert told.count("update") == 2
+    assert sum(isinstance(event, UpdateComputed) for event in told) == 2
     x, y = share(7, 8)
     assert result.model(x).shape == (len(y), 2)
 

@@ -1,13 +1,14 @@
 """The roster file of a server that runs: what is taken up of it, and what is told once and left."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tacit.parties.hosting.server import RosterWatch
 from tacit.parties.links.keys import generate
 from tacit.parties.links.roster import make_roster, with_members, with_other_keys, without_members, write_roster
+from tacit.parties.session.events import RosterRefused
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
 
 OFFICE = generate("office")
@@ -21,13 +22,13 @@ class Watched:
 
     def __init__(self, path: Path, *, fewest: int = 0) -> None:
         self.path = path / "roster.toml"
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.told: list[Event] = []
 
         def fits(roster: Roster) -> None:
             if len(roster.clients) < fewest:
                 raise ValueError("too few")
 
-        self.watch = RosterWatch(self.path, "server", fits, lambda event, fields: self.told.append((event, fields)))
+        self.watch = RosterWatch(self.path, "server", fits, self.told.append)
 
     def put(self, roster: Roster, held: Roster = FIRST) -> Roster | None:
         write_roster(roster, self.path, replace=True)
@@ -60,18 +61,18 @@ def test_what_cannot_be_taken_up_is_told_once(tmp_path: Path, case: str) -> None
     watched = Watched(tmp_path, fewest=2)
     assert watched.put(roster, held) is None
     assert watched.watch.newer(held) is None
-    ((event, fields),) = watched.told
-    assert event == "roster-refused"
-    assert reason in fields["reason"]
+    (event,) = watched.told
+    assert isinstance(event, RosterRefused)
+    assert reason in event.reason
 
 
 def test_a_file_that_is_not_whole_is_looked_at_again(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     watched.path.write_text("version = 2\n")
     assert watched.watch.newer(FIRST) is None
-    ((event, fields),) = watched.told
-    assert event == "roster-refused"
-    assert str(watched.path) in fields["reason"]
+    (event,) = watched.told
+    assert isinstance(event, RosterRefused)
+    assert str(watched.path) in event.reason
     assert watched.put(SECOND) == SECOND
 
 

@@ -11,18 +11,21 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.events import ImagesAnswered
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.events import ListeningStarted
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 
@@ -40,6 +43,8 @@ ROSTER: Final = Roster(
         *(KEYS[name].member("client") for name in OWNERS),
     )
 )
+
+EventT = TypeVar("EventT", bound=Event)
 
 
 class Cable:
@@ -90,27 +95,29 @@ class House:
     """The parties of a test."""
 
     directory: Path
-    told: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    """What has been written into diaries and not been waited for: party, event, fields."""
+    told: list[tuple[str, Event]] = field(default_factory=list)
+    """Events that have been written into diaries and not been waited for, each with the name of its diary."""
     tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     cables: list[Cable] = field(default_factory=list)
     logs: ExitStack = field(default_factory=ExitStack)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def waits(self, party: str, event: str, **expected: Any) -> dict[str, Any]:
-        """Until a party has told of an event with these fields; all of its fields. An event is waited for once."""
+    async def waits(self, diary: str, kind: type[EventT], **expected: Any) -> EventT:
+        """Wait for an event with these fields in a diary, and return it. An event is waited for once."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                for index, (teller, name, fields) in enumerate(self.told):
-                    if (teller, name) == (party, event) and fields.items() >= expected.items():
+                for index, (name, event) in enumerate(self.told):
+                    if name != diary or not isinstance(event, kind):
+                        continue
+                    if all(getattr(event, field) == value for field, value in expected.items()):
                         del self.told[index]
-                        return fields
+                        return event
                 self._news.clear()
                 await self._news.wait()
 
-    def tell(self, party: str, event: str, fields: dict[str, Any]) -> None:
-        self.told.append((party, event, fields))
+    def tell(self, diary: str, event: Event) -> None:
+        self.told.append((diary, event))
         self._news.set()
 
     async def dealer(self, *, address: str = LISTEN, **settings: Any) -> None:
@@ -127,7 +134,7 @@ class House:
     def asks(
         self, name: str, images: torch.Tensor, *, batch: int = 2, links: tuple[str, str] | None = None, **settings: Any
     ) -> asyncio.Task[Inferred]:
-        """A data owner at work; it tells "done" for every pass. links: where it finds model owner and dealer."""
+        """A data owner at work; ImagesAnswered comes after every pass. links: where it finds model owner and dealer."""
         model_owner, dealer = links or (self.addresses[MODEL_OWNER], self.addresses[DEALER])
         settings = {
             "model_owner_address": model_owner,
@@ -136,7 +143,11 @@ class House:
             "roster": ROSTER,
             **settings,
         }
-        progress = settings.pop("progress", lambda done: self.tell(name, "done", {"images": done}))
+
+        def answered(done: int) -> None:
+            self.tell(name, ImagesAnswered(images=done, of=len(images), refused=0))
+
+        progress = settings.pop("progress", answered)
         work = infer(DataOwnerSettings(**settings), images, batch=batch, progress=progress)
         self.tasks[name] = asyncio.ensure_future(work)
         return self.tasks[name]
@@ -165,11 +176,11 @@ class House:
 
     def diary(self, party: str) -> Diary:
         log = self.logs.enter_context(EventLog(self.directory / f"{party}.jsonl", party))
-        return Diary(log, lambda event, fields: self.tell(party, event, fields))
+        return Diary(log, lambda event: self.tell(party, event))
 
     async def _serve(self, name: str, party: DealerParty | ModelOwnerParty) -> None:
         self.tasks[name] = asyncio.ensure_future(party.run())
-        self.addresses[name] = (await self.waits(name, "listening"))["address"]
+        self.addresses[name] = (await self.waits(name, ListeningStarted)).address
 
 
 def working_threads() -> set[threading.Thread]:

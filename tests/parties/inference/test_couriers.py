@@ -15,6 +15,7 @@ import zmq.asyncio
 
 from tacit.parties.inference import conversation
 from tacit.parties.inference.conversation import Courier
+from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
@@ -92,7 +93,7 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
         await home.dealer(address="ipc://*")
         await home.model_owner(private, address="ipc://*")  # Where the kernel keeps less than of TCP.
         bob = home.asks("bob", one_block.images[:3], batch=1)
-        await home.waits("bob", "done")
+        await home.waits("bob", ImagesAnswered)
         with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as alice:
             alice.set(zmq.LINGER, 0)
             alice.set(zmq.RCVHWM, 2)
@@ -109,8 +110,8 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
                     )
 
             asking = asyncio.create_task(asks())
-            over = await home.waits(party, "session-over", detail="it has left 50 messages waiting")
+            over = await home.waits(party, InferenceSessionEnded, detail="it has left 50 messages waiting")
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        assert (over["code"], over["culprit"]) == ("LEFT", "alice")
+        assert (over.code, over.culprit) == ("LEFT", "alice")
         assert error_of(await bob, one_block.friendly, one_block.images[:3]) < 2 * BLOCK_ERROR

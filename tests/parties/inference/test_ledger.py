@@ -8,6 +8,7 @@ import torch
 
 from tacit.models.file_system import FILES
 from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.events import InferenceSessionEnded
 from tacit.parties.inference.model_owner import Ledger
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.protocol.core.errors import Code
@@ -79,6 +80,6 @@ async def test_a_pass_that_cannot_be_counted_does_not_begin(
         monkeypatch.setattr(FILES, "write", full)
         with pytest.raises(InferenceError):
             await home.asks("alice", one_block.images[:1], batch=1)
-        over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
-    assert (over["code"], over["culprit"]) == ("LOCAL", MODEL_OWNER)
-    assert "OSError" in over["failure"]
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"])
+    assert (over.code, over.culprit) == ("LOCAL", MODEL_OWNER)
+    assert "OSError" in over.failure

@@ -18,12 +18,14 @@ from tacit.models.friendly.transformer import with_parameters
 from tacit.parties.inference import data_owner, model_owner
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Inferred
+from tacit.parties.inference.events import InferenceSessionEnded, PassEnded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import Course, Preparation, of_model
 from tacit.parties.inference.private_model import PrivateModel, prepared_model, public_of
 from tacit.parties.inference.stages import stages
 from tacit.parties.links.client_endpoint import NotAdmittedError
 from tacit.parties.links.keys import generate
+from tacit.parties.session.events import HandshakeRefused
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferencePolicy
@@ -60,9 +62,9 @@ async def test_a_data_owner_gets_the_logits(
         await home.dealer()
         await home.model_owner(private, ahead=ahead)
         found = await home.asks("alice", images, batch=2, ahead=ahead)
-        over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
-        await home.waits(DEALER, "session-over", code=None, owners=[MODEL_OWNER, "alice"])
-    assert (over["code"], over["passes"], over["failure"]) == (None, 3, "")
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"])
+        await home.waits(DEALER, InferenceSessionEnded, code=None, peers=[MODEL_OWNER, "alice"])
+    assert (over.code, over.passes, over.failure) == (None, 3, "")
     assert error_of(found, one_block.friendly, images) < 2 * BLOCK_ERROR
     assert found.weights_bytes == sum(weight_bytes(sizes))
     assert [each.images for each in found.passes] == [2, 2, 1]
@@ -116,10 +118,10 @@ async def test_a_pass_out_of_range_is_refused_and_the_session_goes_on(
         await home.dealer()
         await home.model_owner(private)
         found = await home.asks("alice", images, batch=2)
-        over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
-        told = [await home.waits(MODEL_OWNER, "pass", number=number) for number in (1, 2, 3)]
-    assert (over["code"], over["passes"]) == (None, 3)
-    assert [each["refused"] for each in told] == [each.refused for each in found.passes] == [False, True, False]
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"])
+        told = [await home.waits(MODEL_OWNER, PassEnded, number=number) for number in (1, 2, 3)]
+    assert (over.code, over.passes) == (None, 3)
+    assert [each.refused for each in told] == [each.refused for each in found.passes] == [False, True, False]
     assert found.refused.tolist() == [False, False, True, True, False]
     assert found.logits.isnan().all(dim=1).equal(found.refused)
     answered = replace(found, logits=found.logits[~found.refused])
@@ -160,10 +162,10 @@ async def test_several_data_owners_are_served_at_the_same_time(
         parts = torch.split(one_block.images[:6], [1, 2, 3])
         works = [home.asks(name, part, batch=2) for name, part in zip(OWNERS, parts, strict=True)]
         results = await asyncio.gather(*works)
-        overs = [await home.waits(MODEL_OWNER, "session-over", code=None) for _ in OWNERS]
+        overs = [await home.waits(MODEL_OWNER, InferenceSessionEnded, code=None) for _ in OWNERS]
     for found, part in zip(results, parts, strict=True):
         assert error_of(found, one_block.friendly, part) < 2 * BLOCK_ERROR
-    assert {over["peer"]: over["passes"] for over in overs} == {"alice": 1, "bob": 1, "carol": 2}
+    assert {over.peers[0]: over.passes for over in overs} == {"alice": 1, "bob": 1, "carol": 2}
 
 
 async def test_a_model_that_is_replaced_ends_sessions_and_serves_new_ones(
@@ -184,8 +186,10 @@ async def test_a_model_that_is_replaced_ends_sessions_and_serves_new_ones(
         with pytest.raises(InferenceError, match="model-owner: the model has been replaced since") as ended:
             await home.asks("alice", images, batch=1, progress=replaced)
         assert (ended.value.code, ended.value.culprit) == (Code.MODEL, MODEL_OWNER)
-        await home.waits(MODEL_OWNER, "session-over", peer="alice", code="MODEL", culprit=MODEL_OWNER, passes=2)
-        await home.waits(DEALER, "session-over", code="MODEL", culprit=MODEL_OWNER)
+        await home.waits(
+            MODEL_OWNER, InferenceSessionEnded, peers=["alice"], code="MODEL", culprit=MODEL_OWNER, passes=2
+        )
+        await home.waits(DEALER, InferenceSessionEnded, code="MODEL", culprit=MODEL_OWNER)
         found = await home.asks("alice", images)
     assert error_of(found, changed, images) < 2 * BLOCK_ERROR
     assert error_of(found, one_block.friendly, images) > 0.1
@@ -231,9 +235,9 @@ async def test_what_does_not_go_together_is_refused_and_both_are_told(
         with pytest.raises(InferenceError, match=refusal.text) as ended:
             await home.asks("alice", refusal.images(one_block.images[:4]), **refusal.asks)
         assert (ended.value.code, ended.value.culprit) == (refusal.code, refusal.culprit)
-        over = await home.waits(MODEL_OWNER, "session-over", peer="alice", culprit=refusal.culprit, passes=0)
-    assert (over["code"], over["failure"]) == (refusal.code.name, "")
-    assert refusal.text in over["detail"]
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"], culprit=refusal.culprit, passes=0)
+    assert (over.code, over.failure) == (refusal.code.name, "")
+    assert refusal.text in over.detail
 
 
 @pytest.mark.parametrize(
@@ -257,9 +261,9 @@ async def test_a_pixel_beyond_the_bounds_is_named_to_its_owner_alone(
         await home.model_owner(private)
         with pytest.raises(ValueError, match="an image reaches 4321"):
             await home.asks("alice", images)
-        over = await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit="alice")
-        await home.waits(DEALER, "session-over", code="LOCAL", culprit="alice")
-        assert (over["passes"], over["detail"]) == (1, "it cannot go on (ValueError); its own log says why")
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, code="LOCAL", culprit="alice")
+        await home.waits(DEALER, InferenceSessionEnded, code="LOCAL", culprit="alice")
+        assert (over.passes, over.detail) == (1, "it cannot go on (ValueError); its own log says why")
 
 
 async def test_a_roster_without_a_dealer(private: PrivateModel, tmp_path: Path) -> None:
@@ -286,8 +290,8 @@ async def test_a_key_that_is_not_in_the_roster(
         await home.model_owner(private, roster=rosters[MODEL_OWNER])
         with pytest.raises(NotAdmittedError, match="does not know this key"):
             await home.asks("alice", one_block.images[:1], keys=keys, roster=admitting)
-        stranger = await home.waits(stranger_to, "stranger")
-    assert stranger["reason"] == "this key is not in the roster"
+        stranger = await home.waits(stranger_to, HandshakeRefused)
+    assert stranger.reason == "this key is not in the roster"
 
 
 async def test_a_dealer_that_holds_another_roster_deals_nothing(
@@ -299,8 +303,8 @@ async def test_a_dealer_that_holds_another_roster_deals_nothing(
         with pytest.raises(InferenceError, match="it holds another roster") as ended:
             await home.asks("alice", one_block.images[:1])
         assert ended.value.code is Code.ROSTER
-        await home.waits(MODEL_OWNER, "session-over", code="ROSTER")
-        await home.waits(DEALER, "session-over", code="ROSTER")
+        await home.waits(MODEL_OWNER, InferenceSessionEnded, code="ROSTER")
+        await home.waits(DEALER, InferenceSessionEnded, code="ROSTER")
 
 
 @dataclass(frozen=True)
@@ -366,7 +370,7 @@ async def test_arithmetic_that_nobody_can_use_is_refused_by_the_data_owner(
         with pytest.raises(InferenceError, match="model-owner: its scales are not usable: ") as ended:
             await home.asks("alice", one_block.images[:1])
         assert (ended.value.code, ended.value.culprit) == (Code.MODEL, MODEL_OWNER)
-        await home.waits(MODEL_OWNER, "session-over", code="MODEL", culprit=MODEL_OWNER)
+        await home.waits(MODEL_OWNER, InferenceSessionEnded, code="MODEL", culprit=MODEL_OWNER)
 
 
 async def test_what_is_told_of_a_model_does_not_show_it(private: PrivateModel) -> None:

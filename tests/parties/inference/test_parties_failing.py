@@ -16,6 +16,7 @@ import torch
 from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference import conversation, passes
 from tacit.parties.inference.conversation import InferenceError, Waiting, events
+from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded, PreprocessingFailed, TermsAgreed
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.operations import DATA, Party, Program, Words
 from tacit.parties.inference.private_model import PrivateModel
@@ -24,6 +25,7 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.shell import Surroundings
+from tacit.protocol.core import events as logged
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
@@ -52,30 +54,35 @@ def broken(*arguments: Any, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("party", "event", "fields"),
+    ("party", "kind", "fields"),
     [
-        (MODEL_OWNER, "agreed", {"peer": "alice"}),
-        ("alice", "done", {}),
+        (MODEL_OWNER, TermsAgreed, {"peer": "alice"}),
+        ("alice", ImagesAnswered, {}),
     ],
     ids=["before the weights", "in a pass"],
 )
 async def test_a_data_owner_that_vanishes_leaves_the_others_alone(
-    one_block: Transformer, private: PrivateModel, tmp_path: Path, party: str, event: str, fields: dict[str, Any]
+    one_block: Transformer,
+    private: PrivateModel,
+    tmp_path: Path,
+    party: str,
+    kind: type[logged.Event],
+    fields: dict[str, Any],
 ) -> None:
     images = one_block.images[:3]
     async with house(tmp_path) as home:
         await home.dealer()
         await home.model_owner(private)
         bob = home.asks("bob", images, batch=1)
-        await home.waits("bob", "done")
+        await home.waits("bob", ImagesAnswered)
         alice = home.asks("alice", one_block.images, batch=1, links=await home.over_cables())
-        await home.waits(party, event, **fields)
+        await home.waits(party, kind, **fields)
         await home.cut()
-        over = await home.waits(MODEL_OWNER, "session-over", peer="alice", code="LEFT", culprit="alice")
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"], code="LEFT", culprit="alice")
         with pytest.raises(InferenceError, match=r"the link to the .* is lost"):
             await alice
         assert error_of(await bob, one_block.friendly, images) < 2 * BLOCK_ERROR
-        assert (over["passes"] > 0) == (event == "done")
+        assert (over.passes > 0) == (kind is ImagesAnswered)
         found = await home.asks("alice", images[:1])
     assert error_of(found, one_block.friendly, images[:1]) < 2 * BLOCK_ERROR, "she may come back"
 
@@ -87,11 +94,11 @@ async def test_a_data_owner_that_is_stopped_says_so(
         await home.dealer()
         await home.model_owner(private)
         home.asks("alice", one_block.images, batch=1)
-        await home.waits("alice", "done")
+        await home.waits("alice", ImagesAnswered)
         await home.stop("alice")
         for party in (MODEL_OWNER, DEALER):
-            over = await home.waits(party, "session-over", code="LOCAL", culprit="alice")
-            assert over["detail"] == "it cannot go on (CancelledError); its own log says why"
+            over = await home.waits(party, InferenceSessionEnded, code="LOCAL", culprit="alice")
+            assert over.detail == "it cannot go on (CancelledError); its own log says why"
 
 
 @pytest.mark.parametrize("gone", [DEALER, MODEL_OWNER])
@@ -104,7 +111,7 @@ async def test_sessions_end_with_a_party_that_goes_in_the_middle(
         names = ("alice", "bob")
         works = [home.asks(name, one_block.images, batch=1) for name in names]
         for name in names:
-            await home.waits(name, "done")
+            await home.waits(name, ImagesAnswered)
         await home.stop(gone)
         for ended in await asyncio.gather(*works, return_exceptions=True):
             assert isinstance(ended, InferenceError)
@@ -112,7 +119,7 @@ async def test_sessions_end_with_a_party_that_goes_in_the_middle(
             assert f"{gone}: the link to " in str(ended)
         (stays,) = {DEALER, MODEL_OWNER} - {gone}
         for _ in names:
-            await home.waits(stays, "session-over", code="LEFT", culprit=gone)
+            await home.waits(stays, InferenceSessionEnded, code="LEFT", culprit=gone)
         if gone == DEALER:
             await home.dealer(address=home.addresses[DEALER])
             found = await home.asks("alice", one_block.images[:1])
@@ -143,8 +150,8 @@ async def test_a_dealer_that_says_what_nobody_can_read_is_named_by_both(
         with pytest.raises(InferenceError, match="2 or 3 frames") as ended:
             await home.asks("alice", one_block.images[:1])
         assert (ended.value.code, ended.value.culprit) == (Code.MALFORMED, DEALER)
-        over = await home.waits(MODEL_OWNER, "session-over", peer="alice", code="MALFORMED", culprit=DEALER)
-    assert "2 or 3 frames" in over["detail"]
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"], code="MALFORMED", culprit=DEALER)
+    assert "2 or 3 frames" in over.detail
 
 
 @pytest.mark.parametrize(
@@ -180,15 +187,15 @@ async def test_a_message_beyond_the_limits_ends_the_session_of_its_sender_alone(
         await home.dealer()
         await home.model_owner(private)
         bob = home.asks("bob", one_block.images[:3], batch=1)
-        await home.waits("bob", "done")
+        await home.waits("bob", ImagesAnswered)
         async with await ClientEndpoint.connect(
             home.addresses[party], keys=KEYS["alice"], server=ROSTER.member(party), limits=Limits()
         ) as alice:
             link = Link("alice", party, NO_SESSION, Traffic(), INFERENCE_MESSAGES)
             await alice.send(link.frames(HELLOS[party], round=0))
             await alice.send(TOO_MANY_FRAMES)
-            over = await home.waits(party, "session-over", code="MALFORMED", culprit="alice")
-        assert over["detail"] == "a message has 2 or 3 frames, not 0"
+            over = await home.waits(party, InferenceSessionEnded, code="MALFORMED", culprit="alice")
+        assert over.detail == "a message has 2 or 3 frames, not 0"
         assert error_of(await bob, one_block.friendly, one_block.images[:3]) < 2 * BLOCK_ERROR
 
 
@@ -223,8 +230,8 @@ async def _not_met(one_block: Transformer, private: PrivateModel, directory: Pat
         with pytest.raises(InferenceError, match=f"dealer: an order that cannot be met: .*{text}") as ended:
             await home.asks("alice", one_block.images[:1])
         assert (ended.value.code, ended.value.culprit) == (Code.MALFORMED, DEALER)
-        await home.waits(MODEL_OWNER, "session-over", code="MALFORMED", culprit=DEALER)
-        await home.waits(DEALER, "session-over", code="MALFORMED", culprit=DEALER)
+        await home.waits(MODEL_OWNER, InferenceSessionEnded, code="MALFORMED", culprit=DEALER)
+        await home.waits(DEALER, InferenceSessionEnded, code="MALFORMED", culprit=DEALER)
 
 
 def without_a_row(private: PrivateModel, part: str) -> PrivateModel:
@@ -246,9 +253,9 @@ async def test_an_error_of_the_model_owner_is_told_without_its_text(
         ) as ended:
             await home.asks("alice", one_block.images[:1])
         assert (ended.value.code, ended.value.culprit) == (Code.LOCAL, MODEL_OWNER)
-        over = await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit=MODEL_OWNER)
-        await home.waits(DEALER, "session-over", code="LOCAL", culprit=MODEL_OWNER)
-    assert over["failure"].startswith(f"RuntimeError in {place}, line ")
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, code="LOCAL", culprit=MODEL_OWNER)
+        await home.waits(DEALER, InferenceSessionEnded, code="LOCAL", culprit=MODEL_OWNER)
+    assert over.failure.startswith(f"RuntimeError in {place}, line ")
 
 
 async def test_what_a_program_refuses_of_the_other_owner_ends_the_session_and_names_it(
@@ -269,8 +276,8 @@ async def test_what_a_program_refuses_of_the_other_owner_ends_the_session_and_na
         with pytest.raises(InferenceError, match="it told what is none") as ended:
             await home.asks("alice", one_block.images[:1])
         assert (ended.value.code, ended.value.culprit) == (Code.MALFORMED, MODEL_OWNER)
-        over = await home.waits(MODEL_OWNER, "session-over", code="MALFORMED")
-        assert over["culprit"] == MODEL_OWNER
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, code="MALFORMED")
+        assert over.culprit == MODEL_OWNER
 
 
 async def test_an_error_of_the_dealer_is_told_without_its_text(
@@ -283,9 +290,9 @@ async def test_an_error_of_the_dealer_is_told_without_its_text(
         with pytest.raises(InferenceError, match=r"dealer: it cannot go on \(RuntimeError\); its own log") as ended:
             await home.asks("alice", one_block.images[:1])
         assert (ended.value.code, ended.value.culprit) == (Code.LOCAL, DEALER)
-        await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit=DEALER)
-        failure = await home.waits(DEALER, "failure", owners=[MODEL_OWNER, "alice"])
-    assert failure["failure"].startswith("RuntimeError in test_parties_failing.py, line ")
+        await home.waits(MODEL_OWNER, InferenceSessionEnded, code="LOCAL", culprit=DEALER)
+        failure = await home.waits(DEALER, PreprocessingFailed, owners=[MODEL_OWNER, "alice"])
+    assert failure.failure.startswith("RuntimeError in test_parties_failing.py, line ")
     assert all(SECRET not in file.read_text() for file in tmp_path.iterdir())
 
 
@@ -300,8 +307,8 @@ async def test_an_error_of_a_data_owner_is_its_own(
             await work
         del home.tasks["alice"]
         for party in (MODEL_OWNER, DEALER):
-            over = await home.waits(party, "session-over", code="LOCAL", culprit="alice")
-            assert over["detail"] == "it cannot go on (RuntimeError); its own log says why"
+            over = await home.waits(party, InferenceSessionEnded, code="LOCAL", culprit="alice")
+            assert over.detail == "it cannot go on (RuntimeError); its own log says why"
     assert all(SECRET not in file.read_text() for file in tmp_path.iterdir())
 
 

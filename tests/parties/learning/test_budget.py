@@ -12,6 +12,7 @@ from tacit.parties.learning.task import Task
 from tacit.parties.protections.gaussian_noise import GaussianNoise, affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Noise
+from tacit.parties.session.events import ClientRoundEnded, RoundEnded
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.session.rounds import JournalEntry, RoundDone, RoundOver, Train
@@ -136,13 +137,13 @@ async def test_real_clients_keep_to_their_budgets(protected: Any) -> None:
         for name in federation.clients
     ]
     assert [end.code for end in await federation.all_of(server, *clients)] == [*[None] * 4, Code.POLICY]
-    rounds = federation.fields("server", "round-done")
-    assert [("client-4" in done["survivors"], done["status"]) for done in rounds] == [
+    rounds = federation.events("server", RoundEnded)
+    assert [("client-4" in done.survivors, done.status) for done in rounds] == [
         (True, "completed"), (True, "completed"), (False, "completed"), (False, "completed"),
     ]  # fmt: skip
     entries = JournalFile(federation.journal("client-4")).read()
     assert [entry.cost for entry in entries if entry.cost] == [each] * 2
-    over = [fields["detail"] for fields in federation.fields("client-4", "round-over") if fields["code"]]
+    over = [fields.detail for fields in federation.events("client-4", ClientRoundEnded) if fields.code]
     assert over == [f"with another update this client would be beyond its budget of largest_epsilon = {epsilon} "
                     f"for delta = {DELTA}"]  # fmt: skip
 

@@ -16,6 +16,7 @@ from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import ExperimentError, parse
 from tacit.parties.runs.reference import experiment_toml, reference_markdown
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.sum.configuration import Configuration
 
 SOURCE = Path(__file__).parent / "random_top_k.py"
@@ -121,10 +122,10 @@ async def test_a_client_refuses_too_little_of_it(protected: Callable[..., Any]) 
     refusal = "the server proposes protection.kept_back = 0.5; this client's policy accepts at least 0.75"
     assert refusal in ended.detail
     # The server is told.
-    await federation.event("server", "left")
-    (left,) = federation.fields("server", "left")
-    assert left["member"] == "client-1"
-    assert refusal in left["detail"]
+    await federation.event("server", ClientLeft)
+    (left,) = federation.events("server", ClientLeft)
+    assert left.member == "client-1"
+    assert refusal in left.detail
     await federation.vanish(server)
 
 

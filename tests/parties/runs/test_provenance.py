@@ -7,13 +7,14 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tacit.parties.runs.directory import RunDirectory, Seed, command_line, provenance
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line
+from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.summary import summarise
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.events import ListeningStarted
 from tacit.simulate.federation.roles import Plan
 
 HIDING = {
@@ -29,7 +30,7 @@ def plan(tmp_path: Path, toml: str) -> Plan:
 
 def test_it_names_command_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/tacit", "simulate", "my file.toml"])
-    found = provenance(command_line(), device="cpu")
+    found = InvocationRecorded.now(command_line(), started=1.0, device="cpu")
     assert found.command == "tacit simulate 'my file.toml'"
     assert found.versions["tacit"] == version("tacit")
     assert found.versions["torch"] == version("torch")
@@ -65,11 +66,11 @@ def test_keys_are_never_said_to_be_repeated(tmp_path: Path) -> None:
 def test_every_session_stands_in_the_summary(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     with EventLog(run.events("server"), "server") as log:
-        log.write("listening", address="tcp://127.0.0.1:1")
+        log.write(ListeningStarted(address="tcp://127.0.0.1:1"))
         for command in ("tacit simulate", "tacit simulate --resume run"):
             seed = Seed(value=41, drawn=True, repeats="everything")
-            log.write("provenance", **msgspec.to_builtins(provenance(command, device="cpu", seed=seed)))
-    summary = summarise(run, parse("", "test"), wall_seconds=1.0)
+            log.write(InvocationRecorded.now(command, started=1.0, device="cpu", seed=seed))
+    summary = summarise(run, parse("", "test"))
     assert [session["command"] for session in summary["sessions"]] == ["tacit simulate", "tacit simulate --resume run"]
     for session in summary["sessions"]:
         assert set(session) == {"began", "command", "machine", "versions"}

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import Ended
+from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 
 CLIENT = "client-4"
 ROUNDS = 2
@@ -94,8 +96,8 @@ async def play(federation: Any, **moments: Any) -> Cable:
         for name in federation.clients:
             packing.ring.add_into(expected, words[done.round, name])
         np.testing.assert_array_equal(done.total, expected)
-    assert len(federation.fields("server", "joined")) == len(federation.clients)
-    assert federation.fields("server", "refused") == federation.fields("server", "left") == []
+    assert len(federation.events("server", ClientJoined)) == len(federation.clients)
+    assert federation.events("server", MessageRefused) == federation.events("server", ClientLeft) == []
     return made
 
 
@@ -114,7 +116,7 @@ HANDSHAKE = 3_000
 @pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.exhaustive) for run in (1, 2, 3))])
 async def test_a_cable_that_is_cut_anywhere_costs_nobody_a_round(wide: Any, run: int) -> None:
     made = await play(wide, cuts=[TOTAL * (4 * part + run) // 16 + HANDSHAKE for part in range(4)])
-    assert (made.cut_off, len(wide.fields("server", "resumed"))) == (4, 4), made.carried
+    assert (made.cut_off, len(wide.events("server", ClientResumed))) == (4, 4), made.carried
 
 
 @pytest.mark.asyncio
@@ -123,4 +125,4 @@ async def test_a_cable_that_is_silent_for_a_while_loses_nothing(wide: Any) -> No
     made = await play(wide, stalls=[TOTAL * part // 4 + HANDSHAKE for part in range(4)])
     assert made.cut_off == 4
     # The client may hear that the link is gone when the server has left, before it reads the server's last word.
-    assert wide.fields("server", "resumed") == []
+    assert wide.events("server", ClientResumed) == []

@@ -16,9 +16,20 @@ from tacit.parties.links.keys import PartyKeys, encode_key
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.client import STOPPED
 from tacit.parties.session.event_log import read
+from tacit.parties.session.events import (
+    ClientRoundEnded,
+    ConfigurationAccepted,
+    LinkLost,
+    PhaseEnded,
+    RoundEnded,
+    SessionEnded,
+    TrafficCounted,
+)
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.server import Evaluation
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
+from tacit.protocol.session.events import ClientLeft, RoundStarted
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
 
@@ -60,10 +71,10 @@ async def test_rounds_are_held_and_move_the_model_by_the_mean(federation: Any, m
     updates: dict[tuple[int, str], Update] = {}
     before = [federation.keeper.flat.copy()]
 
-    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def on_round(done: RoundDone, total: Total | None) -> Evaluation:
         before.append(federation.keeper.flat.copy())
         federation.rounds.append((done, total))
-        return {"accuracy": 0.25 * done.round}
+        return Evaluation(accuracy=0.25 * done.round)
 
     server = await federation.serve(rounds=2, on_round=on_round)
     clients = [
@@ -74,15 +85,15 @@ async def test_rounds_are_held_and_move_the_model_by_the_mean(federation: Any, m
     assert ended[0] == Ended(None, "all rounds are done")
     assert ended[1:] == [Ended(None, "the federation is finished")] * 4
 
-    done = federation.fields("server", "round-done")
-    assert [fields["accuracy"] for fields in done] == [0.25, 0.5]
+    done = federation.events("server", RoundEnded)
+    assert [fields.accuracy for fields in done] == [0.25, 0.5]
     for number, fields in enumerate(done, start=1):
-        assert (fields["round"], fields["status"], fields["code"]) == (number, "completed", None)
-        assert fields["cohort"] == fields["survivors"] == list(federation.clients)
-        assert fields["dropped"] == []
-        assert fields["samples"] == 4 * federation.samples
+        assert (fields.round, fields.status, fields.code) == (number, "completed", None)
+        assert fields.cohort == fields.survivors == list(federation.clients)
+        assert fields.dropped == []
+        assert fields.samples == 4 * federation.samples
         correct = sum(updates[number, name].statistics.correct for name in federation.clients)
-        assert fields["train_accuracy"] == correct / (4 * federation.samples)
+        assert fields.train_accuracy == correct / (4 * federation.samples)
         meant = sum(updates[number, name].values.astype(np.float64) for name in federation.clients) / (
             4 * federation.samples
         )
@@ -91,11 +102,11 @@ async def test_rounds_are_held_and_move_the_model_by_the_mean(federation: Any, m
         assert np.abs(before[number] - before[number - 1] - meant).max() <= bound
 
     for name in ("server", *federation.clients):
-        reports = federation.fields(name, "traffic")
+        reports = federation.events(name, TrafficCounted)
         for way in ("sent", "received"):
-            assert sum(fields[way] for fields in reports) == moved[name][way] > 0
-        assert [event for event in read(federation.directory / f"{name}.events") if event["event"] == "ended"]
-    phases = Counter(fields["phase"] for fields in federation.fields("client-1", "phase"))
+            assert sum(getattr(report, way) for report in reports) == moved[name][way] > 0
+        assert [event for event in read(federation.directory / f"{name}.events") if isinstance(event, SessionEnded)]
+    phases = Counter(fields.phase for fields in federation.events("client-1", PhaseEnded))
     # Who has trained before the shares come is never in TRAIN.
     assert phases["ADVERTISE_KEYS"] == phases["MASKED_INPUT"] == phases["CONSISTENCY_CHECK"] == 2
     for name in federation.clients:
@@ -123,10 +134,10 @@ async def test_a_client_that_vanishes_is_dropped_and_the_round_is_held(federatio
     loop = asyncio.get_running_loop()
     clients: dict[str, asyncio.Task[Ended]] = {}
 
-    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def on_round(done: RoundDone, total: Total | None) -> Evaluation:
         # Its last word is enough to end the round; the end of its link may come later.
-        asyncio.run_coroutine_threadsafe(federation.event("server", "link-lost"), loop).result(federation.seconds)
-        return {}
+        asyncio.run_coroutine_threadsafe(federation.event("server", LinkLost), loop).result(federation.seconds)
+        return Evaluation()
 
     server = await federation.serve(rounds=2, on_round=on_round)
 
@@ -140,16 +151,14 @@ async def test_a_client_that_vanishes_is_dropped_and_the_round_is_held(federatio
             await clients["client-4"]
     ended = await federation.all_of(server, *(clients[name] for name in federation.clients[:3]))
     assert [end.code for end in ended] == [None] * 4
-    first, second = federation.fields("server", "round-done")
-    assert first["status"] == second["status"] == "completed"
-    assert first["survivors"] == second["survivors"] == second["cohort"] == list(federation.clients[:3])
-    assert [(gone["party"], gone["included_in_sum"], gone["code"]) for gone in first["dropped"]] == [
-        ("client-4", False, "LEFT")
-    ]
-    assert second["dropped"] == []
-    assert (first["absent"], second["absent"]) == ({}, {"client-4": f"it gave up: {STOPPED}"})
-    assert {"peer": "client-4"} in federation.fields("server", "link-lost")
-    assert first["samples"] == 3 * federation.samples
+    first, second = federation.events("server", RoundEnded)
+    assert first.status == second.status == "completed"
+    assert first.survivors == second.survivors == second.cohort == list(federation.clients[:3])
+    assert [(gone.party, gone.included_in_sum, gone.code) for gone in first.dropped] == [("client-4", False, "LEFT")]
+    assert second.dropped == []
+    assert (first.absent, second.absent) == ({}, {"client-4": f"it gave up: {STOPPED}"})
+    assert "client-4" in [event.peer for event in federation.events("server", LinkLost)]
+    assert first.samples == 3 * federation.samples
 
 
 @pytest.mark.asyncio
@@ -158,17 +167,17 @@ async def test_a_client_that_comes_back_takes_part_in_the_next_round(federation:
     clients: dict[str, asyncio.Task[Ended]] = {}
     back = asyncio.Event()
 
-    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def on_round(done: RoundDone, total: Total | None) -> Evaluation:
         if done.round == 1:
             asyncio.run_coroutine_threadsafe(come_back(), loop).result(federation.seconds)
-        return {}
+        return Evaluation()
 
     async def come_back() -> None:
         # Until then it has its journal.
         await asyncio.wait([clients["client-4"]])
         federation.news.clear()
         clients["client-4"] = federation.join("client-4")
-        await federation.event("client-4", "accepted")
+        await federation.event("client-4", ConfigurationAccepted)
         back.set()
 
     def die(round: int, update: Update) -> None:
@@ -183,9 +192,9 @@ async def test_a_client_that_comes_back_takes_part_in_the_next_round(federation:
         await back.wait()
     ended = await federation.all_of(server, *clients.values())
     assert [end.code for end in ended] == [None] * 5
-    first, second = federation.fields("server", "round-done")
-    assert first["survivors"] == list(federation.clients[:3])
-    assert second["survivors"] == list(federation.clients)
+    first, second = federation.events("server", RoundEnded)
+    assert first.survivors == list(federation.clients[:3])
+    assert second.survivors == list(federation.clients)
 
 
 @pytest.mark.asyncio
@@ -207,13 +216,13 @@ async def test_too_few_clients_abort_the_round_and_leave_the_model(federation: A
                 await clients[name]
     ended = await federation.all_of(server, *(clients[name] for name in federation.clients[:2]))
     assert [end.code for end in ended] == [None] * 3
-    (done,) = federation.fields("server", "round-done")
-    assert (done["status"], done["code"], done["survivors"]) == ("aborted", "THRESHOLD", [])
-    assert sorted(gone["party"] for gone in done["dropped"]) == list(federation.clients[2:])
-    assert (done["samples"], done["train_loss"], done["clipped"]) == (0, None, None)
+    (done,) = federation.events("server", RoundEnded)
+    assert (done.status, done.code, done.survivors) == ("aborted", "THRESHOLD", [])
+    assert sorted(gone.party for gone in done.dropped) == list(federation.clients[2:])
+    assert (done.samples, done.train_loss, done.clipped) == (0, None, None)
     assert federation.keeper.bytes == before
     assert [total for _, total in federation.rounds] == [None]
-    assert federation.fields("client-1", "round-over")[0]["code"] == "THRESHOLD"
+    assert federation.events("client-1", ClientRoundEnded)[0].code == "THRESHOLD"
 
 
 @pytest.mark.asyncio
@@ -226,19 +235,19 @@ async def test_nothing_that_fails_in_a_round_ends_the_server(
     def boom(*arguments: Any, **named: Any) -> Any:
         raise RuntimeError("the device is gone")
 
-    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def on_round(done: RoundDone, total: Total | None) -> Evaluation:
         if total is not None or fails == "both":
             boom()
-        return {}
+        return Evaluation()
 
     if fails in ("decode", "apply"):
         monkeypatch.setattr(federation.keeper, fails, boom)
     server = await federation.serve(rounds=2, on_round=on_round)
     ended = await federation.all_of(server, *map(federation.join, federation.clients))
     assert [end.code for end in ended] == [None] * len(ended)
-    rounds = federation.fields("server", "round-done")
-    assert [(done["status"], done["code"]) for done in rounds] == [("aborted", "VECTOR")] * 2
-    assert "RuntimeError: the device is gone" in rounds[0]["detail"]
+    rounds = federation.events("server", RoundEnded)
+    assert [(done.status, done.code) for done in rounds] == [("aborted", "VECTOR")] * 2
+    assert "RuntimeError: the device is gone" in rounds[0].detail
     assert federation.keeper.bytes == before
 
 
@@ -249,11 +258,11 @@ async def test_a_client_that_refuses_rounds_does_not_end_well(federation: Any) -
     server = await federation.serve(rounds=2)
     ended = await federation.all_of(server, federation.join(one, policy=policy), *map(federation.join, others))
     assert [end.code for end in ended] == [None, Code.POLICY, *[None] * len(others)]
-    first, second = federation.fields("server", "round-done")
-    assert first["survivors"] == second["survivors"] == others
-    (refusal,) = [dropped for dropped in first["dropped"] if dropped["party"] == one]
-    assert "this client's policy accepts" in refusal["detail"]
-    assert "it refused its last round" in federation.fields("server", "round")[1]["absent"][one]
+    first, second = federation.events("server", RoundEnded)
+    assert first.survivors == second.survivors == others
+    (refusal,) = [dropped for dropped in first.dropped if dropped.party == one]
+    assert "this client's policy accepts" in refusal.detail
+    assert "it refused its last round" in federation.events("server", RoundStarted)[1].absent[one]
 
 
 @pytest.mark.asyncio
@@ -265,20 +274,19 @@ async def test_clients_that_are_not_drawn_are_not_absent_and_those_that_left_are
 
     loop = asyncio.get_running_loop()
 
-    def stop_one(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def stop_one(done: RoundDone, total: Total | None) -> Evaluation:
         assert total is not None
         if done.round == 3:
             loop.call_soon_threadsafe(joined[gone].cancel)
-            asyncio.run_coroutine_threadsafe(federation.event("server", "left"), loop).result(federation.seconds)
-        return {}
+            asyncio.run_coroutine_threadsafe(federation.event("server", ClientLeft), loop).result(federation.seconds)
+        return Evaluation()
 
     server = await federation.serve(rounds=6, on_round=stop_one)
     joined = {name: federation.join(name) for name in everybody}
     ended = await federation.all_of(server, *(joined[name] for name in everybody[1:]))
     assert [end.code for end in ended] == [None] * len(everybody)
-    rounds = federation.fields("server", "round")
-    assert all(len(round["cohort"]) == len(everybody) - 1 for round in rounds)
-    assert [round["absent"] for round in rounds[:3]] == [{}] * 3
-    assert all("undrawn" not in round for round in rounds)
-    assert set(rounds[-1]["absent"]) == {gone}
-    assert rounds[-1]["cohort"] == list(everybody[1:])
+    rounds = federation.events("server", RoundStarted)
+    assert all(len(round.cohort) == len(everybody) - 1 for round in rounds)
+    assert [round.absent for round in rounds[:3]] == [{}] * 3
+    assert set(rounds[-1].absent) == {gone}
+    assert rounds[-1].cohort == list(everybody[1:])

@@ -17,12 +17,24 @@ from tacit.parties.links.client_endpoint import (
 from tacit.parties.links.endpoint import LinkLost, LinkUp, NotConnectedError, Received
 from tacit.parties.links.keys import encode_key, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session import shell
+from tacit.parties.session import events, shell
 from tacit.parties.session.client import CANNOT_TRAIN
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.events import (
+    ConfigurationAccepted,
+    HandshakeRefused,
+    LinkOpened,
+    PhaseEnded,
+    RoundEnded,
+    SendFailed,
+    ShutdownIncomplete,
+    TrainingFailed,
+)
 from tacit.parties.session.journal import JournalError
+from tacit.parties.session.server import Evaluation
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Resume
 from tacit.protocol.core.roster import Roster
@@ -41,10 +53,10 @@ async def test_a_stranger_is_not_admitted_and_the_server_says_who_it_was(federat
         await federation.join("stranger", keys=stranger, roster=claimed)
     ended = await federation.all_of(server, *map(federation.join, federation.clients))
     assert [end.code for end in ended] == [None] * 5
-    (refused,) = federation.fields("server", "stranger")
-    assert refused["public_key"] == encode_key(stranger.curve_public)
-    assert refused["address"] == "127.0.0.1"
-    assert federation.fields("server", "round-done")[0]["survivors"] == list(federation.clients)
+    (refused,) = federation.events("server", HandshakeRefused)
+    assert refused.public_key == encode_key(stranger.curve_public)
+    assert refused.address == "127.0.0.1"
+    assert federation.events("server", RoundEnded)[0].survivors == list(federation.clients)
 
 
 @pytest.mark.asyncio
@@ -56,7 +68,7 @@ async def test_a_client_with_another_roster_is_told_so(federation: Any) -> None:
     (ended,) = await federation.all_of(other)
     assert ended.code is Code.ROSTER
     assert "give all parties the same file" in ended.detail
-    assert federation.fields("server", "refused")[0]["member"] == "client-4"
+    assert federation.events("server", MessageRefused)[0].member == "client-4"
     await federation.vanish(server)
 
 
@@ -69,9 +81,9 @@ async def test_clients_of_a_server_that_is_gone_end_after_the_grace(
     loop = asyncio.get_running_loop()
     tasks: dict[str, asyncio.Task[Ended]] = {}
 
-    def kill(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def kill(done: RoundDone, total: Total | None) -> Evaluation:
         loop.call_soon_threadsafe(tasks["server"].cancel)
-        return {}
+        return Evaluation()
 
     tasks["server"] = await federation.serve(rounds=2, on_round=kill)
     clients = [federation.join(name) for name in federation.clients]
@@ -104,7 +116,7 @@ async def test_a_client_whose_key_was_removed_while_it_was_off_says_so_after_the
 
     monkeypatch.setattr(ClientEndpoint, "connect", connected)
     client = asyncio.create_task(party.run())
-    await federation.event("client-1", "accepted")
+    await federation.event("client-1", ConfigurationAccepted)
     await federation.vanish(server)
     removed = Roster(tuple(one for one in federation.roster.members if one.name != "client-1"))
     async with await ServerEndpoint.bind(federation.address, keys=federation.keys["server"], roster=removed):
@@ -136,11 +148,11 @@ async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) 
         with pytest.raises(JournalError, match=r"client-4\.journal cannot be written .*: make room"):
             await full
     await federation.all_of(server, *clients)
-    before, done = federation.fields("server", "round-done")
-    assert before["survivors"] == list(federation.clients)
-    assert done["survivors"] == list(federation.clients[:3])
-    assert [(gone["party"], gone["included_in_sum"]) for gone in done["dropped"]] == [("client-4", False)]
-    assert federation.fields("client-4", "phase")[-1]["next"] == "SESSION"
+    before, done = federation.events("server", RoundEnded)
+    assert before.survivors == list(federation.clients)
+    assert done.survivors == list(federation.clients[:3])
+    assert [(gone.party, gone.included_in_sum) for gone in done.dropped] == [("client-4", False)]
+    assert federation.events("client-4", PhaseEnded)[-1].next == "SESSION"
 
 
 @pytest.mark.asyncio
@@ -157,10 +169,10 @@ async def test_a_client_that_cannot_train_says_why_at_home_only(federation: Any,
     assert ended[0].code is Code.LOCAL
     reason = " ".join(str(error).split())
     assert ended[0].detail == reason
-    assert federation.fields("client-4", "cannot-train") == [{"detail": reason}]
-    (gone,) = federation.fields("server", "round-done")[0]["dropped"]
-    assert gone["party"] == "client-4"
-    assert gone["detail"] == f"it gave up: {CANNOT_TRAIN}"
+    assert [event.detail for event in federation.events("client-4", TrainingFailed)] == [reason]
+    (gone,) = federation.events("server", RoundEnded)[0].dropped
+    assert gone.party == "client-4"
+    assert gone.detail == f"it gave up: {CANNOT_TRAIN}"
     for name in ("server", *federation.clients[:3]):
         assert reason not in (federation.directory / f"{name}.events").read_text()
 
@@ -197,9 +209,9 @@ async def test_a_sum_that_cannot_be_one_is_not_applied(federation: Any) -> None:
     await federation.all_of(
         server, federation.join("client-4", make=cheat), *map(federation.join, federation.clients[:3])
     )
-    (done,) = federation.fields("server", "round-done")
-    assert done["status"] == "aborted"
-    assert "the sum is not one of honest contributions" in done["detail"]
+    (done,) = federation.events("server", RoundEnded)
+    assert done.status == "aborted"
+    assert "the sum is not one of honest contributions" in done.detail
     assert federation.keeper.bytes == before
     assert federation.rounds[0][1] is None
 
@@ -211,10 +223,10 @@ async def test_a_message_beyond_the_limits_bars_its_sender(federation: Any) -> N
         federation.address, keys=federation.keys["client-4"], server=federation.roster.server
     ) as rude:
         await rude._socket.send_multipart([b"x"] * 65)
-        await federation.event("server", "refused")
-        (refused,) = federation.fields("server", "refused")
-        assert (refused["member"], refused["code"]) == ("client-4", "MALFORMED")
-        assert "65 frames where 3 are allowed" in refused["detail"]
+        await federation.event("server", MessageRefused)
+        (refused,) = federation.events("server", MessageRefused)
+        assert (refused.member, refused.code) == ("client-4", "MALFORMED")
+        assert "65 frames where 3 are allowed" in refused.detail
     await federation.vanish(server)
 
 
@@ -244,7 +256,7 @@ async def test_a_link_that_comes_back_ends_the_grace(federation: Any) -> None:
     (asked,) = party._take_event(LinkUp("server"))
     assert decode(asked.frames, MESSAGES).kind is Resume
     assert party._machine.next_deadline == patient
-    assert [event for event, _ in federation.told["client-1"]] == ["link-lost", "link-up"]
+    assert [type(event) for event in federation.told["client-1"]] == [events.LinkLost, LinkOpened]
 
 
 class Stuck:
@@ -274,8 +286,8 @@ async def test_what_goes_wrong_while_a_party_is_stopped_is_told(
         endpoint.go.set()
     with pytest.raises(asyncio.CancelledError):
         await working
-    told = [] if late else [{"detail": "/full.journal cannot be written (No space left on device): make room"}]
-    assert federation.fields("client-1", "not-finished") == told
+    told = [] if late else ["/full.journal cannot be written (No space left on device): make room"]
+    assert [event.detail for event in federation.events("client-1", ShutdownIncomplete)] == told
 
 
 class Gone:
@@ -299,4 +311,5 @@ async def test_a_server_waits_for_members_in_grace_and_goes_on_when_a_message_ca
     party._take_event(LinkUp("client-1"))
     assert party._machine.next_deadline == patient
     await party._perform(Gone(), welcome)
-    assert {"to": "client-1", "reason": "client-1 has no link"} in federation.fields("server", "not-sent")
+    failed = [(event.to, event.reason) for event in federation.events("server", SendFailed)]
+    assert ("client-1", "client-1 has no link") in failed

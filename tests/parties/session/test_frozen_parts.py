@@ -11,6 +11,7 @@ import pytest
 from tacit.models.layout import Layout
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.events import TrafficCounted
 from tacit.protocol.core.machine import Ended
 from tacit.secagg.ring import Ring
 
@@ -20,8 +21,8 @@ FINISHED = Ended(None, "the federation is finished")
 def traffic(federation: Any, name: str) -> dict[int, int]:
     """Bytes that went over the link of this client, both ways, by round."""
     found: dict[int, int] = {}
-    for fields in federation.fields(name, "traffic"):
-        found[fields["round"]] = found.get(fields["round"], 0) + fields["sent"] + fields["received"]
+    for fields in federation.events(name, TrafficCounted):
+        found[fields.round] = found.get(fields.round, 0) + fields.sent + fields.received
     return found
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tacit.cli.main import app
 from tacit.parties.runs.directory import RunDirectory, writing
 from tacit.parties.session.event_log import read
+from tacit.parties.session.events import RoundEnded
 
 pytestmark = pytest.mark.end_to_end
 
@@ -83,8 +84,8 @@ def experiment(directory: Path, *, rounds: int = 1, source: str = "digits") -> P
 
 
 def rounds_held(run: Path) -> list[tuple[int, str]]:
-    events = [event for event in read(run / "events" / "server.jsonl") if event["event"] == "round-done"]
-    return [(event["round"], event["status"]) for event in events]
+    events = read(run / "events" / "server.jsonl")
+    return [(event.round, event.status) for event in events if isinstance(event, RoundEnded)]
 
 
 @pytest.fixture(scope="module")

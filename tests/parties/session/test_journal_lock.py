@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.session.events import ConfigurationAccepted, RoundEnded
 from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.session.rounds import JournalEntry
 from tacit.simulate.world.federation import JOURNAL, MemoryFederation, small_configuration
@@ -64,13 +65,13 @@ def test_a_journal_in_a_place_that_is_none_is_an_error(tmp_path: Path) -> None:
 async def test_a_second_start_of_a_client_is_refused_and_the_first_goes_on(federation: Any) -> None:
     server = await federation.serve(rounds=2)
     first = [federation.join(name) for name in federation.clients[:1]]
-    await federation.event("client-1", "accepted")
+    await federation.event("client-1", ConfigurationAccepted)
     with pytest.raises(JournalError, match="'client-1' is running already"):
         federation.client_party("client-1")
     clients = [*first, *(federation.join(name) for name in federation.clients[1:])]
     assert [end.code for end in await federation.all_of(server, *clients)] == [None] * 5
-    for done in federation.fields("server", "round-done"):
-        assert done["survivors"] == list(federation.clients)
+    for done in federation.events("server", RoundEnded):
+        assert done.survivors == list(federation.clients)
     # It has ended, and may be started again.
     assert len(JournalFile(federation.journal("client-1")).open("client-1")) == 2
 

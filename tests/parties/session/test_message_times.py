@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tacit.parties.session.event_log import MOST_NOTES, MessageTimes, read
+from tacit.parties.session.events import MessagesTimed
 from tacit.protocol.core.codec import Envelope as Head
 from tacit.protocol.core.codec import Frame, encode_structure
 
@@ -33,8 +34,8 @@ def test_the_first_of_messages_alike_is_noted_with_its_time(monkeypatch: pytest.
         times.note("sent", "bob", frames(kind, sequence=sequence))
     times.note("received", "bob", frames("fetch", sequence=7))
     assert times.take() == {
-        "sent": [["bob", "00010203", 1, 0, 101.0], ["bob", "00010203", 1, 1, 102.0], ["bob", "00010203", 1, 4, 105.0]],
-        "received": [["bob", "00010203", 1, 7, 105.0]],
+        "sent": [("bob", "00010203", 1, 0, 101.0), ("bob", "00010203", 1, 1, 102.0), ("bob", "00010203", 1, 4, 105.0)],
+        "received": [("bob", "00010203", 1, 7, 105.0)],
     }
     times.note("sent", "bob", frames("public-keys", sequence=5))
     assert times.take() == {}
@@ -64,8 +65,8 @@ async def test_both_ends_note_the_same_messages(federation: Any) -> None:
     for name in ("server", *federation.clients):
         mine = noted.setdefault(name, {"sent": {}, "received": {}})
         for event in read(federation.directory / f"{name}.events"):
-            for direction, found in mine.items():
-                for peer, *key, when in event.get(direction, ()) if event["event"] == "messages" else ():
+            for direction, found in mine.items() if isinstance(event, MessagesTimed) else ():
+                for peer, *key, when in getattr(event, direction):
                     found[peer, *key] = when
     for name in federation.clients:
         for outwards, inwards in (("sent", "received"), ("received", "sent")):

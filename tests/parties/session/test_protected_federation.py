@@ -15,7 +15,10 @@ from tacit.parties.learning.learner import Draft, Learner
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import Group
 from tacit.parties.session.client import CANNOT_TRAIN
+from tacit.parties.session.events import RoundEnded
+from tacit.parties.session.server import Evaluation
 from tacit.protocol.core.machine import Ended
+from tacit.protocol.group_key.events import GroupKeyReceived
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
@@ -60,9 +63,9 @@ async def test_the_server_trains_a_model_that_only_the_clients_can_read(protecte
     def on_model(learner: Learner, model: Flat, group: Group, round: int) -> None:
         read[round, group.name] = model.copy()
 
-    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def on_round(done: RoundDone, total: Total | None) -> Evaluation:
         seen.append(federation.keeper.flat.copy())
-        return {}
+        return Evaluation()
 
     server = await federation.serve(rounds=2, on_round=on_round)
     makers = recorders(federation, {})
@@ -83,8 +86,8 @@ async def test_the_server_trains_a_model_that_only_the_clients_can_read(protecte
                 assert sorted(row.tobytes() for row in values[name][0]) == sorted(row.tobytes() for row in part[0])
             else:
                 assert (np.abs(values[name] - part).max() > 0.01) == (name == PATCH_EMBEDDING)
-    assert [fields["members"] for fields in federation.fields("client-1", "group-key")] == [names] * 2
-    assert [fields["status"] for fields in federation.fields("server", "round-done")] == ["completed"] * 2
+    assert [fields.members for fields in federation.events("client-1", GroupKeyReceived)] == [names] * 2
+    assert [fields.status for fields in federation.events("server", RoundEnded)] == ["completed"] * 2
 
     plain.keeper.replace(models[0].tobytes())
     packing = plain.configuration.packing()

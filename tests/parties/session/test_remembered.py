@@ -23,7 +23,10 @@ from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.experiment import Aggregation, Experiment
+from tacit.parties.session.events import StateRestored
+from tacit.parties.session.server import Evaluation
 from tacit.protocol.core.machine import Ended
+from tacit.protocol.group_key.events import ModelRecovered
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
@@ -218,11 +221,11 @@ async def hold(
     flats: list[Flat] = []
     read: dict[tuple[int, str], Flat] = {}
 
-    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+    def on_round(done: RoundDone, total: Total | None) -> Evaluation:
         flats.append(federation.keeper.flat.copy())
         if done.round == dies_after:
             raise _PowerFailure
-        return {}
+        return Evaluation()
 
     def on_model(client: Learner, model: Flat, group: Group | None, round: int) -> None:
         if group is not None:
@@ -258,7 +261,7 @@ async def test_a_split_model_after_everybody_was_gone(protected: Callable[..., A
     ended, second, _ = await hold(federation, completed=2, rounds=2)
     assert ended[0] == SESSION_OVER
     assert second[0].tobytes() == first[2].tobytes()
-    assert [fields["round"] for fields in federation.fields("client-1", "remembered")] == [3]
+    assert [fields.round for fields in federation.events("client-1", StateRestored)] == [3]
     assert not any(federation.memory(name).exists() for name in federation.clients)
 
 
@@ -271,8 +274,8 @@ async def test_an_encrypted_model_after_everybody_was_gone(protected: Callable[.
     assert max(round for round, _ in first) == 2
     ended, flats, second = await hold(federation, completed=completed, rounds=4 - completed)
     assert ended[0] == SESSION_OVER
-    said = federation.fields("server", "remembered")
-    assert said == [{"member": "client-1", "round": remembered}]
+    said = federation.events("server", ModelRecovered)
+    assert [(event.member, event.round) for event in said] == [("client-1", remembered)]
     assert len(flats) == 4 - remembered, "the round that was lost is held again"
     for name in federation.clients:
         # Decrypted under one key, encrypted and decrypted under another: the rows of a matrix are below 4 in sum.

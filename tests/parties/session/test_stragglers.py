@@ -14,7 +14,9 @@ from tacit.models.interruption import Interrupted, Proceed, to_the_end
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.session import shell
 from tacit.parties.session.event_log import Diary
+from tacit.parties.session.events import ClientRoundEnded, PhaseEnded, RoundEnded, WaitingChanged
 from tacit.parties.session.shell import Workbench
+from tacit.protocol.core.messages import Phase
 from tacit.protocol.sum.configuration import Configuration
 
 STRAGGLER = "client-4"
@@ -48,9 +50,10 @@ async def lags(federation: Any, learners: list[Straggler]) -> None:
         while not (learners and learners[0].trained):
             await asyncio.sleep(0.01)
         # Keys and shares are exchanged meanwhile, and there too somebody may be the last.
-        while (federation.fields("server", "phase") or [{"next": ""}])[-1]["next"] != "TRAIN" or federation.fields(
-            "server", "waiting"
-        )[-1]["on"] != (STRAGGLER,):
+        while True:
+            phases, waits = (federation.events("server", kind) for kind in (PhaseEnded, WaitingChanged))
+            if phases and phases[-1].next is Phase.TRAIN and waits[-1].on == [STRAGGLER]:
+                return
             await asyncio.sleep(0.01)
 
 
@@ -80,12 +83,12 @@ async def test_a_straggler_works_on_one_round_at_a_time(
     clients.append(federation.join(STRAGGLER, make=make, on_update=updates.__setitem__))
     await lags(federation, learners)
     leap = 3 * federation.seconds
-    await federation.event(STRAGGLER, "round-over")
+    await federation.event(STRAGGLER, ClientRoundEnded)
     learners[0].brake.set()
     assert [end.code for end in await federation.all_of(server, *clients)] == [None] * 5
-    first, second = federation.fields("server", "round-done")
-    assert [(gone["party"], gone["code"]) for gone in first["dropped"]] == [(STRAGGLER, "TIMEOUT")]
-    assert second["survivors"] == list(federation.clients)
+    first, second = federation.events("server", RoundEnded)
+    assert [(gone.party, gone.code) for gone in first.dropped] == [(STRAGGLER, "TIMEOUT")]
+    assert second.survivors == list(federation.clients)
     assert learners[0].trained == ["1 begins", "1 ends", "2 begins", "2 ends"]
     # What was made of the first round is told to nobody, and the second is as if there had been none.
     assert list(updates) == [2]

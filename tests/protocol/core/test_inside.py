@@ -16,7 +16,6 @@ from tacit.protocol.core.machine import (
     Inside,
     Machine,
     Output,
-    Report,
     Result,
     Row,
     Send,
@@ -45,6 +44,18 @@ class Finished(Result):
     by: str
 
 
+@dataclass(frozen=True)
+class Said(Output):
+    text: str
+
+
+@dataclass(frozen=True)
+class Refused(Output):
+    by: str
+    code: Code
+    round: int
+
+
 INNER: Table[Work] = {
     (Work.WORKING, Fetch): Row("on_fetch", (Work.WORKING,)),
     (Work.WORKING, Finish): Row("on_finish", (Work.DONE,)),
@@ -63,7 +74,7 @@ OUTER: Table[State] = {
 }
 
 
-class Worker(Machine[Work], tables=(INNER,), outputs=Send | Report | Finished):
+class Worker(Machine[Work], tables=(INNER,), outputs=Send | Said | Refused | Finished):
     """Answers in round 1, and holds a secret."""
 
     def __init__(self) -> None:
@@ -77,22 +88,22 @@ class Worker(Machine[Work], tables=(INNER,), outputs=Send | Report | Finished):
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[Work]:
         if heard.message.chunk:
             raise RemoteProtocolError(Code.UNEXPECTED, "there is one chunk")
-        return Step(Work.WORKING, (Send(heard.sender, Chunk(chunk=0), b"raw"), Report("asked", {})))
+        return Step(Work.WORKING, (Send(heard.sender, Chunk(chunk=0), b"raw"), Said("asked")))
 
     def on_finish(self, heard: Heard[Finish], now: float) -> Step[Work]:
         return Step(Work.DONE, (Send("eve", Finish()), Finished(heard.sender)))
 
     def on_drop(self, member: str, now: float) -> Step[Work]:
-        return Step(Work.DONE, (Finished(f"{member} is gone"),))
+        return Step(Work.DONE, (Finished(f"the end of {member}"),))
 
     def on_expire(self, now: float) -> Step[Work]:
         return Step(Work.DONE, (Finished("the clock"),))
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[Work]:
-        return Step(self.state, (Report("refused inside", {"code": error.code, "round": error.round}),))
+        return Step(self.state, (Refused("worker", error.code, error.round),))
 
 
-class Container(Machine[State], tables=(OUTER,), outputs=Send | Report, contains={"work": (State.BUSY,)}):
+class Container(Machine[State], tables=(OUTER,), outputs=Send | Said | Refused, contains={"work": (State.BUSY,)}):
     """Marks what it passes on."""
 
     work: Worker | None
@@ -112,19 +123,19 @@ class Container(Machine[State], tables=(OUTER,), outputs=Send | Report, contains
         return Step(State.BUSY, (), commit, deadline=7.0)
 
     def on_finished(self, result: Finished, now: float) -> Step[State]:
-        return Step(State.IDLE, (Report("finished", {"by": result.by}),))
+        return Step(State.IDLE, (Said(f"{result.by} finished"),))
 
     def on_finish(self, heard: Heard[Finish], now: float) -> Step[State]:
-        return Step(State.ENDED, (Report("finish outside", {}),))
+        return Step(State.ENDED, (Said("finish outside"),))
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[State]:
         return Step(State.ENDED)
 
     def on_expire(self, now: float) -> Step[State]:
-        return Step(State.ENDED, (Report("expired", {}),))
+        return Step(State.ENDED, (Said("expired"),))
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[State]:
-        return Step(State.ENDED, (Report("refused", {"code": error.code, "round": error.round}),))
+        return Step(State.ENDED, (Refused("container", error.code, error.round),))
 
 
 def packet(message: Message, *, round: int = 1) -> Packet:
@@ -137,10 +148,10 @@ def hear(outer: Container, message: Message, *, round: int = 1) -> list[Output]:
 
 def test_what_is_for_the_machine_inside_goes_to_it_and_it_judges_what_it_refuses() -> None:
     outer = Container()
-    assert hear(outer, Fetch(chunk=0)) == [Send("dear bob", Chunk(chunk=0), b"raw"), Report("asked", {})]
+    assert hear(outer, Fetch(chunk=0)) == [Send("dear bob", Chunk(chunk=0), b"raw"), Said("asked")]
     assert outer.state is State.BUSY
     outer = Container()
-    assert hear(outer, Fetch(chunk=1)) == [Report("refused inside", {"code": Code.UNEXPECTED, "round": 1})]
+    assert hear(outer, Fetch(chunk=1)) == [Refused("worker", Code.UNEXPECTED, 1)]
     assert outer.state is State.BUSY
 
 
@@ -148,7 +159,7 @@ def test_what_it_comes_to_is_a_transition_of_the_outer_one_which_then_forgets_it
     outer = Container()
     work = outer.work
     outputs = hear(outer, Finish())
-    assert outputs == [Send("dear eve", Finish()), Report("finished", {"by": "bob"})]
+    assert outputs == [Send("dear eve", Finish()), Said("bob finished")]
     assert (outer.state, outer.work, outer.deadline) == (State.IDLE, None, None)
     assert work is not None
     assert (work.data, work.deadline) == (None, None)
@@ -157,8 +168,8 @@ def test_what_it_comes_to_is_a_transition_of_the_outer_one_which_then_forgets_it
 @cases(
     ("message", "state", "outputs"),
     [
-        (Fetch(chunk=0), State.ENDED, [Report("refused", {"code": Code.UNEXPECTED, "round": 2})]),  # refused
-        (Finish(), State.ENDED, [Report("finish outside", {})]),  # a row
+        (Fetch(chunk=0), State.ENDED, [Refused("container", Code.UNEXPECTED, 2)]),  # refused
+        (Finish(), State.ENDED, [Said("finish outside")]),  # a row
         (Chunk(chunk=0), State.BUSY, []),  # ignored
     ],
 )
@@ -190,19 +201,19 @@ def test_the_next_deadline_is_that_of_the_first_of_both() -> None:
     outer = Container()
     assert outer.next_deadline == 5.0
     assert outer.expire(4.9) == []
-    assert outer.expire(5.0) == [Report("finished", {"by": "the clock"})]
+    assert outer.expire(5.0) == [Said("the clock finished")]
     assert (outer.state, outer.next_deadline) == (State.IDLE, None)
     outer = Container()
     assert outer.work is not None
     outer.work.deadline = None
     assert outer.next_deadline == 7.0
-    assert outer.expire(7.0) == [Report("expired", {})]
+    assert outer.expire(7.0) == [Said("expired")]
     assert outer.work is None
 
 
 def test_internal_transitions_go_inside_too() -> None:
     outer = Container()
-    assert outer.trigger(Trigger.DROP, 1.0, "bob") == [Report("finished", {"by": "bob is gone"})]
+    assert outer.trigger(Trigger.DROP, 1.0, "bob") == [Said("the end of bob finished")]
     busy = Container()
     busy.work = None
     assert busy.trigger(Trigger.DROP, 1.0, "bob") == []

@@ -15,7 +15,6 @@ from tacit.protocol.core.machine import (
     Inside,
     Machine,
     Output,
-    Report,
     Row,
     Send,
     Step,
@@ -50,7 +49,14 @@ class Said(Output):
     text: str
 
 
-class Collector(Machine[State], tables=(TABLE,), outputs=Said | Report):
+@dataclass(frozen=True)
+class Refused(Output):
+    culprit: str
+    code: Code
+    detail: str
+
+
+class Collector(Machine[State], tables=(TABLE,), outputs=Said | Refused):
     """Collects two chunk numbers, refuses number 9, treats a number that it has as late."""
 
     def __init__(self) -> None:
@@ -94,8 +100,8 @@ class Collector(Machine[State], tables=(TABLE,), outputs=Said | Report):
         return Step(State.CLOSING, commit=lambda: self.calls.append("never"))
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[State]:
-        report = Report("refused", {"sender": error.culprit, "code": error.code, "detail": error.detail})
-        return Step(State.REFUSED, (report,), lambda: [Said("told")])
+        refused = Refused(error.culprit, error.code, error.detail)
+        return Step(State.REFUSED, (refused,), lambda: [Said("told")])
 
 
 def packet(message: Message, *, body: bytes | None = None) -> Packet:
@@ -128,14 +134,16 @@ def test_a_refusal_changes_nothing_but_the_verdict_and_names_the_member_at_fault
     ]:
         machine = Collector()
         machine.receive("bob", packet(Fetch(chunk=3)), 1.0)
-        report, told = machine.receive("eve", packet(message, body=body), 2.0)
-        assert (report.fields["sender"], report.fields["code"]) == ("eve", code)
-        assert report.fields["detail"].startswith(detail)
+        refused, told = machine.receive("eve", packet(message, body=body), 2.0)
+        assert isinstance(refused, Refused)
+        assert (refused.culprit, refused.code) == ("eve", code)
+        assert refused.detail.startswith(detail)
         assert told == Said("told")
         assert (machine.state, machine.chunks, machine.ignored) == (State.REFUSED, [3], 0)
     machine = Collector()
-    report, _ = machine.reject("server", RemoteProtocolError(Code.KEYS, "twice", culprit="eve"), 1.0)
-    assert report.fields["sender"] == "eve"
+    refused, _ = machine.reject("server", RemoteProtocolError(Code.KEYS, "twice", culprit="eve"), 1.0)
+    assert isinstance(refused, Refused)
+    assert refused.culprit == "eve"
 
 
 def test_ignored_messages_are_counted_and_not_read() -> None:

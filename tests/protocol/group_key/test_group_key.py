@@ -9,8 +9,9 @@ import pytest
 
 from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Report, Send
+from tacit.protocol.core.machine import Send
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import Label, framed
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
@@ -186,9 +187,9 @@ def test_who_is_no_member_of_this_attempt_changes_nothing(kind: str) -> None:
         lambda: run.relay.state.name == ("KEY_COMMIT", "KEY_CONTRIBUTE", "KEY_CONFIRM", "KEY_ACCEPT")[place]
     )
     link = Link("stranger", RELAY, run.agreement.session, Traffic(), MESSAGES)
-    (report,) = run.relay.receive("stranger", decode(link.frames(said[kind], round=0), MESSAGES), run.now)
-    assert isinstance(report, Report)
-    assert (report.fields["from"], report.fields["code"]) == ("stranger", "MEMBERS")
+    (refused,) = run.relay.receive("stranger", decode(link.frames(said[kind], round=0), MESSAGES), run.now)
+    assert isinstance(refused, MessageRefused)
+    assert (refused.member, refused.code) == ("stranger", "MEMBERS")
     assert run.relay.drop("stranger", Code.LEFT, "gone", run.now) == []
     run.settle()
     assert run.outcome(KeyAgreed)

@@ -4,8 +4,9 @@ import numpy as np
 
 from tacit.protocol.core.blob import NO_BLOB
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Abort
+from tacit.protocol.group_key.events import KeyAgreementFailed, ModelRecovered
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.group_key.messages import KeyedModel, ReencryptModel
 from tacit.protocol.session.rounds import NewModel, RoundDone, Train
@@ -62,8 +63,7 @@ def test_the_newest_model_that_somebody_remembers(
         if job.round == after + 1:
             model = np.frombuffer(job.model, "<f4") - np.float32(shift(job.key))  # type: ignore[arg-type]
             assert model.tolist() == [remembers[asked[-1]]] * 10
-    (told,) = (report.fields for report in one.outcome(Report, SERVER) if report.event == "remembered")
-    assert told == {"member": asked[-1], "round": after}
+    assert one.outcome(ModelRecovered, SERVER) == [ModelRecovered(member=asked[-1], round=after)]
     assert one.ended(SERVER) == Ended(None, "all rounds are done")
 
 
@@ -101,5 +101,4 @@ def test_nothing_in_the_place_of_a_model_that_was_to_be_made_is_refused() -> Non
     one.idle = {"client-0"}
     one.start()
     one.put(one.forge("client-0", SERVER, KeyedModel(epoch=0, model=NO_BLOB), round=0))
-    failed = [report.fields for report in one.outcome(Report, SERVER) if report.event == "key-failed"]
-    assert [(fields["by"], fields["code"]) for fields in failed] == [(["client-0"], "MODEL")]
+    assert [(failed.by, failed.code) for failed in one.outcome(KeyAgreementFailed, SERVER)] == [(["client-0"], "MODEL")]

@@ -9,9 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import IGNORE, Ended, Inside, Report, Row, Trigger
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.machine import IGNORE, Ended, Inside, Row, Trigger
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
+from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, HolderState, KeeperState
+from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.exchange import ClientAborted
@@ -200,12 +203,12 @@ def test_every_message_in_every_state_of_the_server(state: str) -> None:
             continue
         legal = kind in KEEPER[state]
         code = Code.MALFORMED if legal or state == "AGREEING" else Code.UNEXPECTED
-        reports = {output.event: output.fields for output in outputs if isinstance(output, Report)}
+        events: dict[type[Any], Any] = {type(output): output for output in outputs if isinstance(output, Event)}
         failed = state != "DISTRIBUTING"
-        named = reports["key-failed"] if failed else reports["refused"]
-        assert named["code"] == code.name
-        assert named["by"] == [CLIENT] if failed else named["member"] == CLIENT
-        assert reports["left"]["member"] == CLIENT
+        named = events[KeyAgreementFailed if failed else MessageRefused]
+        assert named.code == code.name
+        assert named.by == [CLIENT] if failed else named.member == CLIENT
+        assert events[ClientLeft].member == CLIENT
         # The others go on without it.
         assert one.server.state is (SessionState.KEYING if failed else SessionState.DISTRIBUTING)
         assert one.server.waiting_for == one.roster.clients[1:]

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Chunk, Fetch, Message
+from tacit.protocol.group_key.events import GroupKeyReceived, KeyAgreementFailed
 from tacit.protocol.group_key.holder import LastModel
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
@@ -26,6 +27,7 @@ from tacit.protocol.group_key.messages import (
     ReencryptModel,
     StartKey,
 )
+from tacit.protocol.session.events import ModelNotReceived
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.simulate.world.federation import JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, shift, small_configuration
@@ -84,8 +86,7 @@ def used(one: MemoryFederation) -> list[int]:
 
 def failures(one: MemoryFederation) -> list[tuple[int, str, list[str]]]:
     """Epoch, code and culprits of the attempts that failed."""
-    reports = [report.fields for report in one.outcome(Report, SERVER) if report.event == "key-failed"]
-    return [(fields["epoch"], fields["code"], fields["by"]) for fields in reports]
+    return [(failed.epoch, failed.code, failed.by) for failed in one.outcome(KeyAgreementFailed, SERVER)]
 
 
 def everybody_got_the_last_model(one: MemoryFederation, *names: str) -> None:
@@ -284,7 +285,7 @@ def test_a_key_that_some_had_accepted_is_used_by_nobody() -> None:
 
     one.hook = hook
     one.run()
-    held = [(name, out.fields["epoch"]) for name, out in one.outputs if getattr(out, "event", "") == "group-key"]
+    held = [(name, output.epoch) for name, output in one.outputs if isinstance(output, GroupKeyReceived)]
     others = ["client-0", "client-1", "client-3"]
     assert [sorted(name for name, epoch in held if epoch == number) for number in (0, 1)] == [others, others]
     assert used(one) == [1]
@@ -380,7 +381,7 @@ def test_who_goes_while_the_last_model_is_handed_out_keeps_nobody_from_it(how: s
     one.hook = hook
     one.run()
     everybody_got_the_last_model(one, "client-0", "client-2", "client-3")
-    without = [report.fields["members"] for report in one.outcome(Report, SERVER) if report.event == "without-model"]
+    without = [event.members for event in one.outcome(ModelNotReceived, SERVER)]
     assert without == ([["client-1"]] if how == "silent" else [])
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from tacit.protocol.core.codec import VERSION, Envelope, Packet
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE, MemberState, RelayState
@@ -124,8 +125,9 @@ def test_every_message_in_every_state(party: str, state: str) -> None:
         code = Code.MALFORMED if kind in expected else Code.UNEXPECTED
         results = [output for output in outputs if not isinstance(output, Send)]
         if state in ("ACCEPTED", "ABORTED", "COMPLETED"):
-            assert [type(result) for result in results] == [Report]
-            assert (results[0].fields["from"], results[0].fields["code"]) == (sender, code.name)
+            (refused,) = results
+            assert isinstance(refused, MessageRefused)
+            assert (refused.member, refused.code) == (sender, code.name)
             assert machine.state.name == state
         else:
             (result,) = results

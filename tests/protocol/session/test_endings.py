@@ -3,7 +3,8 @@
 import pytest
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Abort, Fetch, Message
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.rounds import RoundDone
@@ -77,8 +78,8 @@ def test_a_model_is_fetched_in_its_round_only() -> None:
     one.idle = {CLIENT}
     one.start()
     one.put(one.forge(CLIENT, SERVER, Fetch(chunk=0), round=0))
-    refused = [report.fields for report in one.outcome(Report, SERVER) if report.event == "refused"]
-    assert [(fields["member"], fields["code"]) for fields in refused] == [(CLIENT, "UNEXPECTED")]
+    refused = [(event.member, event.code) for event in one.outcome(MessageRefused, SERVER)]
+    assert refused == [(CLIENT, "UNEXPECTED")]
     (done,) = one.settle().outcome(RoundDone)
     assert done.survivors == one.roster.clients[1:]
 

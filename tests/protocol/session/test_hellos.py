@@ -5,7 +5,8 @@ import pytest
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report, Transmit
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import Ended, Transmit
 from tacit.protocol.core.messages import Message, Resume
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.messages import MESSAGES, Hello
@@ -76,7 +77,7 @@ def test_who_waits_is_in_no_round_and_in_the_next_when_it_has_its_answer() -> No
     for done in (first, second):
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
     assert one.ended(CLIENT) == one.ended("client-1") == Ended(None, "the federation is finished")
-    assert [report for report in one.outcome(Report) if report.event == "refused"] == []
+    assert one.outcome(MessageRefused) == []
 
 
 def test_who_says_hello_again_is_no_longer_missed() -> None:
@@ -130,10 +131,10 @@ def test_a_hello_with_another_roster_waits_for_its_turn_too() -> None:
     greet(one, HELLOS + 1)
     hello = one.log[0].message
     one.put(one.forge(CLIENT, SERVER, type(hello)(roster=bytes(32)), round=0, session=bytes(32), sequence=0))
-    assert [report for report in one.outcome(Report) if report.event == "refused"] == []
+    assert one.outcome(MessageRefused) == []
     one.settle(until=one.now + HELLO_SECONDS + 1)
-    (refused,) = [report for report in one.outcome(Report) if report.event == "refused"]
-    assert refused.fields["code"] == Code.ROSTER.name
+    (refused,) = one.outcome(MessageRefused)
+    assert refused.code == Code.ROSTER.name
     assert CLIENT not in one.server.presence.barred
 
 
@@ -157,9 +158,9 @@ def test_a_hello_or_resume_that_names_a_round_is_refused(kind: type[Message]) ->
     (refused,) = [
         output
         for output in one.put(one.forge(CLIENT, SERVER, message, round=1, link=number))
-        if isinstance(output, Report) and output.event == "refused"
+        if isinstance(output, MessageRefused)
     ]
-    assert (refused.fields["code"], one.server.presence.barred) == ("SESSION", {CLIENT})
+    assert (refused.code, one.server.presence.barred) == ("SESSION", {CLIENT})
 
 
 def test_a_resume_is_answered_at_once_when_an_answer_is_due() -> None:

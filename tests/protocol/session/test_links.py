@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Chunk
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import EndRound, Finish, Hello, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import SessionState, TrainingState
@@ -72,7 +74,7 @@ def test_a_client_comes_back_with_a_new_hello(away: str) -> None:
         one.advance()
     one.start_client("client-1")
     one.advance()
-    left = [output.fields["detail"] for output in one.outcome(Report) if output.event == "left"]
+    left = [event.detail for event in one.outcome(ClientLeft)]
     assert left == ["it started again" if away == "killed" else "it gave up: restart"]
     one.idle = set()
     one.emit("client-0", one.clients["client-0"].contribute(1, one.draw("client-0", 1), one.now))
@@ -121,7 +123,7 @@ def test_who_is_cut_off_while_gathering_is_waited_for_if_it_was_there() -> None:
     assert one.server.state is SessionState.GATHERING
     one.settle()
     assert one.outcome(RoundDone)[0].cohort == one.roster.clients[1:]
-    assert one.outcome(Report, SERVER)[5].event == "left"
+    assert isinstance(one.outcome(Event, SERVER)[5], ClientLeft)
 
     one = federation()
     one.server.link_lost("client-3", 0.0)
@@ -182,7 +184,7 @@ def test_a_broken_link(direction: str, change: dict[str, object], code: Code) ->
     ended = one.ended("client-0")
     assert ended is not None
     assert ended.code is code
-    refused = [report.fields["code"] for report in one.outcome(Report) if report.event == "refused"]
+    refused = [event.code for event in one.outcome(MessageRefused)]
     assert refused == ([code.name] if direction == "to the server" else [])
 
 
@@ -231,8 +233,9 @@ def test_a_bad_hello() -> None:
             one.start_client("client-0")
         one.advance()
         expected = fault.upper()
-        (report,) = one.outcome(Report)
-        assert (report.event, report.fields["member"], report.fields["code"]) == ("refused", "client-0", expected)
+        (refused,) = one.outcome(Event)
+        assert isinstance(refused, MessageRefused)
+        assert (refused.member, refused.code) == ("client-0", expected)
         ended = one.ended("client-0")
         assert ended is not None
         assert ended.code is Code[expected]

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Output, Report
+from tacit.protocol.core.machine import Ended, Output
+from tacit.protocol.session.events import GatheringStarted
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
@@ -112,7 +113,7 @@ def test_who_comes_back_first_waits_a_grace_for_the_others() -> None:
     one.lose(*one.roster.clients)
     one.settle(until=HOUR)
     assert one.server.state is SessionState.GATHERING
-    assert [report.fields["detail"] for report in one.outcome(Report, SERVER) if report.event == "gathering"]
+    assert one.outcome(GatheringStarted, SERVER)
     for place, name in enumerate(one.roster.clients[:4]):
         one.at(HOUR + place, lambda name=name: one.restore(name))
     one.settle(until=2 * HOUR)

@@ -1,6 +1,5 @@
 """Links that break at any moment and come back: nobody loses a round, nothing is lost, nothing counts twice."""
 
-from collections import Counter
 from functools import cache
 from random import Random
 from typing import Any
@@ -10,8 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.rate_limit import HELLOS
+from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import Finish, Hello, Welcome
 from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
@@ -51,8 +52,7 @@ def check_all(one: MemoryFederation) -> None:
     for done in rounds:
         assert (done.code, done.survivors, done.dropped) == (None, one.roster.clients, ())
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
-    reports = Counter(report.event for report in one.outcome(Report))
-    assert (reports["refused"], reports["left"], reports["joined"]) == (0, 0, CLIENTS)
+    assert [len(one.outcome(kind)) for kind in (MessageRefused, ClientLeft, ClientJoined)] == [0, 0, CLIENTS]
     assert {one.ended(name) for name in one.roster.clients} == {Ended(None, "the federation is finished")}
     for name in one.roster.clients:
         assert [(over.round, over.code) for over in one.outcome(RoundOver, name)] == [
@@ -126,8 +126,7 @@ def test_the_server_says_how_many_messages_it_said_again() -> None:
     """None where the client's own was lost; the model with the keys of the others, which followed in vain."""
     for moment, again in (("from client: advertise-keys", 0), ("to client: chunk", 2)):
         one = broken(federation("active"), {said("active").index(moment): False})
-        (resumed,) = [report.fields for report in one.outcome(Report, SERVER) if report.event == "resumed"]
-        assert resumed == {"member": CLIENT, "messages": again}
+        assert one.outcome(ClientResumed, SERVER) == [ClientResumed(member=CLIENT, messages=again)]
 
 
 def test_what_waited_in_the_clients_queue_arrives_first_and_is_passed_over() -> None:
@@ -180,8 +179,8 @@ def test_within_a_link_the_numbers_are_strict(receiver: str, sequence: int, *, r
     ended = one.ended(CLIENT)
     assert ended is not None
     assert ended.code is Code.SEQUENCE
-    refused = [report.fields for report in one.outcome(Report) if report.event == "refused"]
-    assert [fields["code"] for fields in refused] == (["SEQUENCE"] if receiver == SERVER else [])
+    refused = [event.code for event in one.outcome(MessageRefused)]
+    assert refused == (["SEQUENCE"] if receiver == SERVER else [])
 
 
 @cases("when", ["before the welcome", "in the round", "between rounds"])
@@ -209,7 +208,7 @@ def test_a_link_that_is_away_for_longer_than_the_grace_costs_what_the_grace_says
     for done in rounds:
         assert set(one.roster.clients[1:]) <= set(done.survivors)
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
-    assert [report for report in one.outcome(Report) if report.event == "refused"] == []
+    assert one.outcome(MessageRefused) == []
 
 
 @cases(("clip", "code"), [(0.5, None), (2.0, Code.POLICY)])
@@ -280,7 +279,7 @@ def test_what_is_not_kept_any_more_ends_the_conversation_and_nothing_else(
     assert [CLIENT in done.survivors for done in rounds] == [False, True, True]
     assert [(drop.member, drop.code) for drop in rounds[0].dropped] == [(CLIENT, Code.LEFT)]
     assert next((over.round, over.code) for over in one.outcome(RoundOver, CLIENT)) == (1, Code.LEFT)
-    assert [report for report in one.outcome(Report) if report.event == "refused"] == []
+    assert one.outcome(MessageRefused) == []
     assert one.ended(CLIENT) == Ended(None, "the federation is finished")
 
 

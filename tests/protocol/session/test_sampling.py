@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import LocalProtocolError
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended
+from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.session.rounds import JournalEntry, RoundDone
 from tacit.protocol.session.sampling import check_cohorts, least_cohort, most_colluders
 from tacit.protocol.session.sampling import cohorts as bounds
@@ -125,16 +126,16 @@ def test_stragglers_are_not_drawn_while_they_are_skipped() -> None:
     slow = one.roster.clients[4]
     one.idle = {slow}
     one.run()
-    skipped = [report.fields for report in one.outcome(Report, SERVER) if report.event == "round"]
-    assert any(slow in said["skipped"] for said in skipped)
-    assert all(slow not in {*said["cohort"], *said["undrawn"]} for said in skipped if slow in said["skipped"])
+    rounds = one.outcome(RoundStarted, SERVER)
+    assert any(slow in round.skipped for round in rounds)
+    assert all(slow not in {*round.cohort, *round.undrawn} for round in rounds if slow in round.skipped)
 
 
 def test_who_is_ready_and_not_drawn_is_named_apart() -> None:
     one = federation(6, 4).run()
-    said = [report.fields for report in one.outcome(Report, SERVER) if report.event == "round"]
-    assert all({*round["cohort"], *round["undrawn"]} == {*one.roster.clients} for round in said)
-    assert all(len(round["undrawn"]) == 2 and not round["skipped"] for round in said)
+    rounds = one.outcome(RoundStarted, SERVER)
+    assert all({*round.cohort, *round.undrawn} == {*one.roster.clients} for round in rounds)
+    assert all(len(round.undrawn) == 2 and not round.skipped for round in rounds)
     # Nothing of a round leaves a client that is not drawn, and nothing is spent of its budget.
     for name, lines in one.journals.items():
         entered = {line.round for line in lines if isinstance(line, JournalEntry)}

@@ -6,13 +6,16 @@ import pytest
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Ended, Report, Transmit, Trigger
+from tacit.protocol.core.events import Event, MessageRefused
+from tacit.protocol.core.machine import Ended, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyCommit, StartKey
 from tacit.protocol.group_key.tables import ATTEMPT_TO_RELAY, TO_KEEPER
+from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import MESSAGES, FetchFixed, Hello, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
+from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     AnswerComplaints,
@@ -82,6 +85,7 @@ SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, AnswerComplaints, Con
 OF_A_ROUND = (*SUM, Fetch, FetchFixed)
 ALWAYS = {Hello: "joined", Abort: "left", Resume: "barred SEQUENCE"}
 RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}
+OF_A_CLIENT = (MessageRefused, ClientJoined, ClientLeft, ClientResumed, ClientDropped)
 EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     "gathering": ("barred", {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}),
     "keying": (
@@ -122,11 +126,9 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
     message = said(federation, kind, plain_message)
     payload = bytes(4) if kind.PAYLOAD else None
     outputs = federation.put(federation.forge(CLIENT, SERVER, message, round=round, payload=payload, **hello))
-    reports = [
-        (output.event, output.fields["member"])
-        for output in outputs
-        if isinstance(output, Report) and "member" in output.fields
-    ]
+    events = [output for output in outputs if isinstance(output, OF_A_CLIENT)]
+    assert {event.member for event in events} <= {CLIENT}
+    reports = [type(event) for event in events]
     packets = [
         decode(output.frames, MESSAGES) for output in outputs if isinstance(output, Transmit) and output.to == CLIENT
     ]
@@ -140,30 +142,30 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
     }
     gone = verdict.split()[0] in ("barred", "left", "joined", "failed")
     assert others == ({EndKey, StartKey} if gone and situation == "keying" else set())
-    in_sum = [("dropped", CLIENT)] if situation == "in-round" else []
+    in_sum = [ClientDropped] if situation == "in-round" else []
     if verdict == "ignored":
         assert outputs == []
         assert sum(part.ignored for part in (server, server.keeper, server.sum) if part is not None) == 1
     elif verdict.startswith("barred"):
-        assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
+        assert reports == [MessageRefused, ClientLeft, *in_sum]
         assert barred == [(0, Code[[*verdict.split(), "UNEXPECTED"][1]])]
         hello = Hello(roster=federation.roster.hash)
         assert federation.put(federation.forge(CLIENT, SERVER, hello, round=0, session=bytes(32), sequence=0)) == []
     elif verdict.startswith("dropped"):
-        assert reports == [("dropped", CLIENT)]
+        assert reports == [ClientDropped]
         assert barred == [(1, Code[verdict.split()[1]])]
     elif verdict.startswith("failed"):
-        assert reports == [("left", CLIENT)]
+        assert reports == [ClientLeft]
         assert barred == [(0, Code[verdict.split()[1]])]
         assert federation.server.waiting_for == federation.roster.clients[1:]
     elif verdict == "served":
         assert [type(message) for _, message in told] == [Chunk]
     elif verdict == "left":
-        assert reports == [("left", CLIENT), *in_sum]
+        assert reports == [ClientLeft, *in_sum]
         assert told == []
     else:
         assert verdict == "joined"
-        assert reports == [("left", CLIENT), ("joined", CLIENT), *in_sum]
+        assert reports == [ClientLeft, ClientJoined, *in_sum]
         assert [type(message) for _, message in told] == [Welcome, *[StartKey] * (situation == "keying")]
 
 
@@ -174,9 +176,12 @@ def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None
     abort = Abort(code=Code.TIMEOUT, detail="no word", culprit=SERVER)
     outputs = federation.put(federation.forge(CLIENT, SERVER, abort, round=federation.server.round or 1))
     if situation == "in-round":
-        assert [output.fields["code"] for output in outputs] == ["LEFT"]
+        (dropped,) = outputs
+        assert isinstance(dropped, ClientDropped)
+        assert dropped.code == "LEFT"
     elif situation in ("gathering", "keying"):
-        assert [output.event for output in outputs if isinstance(output, Report)][:2] == ["refused", "left"]
+        events = [type(output) for output in outputs if isinstance(output, Event)]
+        assert events[:2] == [MessageRefused, ClientLeft]
     else:
         assert outputs == []
     if situation == "between-rounds":
@@ -207,7 +212,8 @@ def test_only_clients_are_heard(sender: str) -> None:
 def test_messages_of_a_round_to_come(kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in("in-round")
     outputs = federation.put(federation.forge(CLIENT, SERVER, said(federation, kind, plain_message), round=2))
-    assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SESSION")
+    assert isinstance(outputs[0], MessageRefused)
+    assert outputs[0].code == "SESSION"
 
 
 @cases("kind", [*OF_A_ROUND, Abort])

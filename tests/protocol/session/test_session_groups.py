@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.group_key.messages import StartKey
 from tacit.protocol.session.client_session import group_hash, journalled_group
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, RoundOver, agree
+from tacit.protocol.sum.events import GroupsExcluded
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -79,7 +80,7 @@ def test_who_is_lost_takes_its_group_out_of_one_sum(mode: str) -> None:
     one.settle()
     check_sums(one, names(0, 1, 4, 5), one.roster.clients)
     assert [over.code for over in one.outcome(RoundOver, "client-3")] == [None, None]
-    assert [r.fields for r in one.outcome(Report, SERVER) if r.event == "left-out"] == [{"members": ["client-3"]}]
+    assert one.outcome(GroupsExcluded, SERVER) == [GroupsExcluded(members=["client-3"])]
 
 
 @cases("changes", [{}, {"group_key": True}])

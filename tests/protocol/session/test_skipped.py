@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Ended, Report
+from tacit.protocol.core.machine import Ended
+from tacit.protocol.session.events import ClientLeft, RoundStarted
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.stragglers import MOST_SKIPPED, Stragglers
 from tacit.protocol.sum.exchange import Dropped
@@ -37,8 +38,10 @@ def test_who_never_trains_is_skipped_ever_longer_and_not_blamed() -> None:
     assert cohorts_without(one, SLOW) == [3, 5, 6, 8, 9, 10, 11, 13, 14]
     assert one.server.presence.barred == set()
     assert one.ended(SLOW) == Ended(None, "the federation is finished")
-    skipped = [report.fields["skipped"] for report in one.outcome(Report, SERVER) if report.event == "round"]
-    assert [SLOW in names for names in skipped] == [number in cohorts_without(one, SLOW) for number in range(1, 15)]
+    rounds = one.outcome(RoundStarted, SERVER)
+    assert [SLOW in round.skipped for round in rounds] == [
+        number in cohorts_without(one, SLOW) for number in range(1, 15)
+    ]
 
 
 def test_a_round_that_it_completes_clears_a_straggler() -> None:
@@ -154,12 +157,12 @@ def test_who_refuses_is_left_out_and_named_and_the_others_go_on(refusal: str) ->
     assert one.server.presence.barred == set()
     if refusal == "configuration":
         assert one.now < 60.0, "nobody waits for it"
-        (left,) = [report.fields for report in one.outcome(Report, SERVER) if report.event == "left"]
-        assert (left["member"], "refuses" in left["detail"]) == (SLOW, True)
+        (left,) = one.outcome(ClientLeft, SERVER)
+        assert (left.member, "refuses" in left.detail) == (SLOW, True)
     else:
         # A refusal costs nobody time, and it is asked less and less often.
         assert cohorts_without(one, SLOW) == [2, 4]
-        assert "it refused its last round" in str(one.outcome(Report, SERVER))
+        assert "it refused its last round" in str(one.outcome(RoundStarted, SERVER))
 
 
 def test_a_server_that_is_refused_by_too_many_ends() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from tacit.protocol.core.codec import VERSION, Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.session.messages import MESSAGES
@@ -166,9 +167,9 @@ def test_every_message_to_a_client(mode: str, state: str, audit: Audit) -> None:
         code = Code.MALFORMED if kind in row else Code.UNEXPECTED
         assert client.ignored == 0
         if state in ("DONE", "ABORTED"):
-            (report,) = outputs
-            assert isinstance(report, Report)
-            assert (report.event, report.fields["code"]) == ("refused", "UNEXPECTED")
+            (refused,) = outputs
+            assert isinstance(refused, MessageRefused)
+            assert refused.code == "UNEXPECTED"
             assert client.state.name == state
         else:
             abort, aborted = outputs

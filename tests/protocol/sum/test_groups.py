@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.events import GroupsExcluded
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, Survivors, UnmaskRequest, VectorChunk
 from tacit.protocol.sum.tables import ClientState
@@ -102,8 +102,7 @@ def test_twelve_in_groups_of_three_lose_a_client_and_still_two_more(active: bool
     play(run, {"c0": "masked-input", "c4": PHASES[active][-2 if active else -1], "c8": "unmask-shares"})
     assert summed(run).survivors == tuple(f"c{member}" for member in range(3, 12))
     assert [drop.included for drop in run.server.drops] == [False, True, True]
-    (left_out,) = [r for r in run.outcome(Report, "server") if r.event == "left-out"]
-    assert left_out.fields == {"members": ["c1", "c2"]}
+    assert run.outcome(GroupsExcluded, "server") == [GroupsExcluded(members=["c1", "c2"])]
     assert {run.clients[name].state for name in ("c1", "c2")} == {ClientState.DONE}
 
 

@@ -12,10 +12,12 @@ import pytest
 
 from tacit.protocol.core.codec import VERSION, Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE, PlainSumClient
 from tacit.protocol.sum.tables import ClientState, ServerState
@@ -124,9 +126,9 @@ def test_every_message_to_a_client(state: str, kind: str, summed: ExactSum) -> N
     assert client.deadline is None
     assert not keeps_its_vector(client)
     if over:
-        (report,) = outputs
-        assert isinstance(report, Report)
-        assert (report.event, report.fields["code"]) == ("refused", "UNEXPECTED")
+        (refused,) = outputs
+        assert isinstance(refused, MessageRefused)
+        assert refused.code == "UNEXPECTED"
         assert client.state.name == state
     else:
         code = Code.MALFORMED if kind in CLIENT[state] else Code.UNEXPECTED
@@ -212,9 +214,9 @@ def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: 
         assert (server.waiting, server.deadline, server.ignored - before[2]) == (*before[:2], ignored)
     else:
         code = Code.UNEXPECTED if verdict is None else Code.MALFORMED
-        report, told = outputs
-        assert isinstance(report, Report)
-        assert (report.event, report.fields["member"], report.fields["code"]) == ("dropped", "c0", code.name)
+        dropped, told = outputs
+        assert isinstance(dropped, ClientDropped)
+        assert (dropped.member, dropped.code) == ("c0", code.name)
         assert isinstance(told, Send)
         assert isinstance(told.message, Abort)
         assert (told.to, told.message.code, told.message.culprit) == ("c0", code, "c0")
@@ -234,7 +236,7 @@ def test_every_trigger_on_the_server(state: str) -> None:
     terminal = state != "MASKED_INPUT"
     server = server_in(state, "nothing").server
     outputs = server.drop("c0", Code.LEFT, "gone", 0.0)
-    assert [output.event for output in outputs] == ([] if terminal else ["dropped"])
+    assert [type(output) for output in outputs] == ([] if terminal else [ClientDropped])
     assert server.drop("c0", Code.LEFT, "gone", 0.0) == []
     assert server.drop("a stranger", Code.LEFT, "gone", 0.0) == []
     server = server_in(state, "nothing").server

@@ -13,11 +13,12 @@ import pytest
 
 from tacit.protocol.core.codec import VERSION, Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
+from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.tables import SERVER_TABLES, ClientState, ServerState
 from tests.cases import cases
@@ -210,9 +211,9 @@ def test_every_message_to_the_server(mode: str, state: str, answered: bool, audi
             assert [drop.member for drop in server.drops] == (list(run.agreement.cohort) if state == "ABORTED" else [])
         else:
             code = Code.UNEXPECTED if verdict is None else Code.MALFORMED
-            report, told = outputs
-            assert isinstance(report, Report)
-            assert (report.event, report.fields["member"], report.fields["code"]) == ("dropped", "c0", code.name)
+            dropped, told = outputs
+            assert isinstance(dropped, ClientDropped)
+            assert (dropped.member, dropped.code) == ("c0", code.name)
             assert isinstance(told, Send)
             assert isinstance(told.message, Abort)
             assert (told.to, told.message.code, told.message.culprit) == ("c0", code, "c0")
@@ -240,7 +241,7 @@ def test_every_trigger_on_the_server(mode: str, state: str, spoil: Any) -> None:
     terminal = state in TERMINAL
     run = server_in(mode, state, spoil, answered=False)
     outputs = run.server.drop("c0", Code.LEFT, "gone", run.now)
-    assert [output.event for output in outputs] == ([] if terminal else ["dropped"])
+    assert [type(output) for output in outputs] == ([] if terminal else [ClientDropped])
     assert run.server.drop("c0", Code.LEFT, "gone", run.now) == []
     assert run.server.drop("a stranger", Code.LEFT, "gone", run.now) == []
     assert run.server.state.name == state

@@ -11,9 +11,23 @@ import msgspec
 
 from tacit.models.adapters.configuration import AdaptationConfiguration, LinearProbeConfiguration, Reveal
 from tacit.models.adapters.parallel import initial
+from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, LearningRoundLost, LearningSessionOpened
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import Seed, provenance
+from tacit.parties.runs.directory import Seed
+from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.events import (
+    ConfigurationProposed,
+    Dropout,
+    PhaseEnded,
+    RoundEnded,
+    SessionEnded,
+    TrafficCounted,
+)
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.events import ClientDropped
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
 from tacit.simulate.adaptation.summary import AdaptersJudged, Known, summarise
 from tacit.simulate.report.outputs import AdaptationFigures
@@ -43,72 +57,79 @@ class Script:
         self._logs = {name: EventLog(self.folder.run.events(name), name) for name in (DEALER, MODEL_OWNER, *OWNERS)}
         self.log(
             DEALER,
-            "configuration",
-            parameters=100,
-            ring_bits=32,
-            vector_bytes=400,
-            step=1.0,
-            threshold=3,
-            neighbours=3,
-            configuration_hash="00",
+            ConfigurationProposed(
+                parameters=100,
+                ring_bits=32,
+                vector_bytes=400,
+                step=1.0,
+                max_weight=1,
+                colluders=0,
+                cohort=len(OWNERS),
+                threshold=3,
+                neighbours=3,
+                configuration_hash="00",
+            ),
         )
-        origin = provenance("tacit adapt --seed 5", device="cpu", seed=Seed(value=5, drawn=False, repeats="everything"))
-        self.log(DEALER, "provenance", **msgspec.to_builtins(origin))
+        seed = Seed(value=5, drawn=False, repeats="everything")
+        self.log(DEALER, InvocationRecorded.now("tacit adapt --seed 5", started=time.time(), device="cpu", seed=seed))
         for name in OWNERS:
-            self.log(name, "session", peer=MODEL_OWNER, images=16, weights_bytes=1000)
+            self.log(name, LearningSessionOpened(peer=MODEL_OWNER, images=16, weights_bytes=1000))
 
-    def log(self, party: str, event: str, **fields: object) -> None:
+    def log(self, party: str, event: Event) -> None:
         """One event."""
-        self._logs[party].write(event, **fields)
+        self._logs[party].write(event)
 
     def round(self, number: int, *, dropped: str = "", lost: str = "", aborted: str = "", refused: int = 0) -> None:
         """A round with a batch of every data owner; lost, aborted: why it has no result; refused: so many batches."""
         survivors = [name for name in OWNERS if name != dropped]
-        self.log(DEALER, "round", round=number, cohort=list(OWNERS), absent={})
+        self.log(DEALER, RoundStarted(round=number, cohort=list(OWNERS)))
         for place, name in enumerate(OWNERS):
-            batch = {"waited_seconds": 0.5, "seconds": 1.0 + place, "sent": 2000, "received": 3000, "material": 5000}
-            self.log(name, "batch", round=number, number=1, refused=place < refused, **batch)
-            self.log(MODEL_OWNER, "batch", peer=name, round=number, number=1, refused=place < refused, material=700)
-            self.log(name, "phase", round=number, phase="TRAIN", seconds=2.0, next="MASKED_INPUT")
-            self.log(name, "traffic", round=number, phase="MASKED_INPUT", sent=400, received=40)
-        self.log(DEALER, "phase", round=number, phase="TRAIN", seconds=2.5, next="UNMASK")
-        drop = {"party": dropped, "phase": "TRAIN", "included_in_sum": False, "code": "LEFT", "detail": "it vanished"}
+            batch = BatchEnded(round=number, number=1, refused=place < refused, material=700, peer=name)
+            self.log(MODEL_OWNER, batch)
+            own: dict[str, Any] = {"waited_seconds": 0.5, "seconds": 1.0 + place, "sent": 2000, "received": 3000}
+            self.log(name, msgspec.structs.replace(batch, peer="", material=5000, **own))
+            self.log(name, PhaseEnded(round=number, phase=Phase.TRAIN, seconds=2.0, next=Phase.MASKED_INPUT))
+            self.log(name, TrafficCounted(round=number, phase=Phase.MASKED_INPUT, sent=400, received=40))
+        self.log(DEALER, PhaseEnded(round=number, phase=Phase.TRAIN, seconds=2.5, next=Phase.UNMASK))
+        why: dict[str, Any] = {"phase": Phase.TRAIN, "code": "LEFT", "detail": "it vanished"}
+        if dropped:
+            self.log(DEALER, ClientDropped(member=dropped, **why))
         self.log(
             DEALER,
-            "round-done",
-            round=number,
-            status="aborted" if aborted else "completed",
-            code="THRESHOLD" if aborted else None,
-            detail=aborted,
-            culprit="",
-            cohort=list(OWNERS),
-            absent={},
-            survivors=survivors,
-            dropped=[drop] if dropped else [],
-            samples=0,
-            train_accuracy=None,
-            train_loss=None,
-            clipped=None,
-            held_out=None,
-            seconds=4.0,
+            RoundEnded(
+                round=number,
+                status="aborted" if aborted else "completed",
+                code="THRESHOLD" if aborted else None,
+                detail=aborted,
+                culprit=None,
+                cohort=list(OWNERS),
+                absent={},
+                repeated=False,
+                survivors=survivors,
+                dropped=[Dropout(party=dropped, included_in_sum=False, **why)] if dropped else [],
+                seconds=4.0,
+            ),
         )
+        images = 8 * (len(survivors) - refused)
         for name in survivors:
             if lost:
-                self.log(name, "round-lost", round=number, detail=lost)
+                self.log(name, LearningRoundLost(round=number, detail=lost))
             elif not aborted:
-                count = {"images": 8 * (len(survivors) - refused), "owners": len(survivors)}
-                self.log(name, "learned", round=number, train_loss=1.5, train_accuracy=0.375, **count)
+                learned = AdaptersUpdated(
+                    round=number, owners=len(survivors), images=images, train_loss=1.5, train_accuracy=0.375
+                )
+                self.log(name, learned)
 
     def summary(self, judged: Mapping[int, AdaptersJudged] = JUDGED) -> AdaptationFigures:
         """Of a run that ends here."""
-        ended: dict[str, Any] = {"code": None, "detail": "all rounds are done"}
+        ended = SessionEnded(code=None, detail="all rounds are done")
         for name in self._logs:
-            self.log(name, "ended", **ended)
+            self.log(name, ended)
         return summarise(
             self.folder,
             self.experiment,
             self.known(judged),
-            ends=dict.fromkeys((DEALER, *OWNERS), ended["detail"]),
+            ends=dict.fromkeys((DEALER, *OWNERS), ended.detail),
             wall_seconds=12.0,
         )
 

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(scope="module")
 def prepared(folder: Folder) -> Prepared:
     make_folder(EXPERIMENT, folder)
-    return prepare(EXPERIMENT, folder, seed=2, show=lambda party, event, fields: None)
+    return prepare(EXPERIMENT, folder, seed=2, show=lambda event: None)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tacit.parties.adaptation.events import LearningSessionLost
 from tacit.parties.runs.directory import RunDirectoryError, write_output
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
@@ -127,7 +128,7 @@ def test_that_the_model_is_given_away_is_said_first(tmp_path: Path, reveal: str)
 def test_what_went_wrong_is_said_first(tmp_path: Path) -> None:
     script = Script(tmp_path / "run")
     script.round(1, dropped=OWNERS[1], refused=2)
-    script.log(OWNERS[2], "session-lost", code="LEFT", detail="the model owner's link was lost")
+    script.log(OWNERS[2], LearningSessionLost(code="LEFT", detail="the model owner's link was lost"))
     script.round(2, lost="data-owner-3 did not say who survived")
     text = text_of(page(script, learned=False))
     assert "0 of 2 rounds were completed" not in text
@@ -135,7 +136,8 @@ def test_what_went_wrong_is_said_first(tmp_path: Path) -> None:
     assert "Round 2 was summed and not told: data-owner-3 did not say who survived." in text
     assert "2 of 8 batches were out of range, and taught nothing." in text
     assert "it vanished" in text
-    assert "lost its session with the model owner" in text
+    assert "Round 2 lost" in text
+    assert "the session with the model owner is lost: the model owner's link was lost" in text
     assert "nobody was lost" not in text
 
 

@@ -57,7 +57,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedAdaptat
     before = torch.get_num_threads()
     folder = Folder(tmp_path_factory.mktemp("audited") / "run")
     make_folder(EXPERIMENT, folder)
-    prepared = prepare(EXPERIMENT, folder, seed=SEED, show=lambda *told: None)
+    prepared = prepare(EXPERIMENT, folder, seed=SEED, show=lambda event: None)
     learning, victim = prepared.learning, prepared.setting.served.transformer
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)

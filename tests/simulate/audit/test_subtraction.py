@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +10,8 @@ import pytest
 
 from tacit.models.data import load, read
 from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.events import ClientRoundEnded
 from tacit.simulate.audit.adversaries import default_order
 from tacit.simulate.audit.arms import default_experiment
 from tacit.simulate.audit.subjects import AuditedRun
@@ -102,13 +102,9 @@ def test_what_clients_did_is_read_in_their_own_logs(
     for client, code in zip(clients[1:], codes, strict=True):
         path = run.events(client)
         path.parent.mkdir(exist_ok=True)
-        lines: list[dict[str, Any]] = [{"round": 1, "code": None}, {"round": 2, "code": code}]
-        path.write_text(
-            "".join(
-                json.dumps({"time": 0.0, "party": client, "event": "round-over", **line, "detail": ""}) + "\n"
-                for line in lines
-            )
-        )
+        with EventLog(path, client) as log:
+            log.write(ClientRoundEnded(round=1, code=None, detail=""))
+            log.write(ClientRoundEnded(round=2, code=code, detail=""))
     found = [attempted(arm, run, clients) for arm in (ALONE, GROUPS)]
     assert [one.seen for one in found] == [seen, seen]
     assert tuple(one.holds for one in found) == holds

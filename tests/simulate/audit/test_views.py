@@ -45,7 +45,7 @@ class Recorded:
         experiment = msgspec.structs.replace(experiment, federation=federation)
         self.folder = folder / "recordings"
         plan = new_plan(experiment, folder / "run", report=False, recordings=self.folder)
-        asyncio.run(simulate(plan, lambda party, event, fields: None))
+        asyncio.run(simulate(plan, lambda event: None))
         self.subject = AuditedRun.of(experiment, plan.split_seed)
 
     def seen(self, *parties: str) -> dict[str, list[UpdateView]]:

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.experiment import load
+from tacit.parties.runs.reading import recorded
+from tacit.parties.session.events import HandshakeRefused, LinkLost, LinkOpened
+from tacit.protocol.core.events import MessageRefused
+from tacit.protocol.session.events import ClientJoined
 from tacit.simulate.dashboard.server import Dashboard, listening
-from tacit.simulate.report.reading import recorded
 
 SECONDS = 60.0
 
@@ -85,12 +88,14 @@ def eventful(script: Any) -> Any:
     run = script(toml='name = "clinics"')
     run.session()
     for name in run.clients:
-        run.log("server", "link-up", peer=name)
-    run.log("server", "stranger", reason="this key is not in the roster", public_key="Z" * 40, address="10.0.0.7")
+        run.log("server", LinkOpened(peer=name))
+        run.log("server", ClientJoined(member=name))
+    reason = "this key is not in the roster"
+    run.log("server", HandshakeRefused(reason=reason, public_key="Z" * 40, address="10.0.0.7"))
     run.round(1)
     run.round(2, dropped={"client-2": False}, killed=["client-2"])
-    run.log("server", "link-lost", peer="client-2")
-    run.log("server", "refused", member="client-4", code="VECTOR", detail=HOSTILE)
+    run.log("server", LinkLost(peer="client-2"))
+    run.log("server", MessageRefused(member="client-4", code="VECTOR", detail=HOSTILE))
     run.round(3, status="aborted")
     return run
 

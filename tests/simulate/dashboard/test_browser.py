@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tacit.parties.session.events import SessionEnded, WaitingChanged
+from tacit.protocol.session.events import RoundStarted
+from tests.simulate.conftest import now
+
 pytestmark = pytest.mark.end_to_end
 PATIENCE = 60_000
 """Milliseconds."""
@@ -81,7 +85,7 @@ def test_hostile_words_stay_words(show: Any, eventful: Any, visit: Any) -> None:
     reader = show(eventful)
     watched = visit(reader.dashboard.link)
     hostile = "</h2><img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
-    reader.dashboard.take("server", "ended", {"code": "LOCAL", "detail": hostile})
+    reader.dashboard.take(now("server", SessionEnded(code="LOCAL", detail=hostile)))
     expect(watched.page.locator("#now h2").last).to_have_text(f"Ended: {hostile}", timeout=PATIENCE)
     assert watched.page.title() == "clinics – Tacit"  # noqa: RUF001
     assert watched.page.locator("img").count() == 0
@@ -95,9 +99,9 @@ def test_it_is_live_and_says_when_it_is_not(show: Any, script: Any, visit: Any) 
     watched = visit(reader.dashboard.link)
     page = watched.page
     assert page.inner_text("#now h2") == "Between rounds"
-    reader.dashboard.take("server", "round", {"round": 1, "cohort": run.clients})
+    reader.dashboard.take(now("server", RoundStarted(round=1, cohort=run.clients)))
     expect(page.locator("#now h2")).to_contain_text("Round 1 of 3", timeout=PATIENCE)
-    reader.dashboard.take("server", "waiting", {"on": ["client-2"]})
+    reader.dashboard.take(now("server", WaitingChanged(on=["client-2"])))
     expect(page.locator("#now")).to_contain_text("Waits for client-2", timeout=PATIENCE)
     # Durations count on although nothing is sent.
     expect(page.locator("#now .since").first).to_have_text(re.compile(r"([2-9]|\d\d) s"), timeout=PATIENCE)

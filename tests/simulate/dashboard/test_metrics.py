@@ -8,17 +8,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tacit.parties.runs.experiment import load
+from tacit.parties.runs.reading import recorded
+from tacit.parties.runs.state import RunState
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.dashboard.metrics import MEASURES, Metrics
 from tacit.simulate.dashboard.view import Live
-from tacit.simulate.report.history import History
-from tacit.simulate.report.reading import recorded
 
 
-def read(history: History) -> dict[tuple[str, ...], float]:
+def read(state: RunState) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels."""
-    text = Metrics(lambda: history).text().decode()
+    text = Metrics(lambda: state).text().decode()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -27,12 +28,12 @@ def read(history: History) -> dict[tuple[str, ...], float]:
 
 
 @pytest.fixture
-def history(eventful: Any) -> History:
-    return Live(load(eventful.run.experiment), recorded(eventful.run.path / "events")).history
+def state(eventful: Any) -> RunState:
+    return Live(load(eventful.run.experiment), recorded(eventful.run.path / "events")).state
 
 
-def test_the_figures_are_those_of_the_run(history: History) -> None:
-    found = read(history)
+def test_the_figures_are_those_of_the_run(state: RunState) -> None:
+    found = read(state)
     assert found["tacit_rounds_total", "completed"] == 2
     assert found["tacit_rounds_total", "aborted"] == 1
     assert found["tacit_rounds_total", "unfinished"] == 0
@@ -53,14 +54,14 @@ def test_the_figures_are_those_of_the_run(history: History) -> None:
     assert found["tacit_process_open_fds",] > 3
 
 
-def test_labels_are_bounded_and_hold_no_names(history: History) -> None:
+def test_labels_are_bounded_and_hold_no_names(state: RunState) -> None:
     known = {"completed", "aborted", "unfinished", "sent", "received", *Phase, *(code.name for code in Code)}
-    labels = {label for _, *values in read(history) for label in values}
+    labels = {label for _, *values in read(state) for label in values}
     assert labels <= known
 
 
 def test_nothing_has_happened_yet() -> None:
-    found = read(History(None, {}))
+    found = read(RunState())
     assert found["tacit_round_number",] == 0
     assert ("tacit_accuracy",) not in found
     assert all(value == 0 for (name, *_), value in found.items() if not name.startswith("tacit_process"))
@@ -70,16 +71,16 @@ def test_a_round_under_way_is_not_counted(script: Any) -> None:
     run = script()
     run.session()
     run.round(1)
-    run.log("server", "round", round=2, cohort=run.clients)
-    found = read(Live(load(run.run.experiment), recorded(run.run.path / "events")).history)
+    run.log("server", RoundStarted(round=2, cohort=run.clients))
+    found = read(Live(load(run.run.experiment), recorded(run.run.path / "events")).state)
     assert found["tacit_rounds_total", "completed"] == 1
     assert found["tacit_rounds_total", "unfinished"] == 0
     assert (found["tacit_round_number",], found["tacit_last_round_seconds",]) == (2, 3.0)
 
 
-def test_each_has_a_registry_of_its_own(history: History) -> None:
-    assert read(history)["tacit_round_number",] == 3
-    assert read(History(None, {}))["tacit_round_number",] == 0
+def test_each_has_a_registry_of_its_own(state: RunState) -> None:
+    assert read(state)["tacit_round_number",] == 3
+    assert read(RunState())["tacit_round_number",] == 0
 
 
 def test_names_begin_alike_and_counters_end_as_they_must() -> None:

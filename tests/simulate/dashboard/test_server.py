@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.session.events import HeartbeatSent, SessionEnded, WaitingChanged
+from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.dashboard import server
 from tacit.simulate.dashboard.server import Dashboard, DashboardError, Place, listening
+from tests.simulate.conftest import now
 
 TOKEN_NEEDED = "0.0.0.0:0"
 
@@ -29,12 +32,12 @@ def test_news_come_as_they_happen_and_only_what_differs(show: Any, script: Any) 
     reader = show(run)
     news = reader.news()
     assert "Round 1" not in next(news)["now"]
-    reader.dashboard.take("server", "round", {"round": 1, "cohort": run.clients})
+    reader.dashboard.take(now("server", RoundStarted(round=1, cohort=run.clients)))
     second = next(news)
     assert "Round 1 of 3" in second["now"]
     assert "seen" not in second
-    reader.dashboard.take("client-1", "alive", {})
-    reader.dashboard.take("server", "waiting", {"on": ["client-2"]})
+    reader.dashboard.take(now("client-1", HeartbeatSent()))
+    reader.dashboard.take(now("server", WaitingChanged(on=["client-2"])))
     third = next(news)
     assert "Waits for client-2" in third["now"]
     assert set(third) == {"now", "parties"}
@@ -46,12 +49,12 @@ def test_at_the_end_readers_get_the_last_state_and_the_stream_is_over(show: Any,
     reader = show(run)
     news = reader.news()
     next(news)
-    reader.dashboard.take("server", "ended", {"code": None, "detail": "all rounds are done"})
+    reader.dashboard.take(now("server", SessionEnded(code=None, detail="all rounds are done")))
     reader.dashboard.close()
     assert "Ended: all rounds are done" in list(news)[-1]["now"]
     with pytest.raises(ConnectionRefusedError):
         reader.connect()
-    reader.dashboard.take("server", "alive", {})
+    reader.dashboard.take(now("server", HeartbeatSent()))
 
 
 def test_nothing_but_reading(show: Any, script: Any) -> None:
@@ -173,7 +176,7 @@ def test_a_reader_that_takes_nothing_costs_bounded_room_and_no_time(
         # The other reader has all of it, one message after the other, while nobody reads here.
         number += 1
         assert number < 10_000
-        reader.dashboard.take("server", "waiting", {"on": [f"client-{number % 200 + 1}"]})
+        reader.dashboard.take(now("server", WaitingChanged(on=[f"client-{number % 200 + 1}"])))
         assert f"Waits for client-{number % 200 + 1}<" in next(live)["now"]
     stuck.close()
 
@@ -202,7 +205,7 @@ def test_a_reader_that_is_gone_is_forgotten(show: Any, script: Any) -> None:
     news: Iterator[dict[str, str]] = reader.news()
     next(news)
     news.close()  # type: ignore[attr-defined]
-    reader.dashboard.take("server", "round", {"round": 1, "cohort": run.clients})
+    reader.dashboard.take(now("server", RoundStarted(round=1, cohort=run.clients)))
     assert "Round 1" in next(reader.news())["now"]
 
 

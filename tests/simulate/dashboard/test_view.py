@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.experiment import load
+from tacit.parties.runs.reading import recorded
+from tacit.parties.session.events import HeartbeatSent, LinkLost, PhaseEnded, SessionEnded, WaitingChanged
 from tacit.protocol.core.errors import Code
-from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_TROUBLES, Live, page, sections
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import ClientJoined, RoundStarted
+from tacit.protocol.sum.events import ClientDropped
+from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_WARNINGS, Live, page, sections
 from tacit.simulate.report.page import REASONS
-from tacit.simulate.report.reading import recorded
+from tests.simulate.conftest import at, ended
 
 
 class Text(HTMLParser):
@@ -41,10 +46,6 @@ class Text(HTMLParser):
 
 def live_of(run: Any, **options: Any) -> Live:
     return Live(load(run.run.experiment), recorded(run.run.path / "events"), **options)
-
-
-def say(live: Live, party: str, event: str, time: float, **fields: Any) -> None:
-    live.take({"time": time, "party": party, "event": event, **fields})
 
 
 def text_of(live: Live) -> str:
@@ -78,10 +79,9 @@ def test_a_fault_has_a_name(script: Any) -> None:
     run = script()
     run.session()
     live = live_of(run)
-    fields = {"status": "aborted", "code": "SECRET", "detail": "", "culprit": "client-1", "cohort": run.clients}
-    figures = dict.fromkeys(("train_accuracy", "train_loss", "clipped", "accuracy", "loss"))
-    say(live, "server", "round", run.now, round=1, cohort=run.clients)
-    say(live, "server", "round-done", run.now, round=1, survivors=[], dropped=[], samples=0, **fields, **figures)
+    live.take(at(run.now, "server", RoundStarted(round=1, cohort=run.clients)))
+    fault = {"status": "aborted", "code": "SECRET", "culprit": "client-1", "survivors": []}
+    live.take(at(run.now, "server", ended(1, run.clients, **fault)))
     assert "At fault: client-1" in text_of(live)
     assert "not the one that its owner committed to. SECRET" in text_of(live)
 
@@ -90,9 +90,10 @@ def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> No
     run = script()
     run.session()
     live = live_of(run)
-    say(live, "server", "round", run.now, round=1, cohort=run.clients)
-    say(live, "server", "phase", run.now + 1, round=1, phase="TRAIN", seconds=1.0, next="MASKED_INPUT")
-    say(live, "server", "waiting", run.now + 2, on=["client-1", "client-3"])
+    live.take(at(run.now, "server", RoundStarted(round=1, cohort=run.clients)))
+    trained = PhaseEnded(round=1, phase=Phase.TRAIN, seconds=1.0, next=Phase.MASKED_INPUT)
+    live.take(at(run.now + 1, "server", trained))
+    live.take(at(run.now + 2, "server", WaitingChanged(on=["client-1", "client-3"])))
     text = text_of(live)
     assert "Round 1 of 3" in text
     assert "advertise keys share keys train masked input consistency check unmask" in text
@@ -101,9 +102,10 @@ def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> No
     now = sections(live)["now"]
     assert now.count('class="past"') == 3
     assert f'<li class="present">masked input<span class="since" data-since="{run.now + 1:.3f}">' in now
-    say(live, "server", "dropped", run.now + 3, member="client-3", phase="MASKED_INPUT", code="TIMEOUT", detail="late")
+    dropped = ClientDropped(member="client-3", phase=Phase.MASKED_INPUT, code="TIMEOUT", detail="late")
+    live.take(at(run.now + 3, "server", dropped))
     assert "client-3 lost in masked input" in text_of(live)
-    say(live, "server", "ended", run.now + 4, code=None, detail="all rounds are done")
+    live.take(at(run.now + 4, "server", SessionEnded(code=None, detail="all rounds are done")))
     assert "Ended: all rounds are done" in text_of(live)
     assert "Waits for" not in text_of(live)
 
@@ -120,7 +122,7 @@ def test_a_round_has_the_phases_of_its_mode(script: Any, mode: str, phases: str)
     run = script(toml=f'[aggregation]\nmode = "{mode}"\n[policy]\nmodes = ["{mode}"]\n')
     run.session()
     live = live_of(run)
-    say(live, "server", "round", run.now, round=1, cohort=run.clients)
+    live.take(at(run.now, "server", RoundStarted(round=1, cohort=run.clients)))
     assert f"Round 1 of 3 {phases} Accuracy" in text_of(live)
     assert ("Secure aggregation is off" in text_of(live)) == (mode == "none")
 
@@ -151,10 +153,10 @@ def test_opened_late_it_is_the_same(eventful: Any) -> None:
         assert text.strip() in html
 
 
-def test_a_sign_of_life_changes_nothing(eventful: Any) -> None:
+def test_a_heartbeat_changes_nothing(eventful: Any) -> None:
     live = live_of(eventful)
     before, version = sections(live), live.version
-    say(live, "client-1", "alive", eventful.now + 9)
+    live.take(at(eventful.now + 9, "client-1", HeartbeatSent(done=0.5)))
     assert (sections(live), live.version) == (before, version)
 
 
@@ -164,16 +166,17 @@ def test_a_long_run_takes_bounded_room(script: Any) -> None:
     for number in range(1, MOST_ROWS + 6):
         run.round(number)
     live = live_of(run)
-    assert [bool(round.spans) for round in live.history.rounds] == [False] * (MOST_ROWS + 5 - MOST_TIMELINES) + [
+    assert [bool(round.spans) for round in live.state.rounds] == [False] * (MOST_ROWS + 5 - MOST_TIMELINES) + [
         True
     ] * MOST_TIMELINES
-    for number in range(MOST_TROUBLES + 7):
-        say(live, "server", "link-lost", run.now + number, peer="client-1")
-    assert (len(live.history.troubles), live.forgotten) == (MOST_TROUBLES, 7)
+    live.take(at(run.now, "server", ClientJoined(member="client-1")))
+    for number in range(MOST_WARNINGS + 7):
+        live.take(at(run.now + number, "server", LinkLost(peer="client-1")))
+    assert (len(live.state.warnings), live.forgotten) == (MOST_WARNINGS, 7)
     shown = sections(live)
     assert shown["rounds"].count("<tr>") == 1 + MOST_ROWS
     assert "5 more are in the event logs." in shown["rounds"]
-    assert f"{MOST_TROUBLES + 7 - MOST_ROWS} more are in the event logs." in shown["trouble"]
+    assert f"{MOST_WARNINGS + 7 - MOST_ROWS} more are in the event logs." in shown["trouble"]
 
 
 def test_on_other_hosts_nobody_owns_the_machine(script: Any) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.parties.runs.events import ClientCheated
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Report
 from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.messages import AnswerComplaints
@@ -24,8 +24,7 @@ Cheated = Callable[..., MemoryFederation]
 
 def told(one: MemoryFederation) -> list[tuple[str, int, str]]:
     """Who cheated when and how, by what the cheats say themselves."""
-    reports = [(name, output) for name, output in one.outputs if isinstance(output, Report)]
-    return [(name, said.fields["round"], said.fields["how"]) for name, said in reports if said.event == "cheat"]
+    return [(name, event.round, event.how) for name, event in one.outputs if isinstance(event, ClientCheated)]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Phase
@@ -220,13 +222,14 @@ def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_end
     """The client is killed before or after the server has ended."""
     end: Script = [("server", {"finished": {"detail": "all rounds are done", "status": 0}}), ("server", Exit(0, None))]
     killed: Script = [("client-1", Exit(None, "SIGKILL"))]
-    listening: Script = [("server", {"party": "server", "event": "listening", "address": "tcp://127.0.0.1:1"})]
+    there = ListeningStarted(party="server", address="tcp://127.0.0.1:1")
+    listening: Script = [("server", {"event": msgspec.json.encode(there).decode()})]
     processes = Scripted([*listening, *end, *killed] if server_ended else [*listening, *killed, *end])
     keys = {name: generate(name) for name in PARTIES[:2]}
     roster = Roster(members=(keys["server"].member("server"), keys["client-1"].member("client")))
     plan = Plan(Experiment(), RunDirectory(tmp_path), 1, 0, 0, faults=read(restart=["client-1@UNMASK:9"]))
     roles = {name: Role(plan, own, roster, tmp_path) for name, own in keys.items()}
     hosting = Hosting({"client-1": ("client-1",)})
-    supervisor = Supervisor(cast(Processes, processes), roles, hosting, lambda party, event, fields: None)
+    supervisor = Supervisor(cast(Processes, processes), roles, hosting, lambda event: None)
     assert asyncio.run(supervisor.follow()) == "all rounds are done"
     assert processes.started == ["server"] + ["client-1"] * starts

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tacit.models.configuration import ModelConfiguration
+from tacit.parties.runs.events import ProcessesShared
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.simulate.federation import hosting
 from tacit.simulate.federation.faults import read_faults
@@ -37,8 +38,9 @@ def test_workers_that_are_asked_for_host_the_clients_evenly() -> None:
     given = experiment("[simulate]\nworkers = 2")
     chosen = choose(given, CLIENTS, ())
     assert chosen.processes == {"worker-1": CLIENTS[::2], "worker-2": CLIENTS[1::2]}
-    told = {"clients": 7, "workers": 2, "turns": 4, "train_seconds": 2400.0, "phase_seconds": 63.0}
-    assert chosen.told(given) == {**told, "reason": "simulate.workers = 2"}
+    assert chosen.event(given) == ProcessesShared(
+        clients=7, workers=2, turns=4, reason="simulate.workers = 2", train_seconds=2400.0, phase_seconds=63.0
+    )
     deadlines = msgspec.structs.replace(given.deadlines, train=2400.0, phase=63.0)
     assert chosen.patient(given) == msgspec.structs.replace(given, deadlines=deadlines)
 

@@ -15,6 +15,8 @@ from tacit.models.networks import build
 from tacit.models.stimuli import stimulus_indices
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
+from tacit.parties.session.events import ModelEvaluated
+from tacit.protocol.core.events import Event
 from tacit.simulate.federation.run import new_plan, simulate
 
 pytestmark = pytest.mark.end_to_end
@@ -36,7 +38,7 @@ ALONE = "min_contributors = 4\n[policy]\nuncoordinated_weights = true\n"
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 LAYERS = ("conv1", "conv2", "conv3", "fc")
 
-Held = tuple[Any, dict[str, Any], list[dict[str, Any]]]
+Held = tuple[Any, dict[str, Any], list[Event]]
 
 
 def experiment(scheme: str, more: str = "") -> Experiment:
@@ -45,7 +47,7 @@ def experiment(scheme: str, more: str = "") -> Experiment:
 
 def run(experiment: Experiment, directory: Path) -> Held:
     plan = new_plan(experiment, directory, verify=True, report=False)
-    summary = asyncio.run(simulate(plan, lambda party, event, fields: None))
+    summary = asyncio.run(simulate(plan, lambda event: None))
     events = [event for path in (directory / "events").iterdir() for event in read(path)]
     return plan, summary, events
 
@@ -86,11 +88,11 @@ def test_a_run_with_masked_layers(masked_run: Held) -> None:
 def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path, scheme: str, more: str) -> None:
     """Also the last round, whose shared half nobody receives any more."""
     _, summary, events = run(experiment(scheme, more), tmp_path / "run")
-    judged = [event for event in events if event["event"] == "evaluated" and event["round"] > 0]
+    judged = [event for event in events if isinstance(event, ModelEvaluated) and event.round > 0]
     for entry in summary["rounds"]:
-        found = [event["accuracy"] for event in judged if event["round"] == entry["round"]]
+        found = [event.accuracy for event in judged if event.round == entry["round"]]
         assert len(found) == 4
         assert entry["accuracy"] == pytest.approx(np.mean(found))
-    assert len({event["loss"] for event in judged}) == 8, "every client has a model of its own"
+    assert len({event.loss for event in judged}) == 8, "every client has a model of its own"
     assert summary["final_accuracy"] == summary["rounds"][1]["accuracy"]
     assert {work["kept"] for entry in summary["rounds"] for work in entry["local"].values()} == {3924}

@@ -7,6 +7,7 @@ vector must be the same bytes, and the vectors must differ by exactly what the p
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from scipy.stats import chisquare
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.learning.task import METRICS as ALWAYS
 from tacit.parties.runs.experiment import parse
-from tacit.parties.session.event_log import read
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
@@ -234,47 +234,45 @@ def lowest_probability(words: npt.NDArray[Any]) -> float:
     return min(float(chisquare(np.bincount(column, minlength=256)).pvalue) for column in octets.T)
 
 
-MESSAGE_TIMES = {"received", "sent"}
-"""When single messages came and left."""
 SERVER_EVENTS: dict[str, set[str]] = {
-    "configuration": {
+    "configuration-proposed": {
         "clients", "cohort", "colluders", "configuration_hash", "evaluates", "max_weight", "neighbours", "parameters",
-        "ring_bits", "step", "threshold", "vector_bytes",
+        "ring_bits", "rounds", "step", "threshold", "vector_bytes",
     },
-    "provenance": {"command", "machine", "seed", "versions"},
-    "listening": {"address", "session"},
-    "link-up": {"peer"},
-    "link-lost": {"peer"},
-    "joined": {"member"},
-    "round": {"absent", "cohort", "round"},
-    "phase": {"next", "phase", "round", "seconds"},
-    "traffic": {"phase", "received", "round", "sent"},
-    "opened": {"members", "phase"},
-    "round-done": {
+    "invocation-recorded": {"command", "machine", "seed", "started", "versions"},
+    "listening-started": {"address", "service", "session"},
+    "link-opened": {"omitted", "peer"},
+    "link-lost": {"omitted", "peer"},
+    "client-joined": {"member"},
+    "round-started": {"cohort", "round"},
+    "phase-ended": {"next", "phase", "round", "seconds"},
+    "traffic-counted": {"phase", "received", "round", "sent"},
+    "phase-opened": {"members", "phase"},
+    "round-ended": {
         "round", "status", "code", "detail", "culprit", "cohort", "absent", "repeated", "survivors", "dropped",
         "seconds",
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
         "held_out",  # the same
         "accuracy", "balanced_accuracy", "loss",  # of the server's own test images
     },
-    "classes": {"classes", "confusion", "round"},  # of the server's own test images
-    "messages": MESSAGE_TIMES,
-    "work": {"seconds"},  # by kind of work of the protocol
-    "ended": {"code", "detail"},
+    "classes-evaluated": {"found"},  # of the server's own test images
+    "messages-timed": {"received", "sent"},
+    "work-measured": {"seconds"},  # by kind of work of the protocol
+    "session-ended": {"code", "detail"},
 }  # fmt: skip
 """Every field of the events that a server writes in a run without trouble."""
 
 CLIENT_EVENTS: dict[str, set[str]] = {
-    "link-up": {"peer"},
-    "link-lost": {"peer"},
-    "accepted": {"fixed_part", "mode", "scheme", "session"},
-    "phase": {"next", "phase", "round", "seconds"},
-    "traffic": {"phase", "received", "round", "sent"},
-    "round-over": {"code", "detail", "round"},
-    "update": {"choosing_seconds", "kept", "layers", "round", "training_seconds", "uncounted"},
-    "messages": MESSAGE_TIMES,
-    "work": {"seconds"},  # by kind of work of the protocol
-    "ended": {"code", "detail"},
+    "link-opened": {"omitted", "peer"},
+    "link-lost": {"omitted", "peer"},
+    "configuration-accepted": {"fixed_part", "mode", "scheme", "session"},
+    "phase-ended": {"next", "phase", "round", "seconds"},
+    "traffic-counted": {"phase", "received", "round", "sent"},
+    "client-round-ended": {"code", "detail", "round"},
+    "update-computed": {"choosing_seconds", "kept", "layers", "round", "training_seconds", "uncounted"},
+    "messages-timed": {"received", "sent"},
+    "work-measured": {"seconds"},  # by kind of work of the protocol
+    "session-ended": {"code", "detail"},
 }
 """The clients' own logs hold no metric either."""
 
@@ -300,18 +298,21 @@ clip = 0.001
 def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
     """A run of real processes. What every client contributed is known from --verify, which records it for tests."""
     plan = new_plan(parse(TOML, "test"), tmp_path / "run", verify=True)
-    summary = asyncio.run(simulate(plan, lambda party, event, fields: None))
-    logs = {path.stem: list(read(path)) for path in (plan.run.path / "events").iterdir()}
+    summary = asyncio.run(simulate(plan, lambda event: None))
+    logs = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (plan.run.path / "events").iterdir()
+    }
     for name, events in logs.items():
         known = SERVER_EVENTS if name == SERVER else CLIENT_EVENTS
         for event in events:
-            fields = event.keys() - {"time", "party", "event"}
-            # Messages that only came, or only left, are told as such.
-            assert fields == known[event["event"]] or (event["event"] == "messages" and fields < MESSAGE_TIMES)
+            assert event.keys() - {"time", "party", "event"} == known[event["event"]]
+            if "found" in event:
+                assert event["found"].keys() == {"classes", "confusion", "round"}
 
-    size = next(event for event in logs[SERVER] if event["event"] == "configuration")["parameters"]
+    size = next(event for event in logs[SERVER] if event["event"] == "configuration-proposed")["parameters"]
     aggregation = plan.experiment.packing(tensor_sizes=(size,), metrics=METRICS)
-    done = {event["round"]: event for event in logs[SERVER] if event["event"] == "round-done"}
+    done = {event["round"]: event for event in logs[SERVER] if event["event"] == "round-ended"}
     for path in plan.run.verified_rounds():
         parts = {}
         for name in logs.keys() - {SERVER}:
@@ -329,9 +330,9 @@ def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
             "loss": sums["held_out_loss"] * LOSS_UNIT / sums["held_out"],
         }
         (entry,) = (entry for entry in summary["rounds"] if entry["round"] == event["round"])
-        assert entry.keys() == SERVER_EVENTS["round-done"] | {"bytes_sent", "local"}
-        assert all(entry[key] == event[key] for key in SERVER_EVENTS["round-done"])
+        assert entry.keys() == SERVER_EVENTS["round-ended"] | {"bytes_sent", "local"}
+        assert all(entry[key] == event[key] for key in SERVER_EVENTS["round-ended"])
         assert all(part["clipped"] > 0 for part in parts.values())
     for party in summary["parties"].values():
-        assert party.keys() == {"role", "phases"}
+        assert party.keys() == {"role", "phases", "training_seconds", "protocol_seconds", "waiting_seconds"}
         assert all(phase.keys() == {"seconds", "bytes_sent", "bytes_received"} for phase in party["phases"].values())

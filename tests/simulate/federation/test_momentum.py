@@ -35,7 +35,7 @@ decay_rounds = [3]
 
 
 def hold(plan: Plan) -> None:
-    asyncio.run(simulate(plan, lambda party, event, fields: None))
+    asyncio.run(simulate(plan, lambda event: None))
 
 
 def killed(directory: Path) -> Plan:

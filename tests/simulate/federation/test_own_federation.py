@@ -15,6 +15,8 @@ import pytest
 from tacit.models.layout import Layout
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import load
+from tacit.parties.session.events import UpdateComputed
+from tacit.protocol.core.events import Event
 from tacit.simulate import Federation, FederationError
 from tests.world.own_functions import broken, failing, net, share, step
 
@@ -36,14 +38,18 @@ def averaged(before: np.ndarray, clients: int) -> np.ndarray:
 
 @pytest.mark.end_to_end
 def test_ones_own_module_is_trained_by_three_real_parties(tmp_path: Path) -> None:
-    events: list[tuple[str, str]] = []
+    events: list[Event] = []
     federation = Federation(model=net, data=share, train=step, clients=3, rounds=ROUNDS, seed=4, directory=tmp_path)
-    result = federation.run(lambda party, event, fields: events.append((party, event)))
+    result = federation.run(events.append)
     assert result.completed == ROUNDS
     run = RunDirectory(result.directory)
     assert load(run.experiment) == federation.experiment
     assert (result.directory / "report.html").is_file()
-    assert {party for party, event in events if event == "update"} == {"client-1", "client-2", "client-3"}
+    assert {event.party for event in events if isinstance(event, UpdateComputed)} == {
+        "client-1",
+        "client-2",
+        "client-3",
+    }
     # The first model, which the seed makes, and two rounds by hand from there.
     from tacit.parties.learning.task import Task
 

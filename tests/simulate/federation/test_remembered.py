@@ -9,7 +9,8 @@ import pytest
 
 from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, parse
-from tacit.parties.session.event_log import read
+from tacit.parties.session.event_log import EventT, read
+from tacit.parties.session.events import ModelEvaluated, StateRestored
 from tacit.simulate.federation import processes
 from tacit.simulate.federation.faults import read_faults
 from tacit.simulate.federation.processes import SimulationError
@@ -51,11 +52,11 @@ def experiment(scheme: str) -> Experiment:
 
 
 def hold(plan: Plan) -> dict[str, Any]:
-    return asyncio.run(simulate(plan, lambda party, event, fields: None))
+    return asyncio.run(simulate(plan, lambda event: None))
 
 
-def events(directory: Path, party: str, event: str) -> list[dict[str, Any]]:
-    return [said for said in read(directory / "events" / f"{party}.jsonl") if said["event"] == event]
+def events(directory: Path, party: str, kind: type[EventT]) -> list[EventT]:
+    return [event for event in read(directory / "events" / f"{party}.jsonl") if isinstance(event, kind)]
 
 
 @pytest.fixture(scope="module", params=["fedrsm", FEDSPLIT, pytest.param("fedcg", marks=pytest.mark.exhaustive)])
@@ -69,8 +70,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def judged(directory: Path) -> set[tuple[str, int, float, float]]:
     """What every client found of the model that it has, which its own half is part of."""
-    found = [said for name in party_names(4)[1:] for said in events(directory, name, "evaluated")]
-    return {(said["party"], said["round"], said["accuracy"], said["loss"]) for said in found}
+    found = [event for name in party_names(4)[1:] for event in events(directory, name, ModelEvaluated)]
+    return {(event.party, event.round, event.accuracy, event.loss) for event in found}
 
 
 def test_a_federation_that_was_killed_goes_on_as_if_it_had_not_been(whole: tuple[str, Path], tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_federation_that_was_killed_goes_on_as_if_it_had_not_been(whole: tuple
     assert plan.run.model.read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
     assert judged(tmp_path / "run") >= judged(uninterrupted)
     taken_up = {
-        name: [said["round"] for said in events(tmp_path / "run", name, "remembered")] for name in party_names(4)
+        name: [event.round for event in events(tmp_path / "run", name, StateRestored)] for name in party_names(4)
     }
     assert taken_up.pop("server") == []
     last = [2] if masked else [1]
@@ -114,5 +115,5 @@ def test_a_client_that_was_killed_remembers(whole: tuple[str, Path], tmp_path: P
     # A grace in which it is back, however slowly it starts.
     slow = parse(TOML.replace("SCHEME", scheme).replace("grace = 3.0", "grace = 3600.0") + SCHEMES[scheme], "test")
     hold(new_plan(slow, tmp_path / "run", report=False, faults=dying))
-    assert [said["round"] for said in events(tmp_path / "run", "client-2", "remembered")] == [1, 2]
+    assert [event.round for event in events(tmp_path / "run", "client-2", StateRestored)] == [1, 2]
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()

@@ -15,12 +15,14 @@ from tacit.models.data import read
 from tacit.models.moments import moments
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import load, parse, with_overrides
+from tacit.parties.runs.incidents import incidents
+from tacit.parties.runs.reading import read_state
 from tacit.parties.session.event_log import read as events
+from tacit.parties.session.events import ConfigurationAccepted, StatisticsSummed
 from tacit.simulate.federation.faults import read_faults
 from tacit.simulate.federation.processes import ServerLostError
 from tacit.simulate.federation.run import new_plan, party_names, resumed_plan, simulate
 from tacit.simulate.report.page import make_report
-from tacit.simulate.report.reading import read_history
 
 pytestmark = pytest.mark.end_to_end
 
@@ -56,7 +58,7 @@ def ran(path: Path, data: str, **options: Any) -> dict[str, Any]:
     np.savez(source, **arrays)
     text = TOML.format(source=source, data=data, model=VIT, more="")
     plan = new_plan(parse(text, "test"), path, **options)
-    asyncio.run(simulate(plan, lambda party, event, fields: None))
+    asyncio.run(simulate(plan, lambda event: None))
     summary: dict[str, Any] = json.loads(plan.run.summary.read_bytes())
     return summary
 
@@ -73,9 +75,9 @@ def test_the_rounds_are_those_of_a_run_that_is_given_the_same(tmp_path: Path) ->
     assert given["statistics"] is None
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("summed", "given")]
     assert models[0] == models[1]
-    history = read_history(tmp_path / "summed")
-    assert (len(history.sessions), [round.number for round in history.rounds]) == (1, [1])
-    assert (history.ended, history.incidents) == ("all rounds are done", [])
+    state = read_state(tmp_path / "summed" / "events")
+    assert (len(state.sessions), [round.number for round in state.rounds]) == (1, [1])
+    assert (state.ended, incidents(state)) == ("all rounds are done", [])
     assert "of all clients together have" in make_report(RunDirectory(tmp_path / "summed"))
 
 
@@ -97,10 +99,14 @@ def test_a_run_that_goes_on_keeps_its_statistics(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "statistics.json").read_bytes()
     run = RunDirectory.open(tmp_path / "run")
     again = resumed_plan(with_overrides(load(run.experiment), rounds=2), run)
-    summary = asyncio.run(simulate(again, lambda party, event, fields: None))
+    summary = asyncio.run(simulate(again, lambda event: None))
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 2
     assert (tmp_path / "run" / "statistics.json").read_bytes() == before
-    assert [event["event"] for event in events(run.events("server"))].count("statistics") == 1
+    assert sum(isinstance(event, StatisticsSummed) for event in events(run.events("server"))) == 1
     for client in party_names(4)[1:]:
-        accepted = [event["scheme"] for event in events(run.events(client)) if event["event"] == "accepted"]
-        assert accepted == ["statistics", "fedavg", "fedavg"]
+        said = events(run.events(client))
+        assert [event.scheme for event in said if isinstance(event, ConfigurationAccepted)] == [
+            "statistics",
+            "fedavg",
+            "fedavg",
+        ]

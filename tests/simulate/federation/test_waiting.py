@@ -5,25 +5,36 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
+from tacit.parties.session.events import ListeningStarted
+from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.events import ClientJoined
 from tacit.simulate.federation.hosting import Hosting
 from tacit.simulate.federation.processes import Exit, Processes, Supervisor
 from tacit.simulate.federation.roles import Plan, Role
 
 Message = dict[str, Any] | Exit
 CLIENTS = ("client-1", "client-2", "client-3")
-LISTENING = {"party": "server", "event": "listening", "address": "tcp://127.0.0.1:1"}
 KILLED = Exit(None, "SIGKILL")
 WHY = "its process ended unexpectedly: killed by SIGKILL"
 
 
+def of_server(event: Event) -> dict[str, Any]:
+    """The message that passes on an event of the server."""
+    return {"event": msgspec.json.encode(msgspec.structs.replace(event, party="server")).decode()}
+
+
 def joined(client: str) -> dict[str, Any]:
-    return {"party": "server", "event": "joined", "member": client}
+    return of_server(ClientJoined(member=client))
+
+
+LISTENING = of_server(ListeningStarted(address="tcp://127.0.0.1:1"))
 
 
 class Scripted:
@@ -64,7 +75,7 @@ async def followed(directory: Path, hosting: dict[str, tuple[str, ...]], *script
     roster = Roster(tuple(own.member("server" if name == "server" else "client") for name, own in keys.items()))
     plan = Plan(parse("[deadlines]\njoin = 0.01", "test"), RunDirectory(directory), 1, 0, 0)
     roles = {name: Role(plan, own, roster, directory) for name, own in keys.items()}
-    supervisor = Supervisor(cast(Processes, processes), roles, Hosting(hosting), lambda party, event, fields: None)
+    supervisor = Supervisor(cast(Processes, processes), roles, Hosting(hosting), lambda event: None)
     assert await supervisor.follow() == "over"
     return processes
 

@@ -16,6 +16,7 @@ from tacit.parties.adaptation.learning_passes import Batch
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.session.events import TrainingFailed
 from tacit.simulate.insecure.revealed_outputs import RevealedBatch, RevealedPasses
 from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
 
@@ -114,5 +115,5 @@ async def test_a_data_owner_of_hosts_takes_no_part_in_it(
     async with adapting(tmp_path, private, learning) as found:
         found.teacher = partial(teacher, Revealing("all"))
         await begun(found, owned)
-        told = await found.house.waits("alice", "cannot-train")
-        assert "orders other material than" in told["detail"]
+        told = await found.house.waits("alice", TrainingFailed)
+        assert "orders other material than" in told.detail

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from tacit.parties.runs.reading import DRIFT, Events, align, read_state
 from tacit.parties.session.event_log import EventLogError, read
+from tacit.parties.session.events import HeartbeatSent, MessagesTimed
 from tacit.simulate.report.page import make_report
-from tacit.simulate.report.reading import DRIFT, align, read_history
+from tests.simulate.conftest import BEGAN, at
 
-BEGAN = 1_800_000_000.0
 Clock = Callable[[float], float]
 """What a client's clock shows at a true time, which is the server's."""
+Note = tuple[str, str, int, int, float]
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -26,33 +28,34 @@ def right(now: float) -> float:
     return now
 
 
-def conversation(clock: Clock, *, rounds: int = 20, every: float = 60.0, delay: float = 0.05) -> dict[str, Any]:
+def conversation(clock: Clock, *, rounds: int = 20, every: float = 60.0, delay: float = 0.05) -> dict[str, Events]:
     """Logs of a server and a client that note a message each way, at the beginning and the end of every round; the way
     takes `delay` seconds or up to twice as long."""
     draw = random.Random(rounds)
-    server, client = [], []
+    logs: dict[str, Events] = {"server": [], "client-1": []}
     for number in range(rounds):
         for part in (0, 1):
             down = BEGAN + number * every + part * 0.8 * every
             arrived = down + delay * (1 + draw.random())
             up = arrived + 0.01
             back = up + delay * (1 + draw.random())
-            place = ["a1b2c3d4", number + 1, part + 1]
-            server.append((back, {"sent": [["client-1", *place, down]], "received": [["client-1", *place, back]]}))
-            notes = {"received": [["server", *place, clock(arrived)]], "sent": [["server", *place, clock(up)]]}
-            client.append((clock(up), notes))
-    return {
-        name: [{"time": time, "party": name, "event": "messages", **notes} for time, notes in listed]
-        for name, listed in (("server", server), ("client-1", client))
-    }
+            place = "a1b2c3d4", number + 1, part + 1
+            logs["server"].append(timed("server", back, [("client-1", *place, down)], [("client-1", *place, back)]))
+            sent, received = [("server", *place, clock(up))], [("server", *place, clock(arrived))]
+            logs["client-1"].append(timed("client-1", clock(up), sent, received))
+    return logs
 
 
-def errors(logs: dict[str, Any], clock: Clock) -> tuple[list[float], Any]:
+def timed(party: str, time: float, sent: list[Note], received: list[Note]) -> MessagesTimed:
+    return MessagesTimed(time=time, party=party, sent=sent, received=received)
+
+
+def errors(logs: dict[str, Events], clock: Clock) -> tuple[list[float], Any]:
     """By how much the aligned times of the client's events are wrong, and what is said of its clock."""
     truth = conversation(right)["client-1"]
     aligned, (found,) = align(logs, "server")
     assert aligned["server"] == logs["server"]
-    return [abs(event["time"] - true["time"]) for event, true in zip(aligned["client-1"], truth, strict=True)], found
+    return [abs(event.time - true.time) for event, true in zip(aligned["client-1"], truth, strict=True)], found
 
 
 @pytest.mark.parametrize("hours", [-30.0, -1.0, 0.5, 12.0])
@@ -102,8 +105,7 @@ def test_a_clock_that_messages_do_not_contradict_is_left_as_it_is() -> None:
 
 def test_between_messages_the_uncertainty_grows_by_what_clocks_may_drift() -> None:
     logs = conversation(right, rounds=1, every=3600.0)
-    far = logs["client-1"][0]["time"] + 1440.0
-    logs["client-1"].insert(1, {"time": far, "party": "client-1", "event": "accepted"})
+    logs["client-1"].insert(1, at(logs["client-1"][0].time + 1440.0, "client-1", HeartbeatSent()))
     _, (near,) = align(conversation(right, rounds=1, every=3600.0), "server")
     _, (found,) = align(logs, "server")
     assert found.uncertainty == pytest.approx(near.uncertainty + DRIFT * 1440.0, abs=0.1)
@@ -111,9 +113,16 @@ def test_between_messages_the_uncertainty_grows_by_what_clocks_may_drift() -> No
 
 def test_a_client_without_a_message_in_common_is_not_aligned() -> None:
     logs = conversation(lambda now: now + 3600.0)
-    for event in logs["server"]:
-        for notes in (event["sent"], event["received"]):
-            notes[0][1] = "another "
+    logs["server"] = [
+        timed(
+            "server",
+            event.time,
+            [(peer, "another ", *place) for peer, _, *place in event.sent],
+            [(peer, "another ", *place) for peer, _, *place in event.received],
+        )
+        for event in logs["server"]
+        if isinstance(event, MessagesTimed)
+    ]
     aligned, (found,) = align(logs, "server")
     assert aligned == logs
     assert (found.messages, found.uncertainty) == (0, None)
@@ -121,8 +130,7 @@ def test_a_client_without_a_message_in_common_is_not_aligned() -> None:
 
 def test_messages_one_way_only_leave_the_uncertainty_unknown() -> None:
     logs = conversation(lambda now: now + 3600.0)
-    for event in logs["client-1"]:
-        del event["sent"]
+    logs["client-1"] = [msgspec.structs.replace(event, sent=[]) for event in logs["client-1"]]
     _, (found,) = align(logs, "server")
     assert found.uncertainty is None
     assert found.ahead == pytest.approx(3600.0, abs=0.2)
@@ -131,7 +139,8 @@ def test_messages_one_way_only_leave_the_uncertainty_unknown() -> None:
 def test_a_number_that_is_there_twice_is_not_used() -> None:
     """A conversation that began anew numbers from 0 again: nobody knows which is which."""
     logs = conversation(right)
-    logs["client-1"].append({**logs["client-1"][0], "received": [["server", "a1b2c3d4", 1, 1, BEGAN + 9e6]]})
+    again = [("server", "a1b2c3d4", 1, 1, BEGAN + 9e6)]
+    logs["client-1"].append(msgspec.structs.replace(logs["client-1"][0], received=again))
     _, (found,) = align(logs, "server")
     # One fewer each way: that event has its sent note again, too.
     assert found.messages == 78
@@ -141,12 +150,15 @@ def shifted(run: Any, name: str, clock: Clock, folder: Path) -> Path:
     """The log of a party as a host with another clock would have written it, in a folder of its own."""
     folder.mkdir()
     path = folder / f"{name}.jsonl"
-    with path.open("w") as file:
+
+    def set_clock(notes: list[Note]) -> list[Note]:
+        return [(*place, clock(time)) for *place, time in notes]
+
+    with path.open("wb") as file:
         for event in read(run.run.events(name)):
-            for direction in ("sent", "received"):
-                for note in event[direction] if event["event"] == "messages" else ():
-                    note[-1] = clock(note[-1])
-            file.write(json.dumps({**event, "time": clock(event["time"])}) + "\n")
+            if isinstance(event, MessagesTimed):
+                event = timed(name, event.time, set_clock(event.sent), set_clock(event.received))
+            file.write(msgspec.json.encode(at(clock(event.time), name, event)) + b"\n")
     run.run.events(name).unlink()
     return path
 
@@ -158,15 +170,15 @@ def apart(script: Any, tmp_path: Path) -> Any:
     run.session()
     for number in (1, 2, 3):
         for party in run.clients:
-            down = [[party, "feed", number, 1, run.now + 0.125], [party, "feed", number, 2, run.now + 2.125]]
-            up = [[party, "feed", number, 1, run.now + 1.0], [party, "feed", number, 2, run.now + 2.5]]
-            run.log("server", "messages", at=2.75, sent=down, received=up)
-            heard = [["server", *place, time + 0.015625] for _, *place, time in down]
-            said = [["server", *place, time - 0.015625] for _, *place, time in up]
-            run.log(party, "messages", at=2.75, sent=said, received=heard)
+            down = [(party, "feed", number, 1, run.now + 0.125), (party, "feed", number, 2, run.now + 2.125)]
+            up = [(party, "feed", number, 1, run.now + 1.0), (party, "feed", number, 2, run.now + 2.5)]
+            run.log("server", MessagesTimed(sent=down, received=up), after=2.75)
+            heard = [("server", *place, time + 0.015625) for _, *place, time in down]
+            said = [("server", *place, time - 0.015625) for _, *place, time in up]
+            run.log(party, MessagesTimed(sent=said, received=heard), after=2.75)
         run.round(number)
     run.end()
-    whole = read_history(run.run.path / "events")
+    whole = read_state(run.run.path / "events")
     places = [
         shifted(run, "client-1", lambda now: now - 10_800.0, tmp_path / "one"),
         shifted(run, "client-2", lambda now: now + 7200.0 + 50e-6 * (now - BEGAN), tmp_path / "two").parent,
@@ -174,9 +186,9 @@ def apart(script: Any, tmp_path: Path) -> Any:
     return run, whole, places
 
 
-def test_logs_of_several_hosts_make_the_history_of_one(apart: Any) -> None:
+def test_logs_of_several_hosts_make_the_state_of_one(apart: Any) -> None:
     run, whole, places = apart
-    found = read_history(run.run.path / "events", *places)
+    found = read_state(run.run.path / "events", *places)
     uncertain = {clock.party: clock.uncertainty for clock in found.clocks}
     assert list(found.parties) == list(whole.parties)
     assert not found.one_machine
@@ -190,7 +202,7 @@ def test_logs_of_several_hosts_make_the_history_of_one(apart: Any) -> None:
         (clock,) = (clock for clock in found.clocks if clock.party == name)
         assert clock.ahead == pytest.approx(ahead, abs=0.01)
         assert clock.uncertainty == pytest.approx(0.015625, abs=0.001)
-    assert found.troubles == []
+    assert found.warnings == []
 
 
 def test_the_page_says_what_the_clocks_were_ahead_and_how_certain_that_is(apart: Any) -> None:
@@ -214,17 +226,18 @@ def test_a_run_of_one_machine_has_no_clocks(script: Any) -> None:
 def test_a_log_is_given_once(apart: Any) -> None:
     run, _, places = apart
     with pytest.raises(EventLogError, match="this log of client-1 is given twice"):
-        read_history(run.run.path / "events", *places, places[0])
+        read_state(run.run.path / "events", *places, places[0])
 
 
 def test_a_place_without_logs_is_refused(apart: Any, tmp_path: Path) -> None:
     run, _, _ = apart
     with pytest.raises(EventLogError, match="none: no event logs are there"):
-        read_history(run.run.path / "events", tmp_path / "none")
+        read_state(run.run.path / "events", tmp_path / "none")
 
 
-def test_notes_that_are_none_are_refused(apart: Any) -> None:
+def test_a_log_is_read_up_to_notes_that_are_none(apart: Any) -> None:
     run, _, places = apart
-    run.log("server", "messages", sent=[["client-1", 7]])
-    with pytest.raises(EventLogError, match="does not write"):
-        read_history(run.run.path / "events", *places)
+    run.log_line("server", "messages-timed", sent=[["client-1", 7]])
+    (unread,) = read_state(run.run.path / "events", *places).unread
+    assert unread.path == run.run.events("server")
+    assert "at `$.sent[0][1]`" in unread.fault

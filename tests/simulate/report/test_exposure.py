@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.experiment import load, parse
+from tacit.parties.runs.reading import read_state
 from tacit.simulate.report.exposure import Exposure, exposure
 from tacit.simulate.report.page import make_report
-from tacit.simulate.report.reading import read_history
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -17,8 +17,8 @@ def parties(script: Any, mode: str, *, rounds: int = 1, toml: str = "") -> dict[
     run.session()
     for number in range(1, rounds + 1):
         run.round(number)
-    history = read_history(run.run.path / "events")
-    return {row.party: row for row in exposure(history, load(run.run.experiment))}
+    state = read_state(run.run.path / "events")
+    return {row.party: row for row in exposure(state, load(run.run.experiment))}
 
 
 def words(row: Exposure) -> str:
@@ -46,7 +46,7 @@ def test_what_two_sums_tell_that_are_compared_depends_on_groups(script: Any) -> 
     text += "[policy]\nleast_corrupt = 0.05\n"
     run = script()
     run.session()
-    server, *_ = exposure(read_history(run.run.path / "events"), parse(text, "groups.toml"))
+    server, *_ = exposure(read_state(run.run.path / "events"), parse(text, "groups.toml"))
     assert "compared with each other tell of groups of 2 clients or more, not of one" in words(server)
 
 

@@ -6,10 +6,10 @@ import re
 from functools import partial
 from typing import Any
 
+from tacit.parties.runs.reading import read_state
+from tacit.parties.runs.state import PartyState
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, party_bars, sample, timeline
-from tacit.simulate.report.history import PartyHistory
-from tacit.simulate.report.reading import read_history
 
 
 def test_of_many_clients_a_few_are_drawn_and_the_same_data_give_the_same_bytes(script: Any) -> None:
@@ -17,11 +17,11 @@ def test_of_many_clients_a_few_are_drawn_and_the_same_data_give_the_same_bytes(s
     run.session()
     run.round(1, dropped={"client-37": False}, killed=["client-37"])
     run.end()
-    history = read_history(run.run.path / "events")
-    bars = partial(party_bars, None, history.clients, "sent", title="Sent", axis="sent", name="sent")
+    state = read_state(run.run.path / "events")
+    bars = partial(party_bars, None, state.clients, "sent", title="Sent", axis="sent", name="sent")
     sent = bars()
     assert bars() == sent
-    (round,) = history.rounds
+    (round,) = state.rounds
     lines = timeline(round, "server", window=(round.began, round.ended), title="Round 1", axis="time", name="line")
     for figure in (sent, lines):
         assert len(re.findall(r">client-\d+<", figure)) == MOST_ROWS
@@ -29,7 +29,7 @@ def test_of_many_clients_a_few_are_drawn_and_the_same_data_give_the_same_bytes(s
 
 
 def test_a_sample_is_evenly_spaced() -> None:
-    parties = [PartyHistory(str(number)) for number in range(31)]
+    parties = [PartyState(str(number)) for number in range(31)]
     assert [party.name for party in sample(parties, 16)] == [str(number) for number in range(0, 31, 2)]
     assert sample(parties[:16], 16) == parties[:16]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.experiment import load
+from tacit.parties.runs.reading import read_state, recorded
 from tacit.parties.runs.summary import summarise
 from tacit.simulate.dashboard.metrics import Metrics
 from tacit.simulate.dashboard.view import Live, page
 from tacit.simulate.report.page import make_report
-from tacit.simulate.report.reading import read_history, recorded
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -35,7 +35,7 @@ def judged(script: Any) -> Any:
 
 
 def test_summary(judged: Any) -> None:
-    rounds = summarise(judged.run, load(judged.run.experiment), wall_seconds=1.0)["rounds"]
+    rounds = summarise(judged.run, load(judged.run.experiment))["rounds"]
     assert [entry["held_out"] for entry in rounds] == [
         {"round": 0, "images": 40, "accuracy": 0.625, "loss": 0.5},
         None,
@@ -60,8 +60,8 @@ def test_dashboard(judged: Any) -> None:
     live = Live(load(judged.run.experiment), recorded(judged.run.path / "events"))
     text = text_of(page(live))
     assert "Held-out accuracy 75.0 % of the model after round 2, on 40 images that clients do not train on" in text
-    assert "tacit_held_out_accuracy 0.75\n" in Metrics(lambda: live.history).text().decode()
-    assert "tacit_accuracy 0.375\n" in Metrics(lambda: live.history).text().decode()
+    assert "tacit_held_out_accuracy 0.75\n" in Metrics(lambda: live.state).text().decode()
+    assert "tacit_accuracy 0.375\n" in Metrics(lambda: live.state).text().decode()
 
 
 def test_figures_of_the_training_are_not_called_those_of_test_images(script: Any) -> None:
@@ -93,8 +93,8 @@ def test_nothing_is_said_where_nothing_is_held_out(script: Any) -> None:
     run.session()
     run.round(1)
     live = Live(load(run.run.experiment), recorded(run.run.path / "events"))
-    assert read_history(run.run.path).held_out == []
+    assert read_state(run.run.path).held_out == []
     for html in (page(live), make_report(run.run)):
         # The experiment's own key has a row among the settings.
         assert "held-out" not in html.lower().replace("held_out", "")
-    assert "tacit_held_out_accuracy 0" not in Metrics(lambda: live.history).text().decode()
+    assert "tacit_held_out_accuracy 0" not in Metrics(lambda: live.state).text().decode()

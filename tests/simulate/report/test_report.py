@@ -6,15 +6,17 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from tacit.parties.runs.classes import described
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.events import ClassesEvaluated, ClientCheated
 from tacit.parties.runs.experiment import Experiment, ExperimentError, holds, keys
+from tacit.parties.runs.reading import read_state
+from tacit.parties.session.events import HandshakeRefused, LinkOpened, UpdateComputed, WorkMeasured
+from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.report.page import MOST_INCIDENTS, make_report, write_report
-from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.words import NOTHING, seconds
 from tests.cases import cases
 
@@ -72,7 +74,10 @@ def eventful(script: Any) -> Any:
     """A dropout, an aborted round, a killed server, a resumed session, strangers, clipping."""
     run = script()
     run.session()
-    run.log("server", "stranger", reason="not in the roster", public_key="<script>alert(1)</script>", address="::1")
+    run.log(
+        "server",
+        HandshakeRefused(reason="not in the roster", public_key="<script>alert(1)</script>", address="::1"),
+    )
     run.round(1, dropped={"client-2": True, "client-3": False}, clipped=40)
     run.round(2, status="aborted")
     run.round(3, status=None, killed=["client-4"])
@@ -167,11 +172,11 @@ def test_a_sum_of_two_is_a_warning(script: Any) -> None:
 def test_logs_of_a_run_that_is_hardly_there(script: Any) -> None:
     run = script()
     assert "There is no event log of the server" in page(run).text
-    run.log("client-1", "link-up", peer="server")
+    run.log("client-1", LinkOpened(peer="server"))
     assert "There is no event log of the server" in page(run).text
     run.session()
     assert "0 of 3 rounds were completed" in page(run).text
-    run.log("server", "round", round=1, cohort=run.clients)
+    run.log("server", RoundStarted(round=1, cohort=run.clients))
     assert "Session 1 stopped in round 1. The round was not repeated." in page(run).text
     run.run.events("client-4").unlink()
     assert "The event logs of 1 of 4 clients are missing." in page(run).text
@@ -185,7 +190,7 @@ def test_what_nobody_judged_has_no_empty_curves_columns_or_figures(script: Any) 
     run.end()
     found = page(run)
     assert "accuracy" not in found.text.partition("Time and traffic Rounds took")[0].lower()
-    assert "Accuracies and losses were not told" in found.text
+    assert "reports neither accuracies nor losses" in found.text
     assert "No coordinate of any update was clipped." in found.text
     assert "1 completed 4 of 4 300" in found.text
     assert found.tags.count("svg") == 4 + 2
@@ -220,13 +225,14 @@ def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(markup: str, scr
 def test_waiting_is_told_apart_from_computing(script: Any) -> None:
     run = script()
     run.session()
-    run.log("client-1", "update", round=1, training_seconds=0.75)
-    run.log("client-1", "work", at=1.0, seconds={"masking": 0.125, "sharing": 0.125})
-    run.log("server", "work", at=1.0, seconds={"summing": 0.25})
+    update = UpdateComputed(round=1, kept=0, layers=[], training_seconds=0.75, choosing_seconds=0.0, uncounted=0)
+    run.log("client-1", update)
+    run.log("client-1", WorkMeasured(seconds={"masking": 0.125, "sharing": 0.125}), after=1.0)
+    run.log("server", WorkMeasured(seconds={"summing": 0.25}), after=1.0)
     run.round(1)
     run.end()
-    history = read_history(run.run.path / "events")
-    assert history.parties["client-1"].activities == {
+    state = read_state(run.run.path / "events")
+    assert state.parties["client-1"].activities == {
         "training": 0.75,
         "computing the protocol": 0.25,
         "waiting": 1.75,
@@ -244,7 +250,7 @@ def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(scrip
     run.session()
     run.round(1)
     matrix = torch.tensor([[9, 1, 0], [4, 5, 1], [0, 0, 0]])
-    run.log("server", "classes", **msgspec.to_builtins(described(1, ["healthy", "ill", "<unknown>"], matrix)))
+    run.log("server", ClassesEvaluated(found=described(1, ["healthy", "ill", "<unknown>"], matrix)))
     found = page(run)
     assert "By class, after round 1" in found.text
     assert "Class Accuracy Images ill 0.500 10 healthy 0.900 10 <unknown> – 0" in found.text  # noqa: RUF001
@@ -252,15 +258,15 @@ def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(scrip
     assert "What test images are taken for" in found.text
 
 
-def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:
+def test_a_cheat_is_told_first_and_among_the_warnings(script: Any) -> None:
     run = script()
     run.session()
-    run.log("client-2", "cheat", at=0.5, round=1, how="words", detail="it sent noise")
+    run.log("client-2", ClientCheated(round=1, how="words", detail="it sent noise"), after=0.5)
     run.round(1)
     run.end()
     text = page(run).text
     assert "client-2 cheated in round 1: it sent noise." in text
-    assert "client-2 cheated it sent noise" in text
+    assert "client-2 cheats: it sent noise" in text
 
 
 @cases(

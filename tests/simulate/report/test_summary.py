@@ -1,16 +1,31 @@
 """The summary, from event logs written by hand: of one session, and of two of which the second repeats a round."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.runs.directory import RunDirectory, write_json
 from tacit.parties.runs.experiment import Aggregation, Experiment
-from tacit.parties.runs.summary import ROUND_KEYS, summarise
+from tacit.parties.runs.reading import read_state
+from tacit.parties.runs.summary import summarise
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.events import (
+    ListeningStarted,
+    PhaseEnded,
+    RoundEnded,
+    SessionEnded,
+    TrafficCounted,
+    UpdateComputed,
+)
+from tacit.protocol.core.events import Event
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.events import RoundStarted
+from tests.simulate.conftest import configured, ended
 
 
 @pytest.fixture
@@ -18,26 +33,30 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run")
 
 
-def log(run: RunDirectory, party: str, *events: tuple[str, dict[str, Any]]) -> None:
+def log(run: RunDirectory, party: str, *events: Event) -> None:
     with EventLog(run.events(party), party) as opened:
-        for event, fields in events:
-            opened.write(event, **fields)
+        for event in events:
+            opened.write(event)
 
 
-def done(round: int, accuracy: float, status: str = "completed") -> tuple[str, dict[str, Any]]:
-    fields: dict[str, Any] = dict.fromkeys(ROUND_KEYS)
-    return "round-done", {**fields, "round": round, "status": status, "accuracy": accuracy, "loss": 2 * accuracy}
+def held(round: int, *during: Event, cohort: Sequence[str] = (), **result: Any) -> list[Event]:
+    """A round with these events in it."""
+    return [RoundStarted(round=round, cohort=list(cohort)), *during, ended(round, cohort, **result)]
 
 
-def traffic(round: int, phase: str, sent: int, received: int) -> tuple[str, dict[str, Any]]:
-    return "traffic", {"round": round, "phase": phase, "sent": sent, "received": received}
+def judged(accuracy: float) -> dict[str, float]:
+    return {"accuracy": accuracy, "balanced_accuracy": accuracy / 2, "loss": 2 * accuracy}
 
 
-def phase(round: int, name: str, seconds: float) -> tuple[str, dict[str, Any]]:
-    return "phase", {"round": round, "phase": name, "seconds": seconds, "next": "SESSION"}
+def traffic(round: int, phase: Phase, sent: int, received: int) -> Event:
+    return TrafficCounted(round=round, phase=phase, sent=sent, received=received)
 
 
-SESSION = [("configuration", {"ring_bits": 24, "threshold": 4}), ("listening", {"address": "tcp://127.0.0.1:1"})]
+def phase(round: int, phase: Phase, seconds: float) -> Event:
+    return PhaseEnded(round=round, phase=phase, seconds=seconds, next=Phase.SESSION)
+
+
+SESSION = (configured(5), ListeningStarted(address="tcp://127.0.0.1:1"))
 
 
 def test_figures_of_one_session(run: RunDirectory) -> None:
@@ -45,28 +64,43 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
         run,
         "hub",
         *SESSION,
-        traffic(0, "SESSION", 10, 20),
-        phase(1, "SESSION", 9.0),
-        phase(1, "TRAIN", 1.5),
-        phase(1, "MASKED_INPUT", 0.25),
-        traffic(1, "TRAIN", 100, 0),
-        done(1, 0.5),
-        phase(2, "TRAIN", 0.5),
-        traffic(2, "TRAIN", 50, 5),
-        phase(2, "UNMASK", 0.25),
-        traffic(2, "UNMASK", 7, 3),
-        done(2, 0.75),
+        traffic(0, Phase.SESSION, 10, 20),
+        *held(
+            1,
+            phase(1, Phase.SESSION, 9.0),
+            phase(1, Phase.TRAIN, 1.5),
+            phase(1, Phase.MASKED_INPUT, 0.25),
+            traffic(1, Phase.TRAIN, 100, 0),
+            **judged(0.5),
+        ),
+        *held(
+            2,
+            phase(2, Phase.TRAIN, 0.5),
+            traffic(2, Phase.TRAIN, 50, 5),
+            phase(2, Phase.UNMASK, 0.25),
+            traffic(2, Phase.UNMASK, 7, 3),
+            **judged(0.75),
+        ),
     )
-    log(run, "alice", traffic(2, "UNMASK", 3, 7))
-    summary = summarise(run, Experiment(name="cats"), wall_seconds=9.0)
-    assert (summary["name"], summary["wall_seconds"]) == ("cats", 9.0)
+    log(run, "alice", traffic(2, Phase.UNMASK, 3, 7))
+    summary = summarise(run, Experiment(name="cats"))
+    assert summary["name"] == "cats"
+    assert summary["wall_seconds"] == read_state(run.path).wall_seconds
     assert (summary["final_accuracy"], summary["final_loss"]) == (0.75, 1.5)
     assert summary["protocol_share"] == 0.2
-    assert summary["aggregation"] == {"ring_bits": 24, "threshold": 4}
+    assert summary["aggregation"] == {
+        name: value
+        for name, value in msgspec.structs.asdict(SESSION[0]).items()
+        if name not in ("time", "party", "rounds")
+    }
     assert [entry["bytes_sent"] for entry in summary["rounds"]] == [{"alice": 0, "hub": 100}, {"alice": 3, "hub": 57}]
-    assert set(summary["rounds"][0]) == {*ROUND_KEYS, "bytes_sent", "local"}
+    own = {*RoundEnded.__struct_fields__} - {"time", "party"}
+    assert set(summary["rounds"][0]) == {*own, "bytes_sent", "local"}
     assert summary["parties"]["hub"] == {
         "role": "server",
+        "training_seconds": 0.0,
+        "protocol_seconds": 0.0,
+        "waiting_seconds": 2.5,
         "phases": {
             "SESSION": {"seconds": 9.0, "bytes_sent": 10, "bytes_received": 20},
             "TRAIN": {"seconds": 2.0, "bytes_sent": 150, "bytes_received": 5},
@@ -79,9 +113,11 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
 
 
 def test_a_resumed_run_counts_the_last_attempt_of_a_round_and_all_its_bytes(run: RunDirectory) -> None:
-    log(run, "server", *SESSION, traffic(1, "TRAIN", 1, 0), done(1, 0.1), done(2, 0.2, "aborted"))
-    log(run, "server", *SESSION, traffic(2, "TRAIN", 4, 0), traffic(2, "TRAIN", 8, 0), done(2, 0.3))
-    summary = summarise(run, Experiment(), wall_seconds=1.0)
+    first = held(1, traffic(1, Phase.TRAIN, 1, 0), **judged(0.1))
+    lost = held(2, traffic(2, Phase.TRAIN, 4, 0), status="aborted", **judged(0.2))
+    log(run, "server", *SESSION, *first, *lost)
+    log(run, "server", *SESSION, *held(2, traffic(2, Phase.TRAIN, 8, 0), **judged(0.3)))
+    summary = summarise(run, Experiment())
     assert [(entry["round"], entry["status"], entry["accuracy"]) for entry in summary["rounds"]] == [
         (1, "completed", 0.1),
         (2, "completed", 0.3),
@@ -92,7 +128,7 @@ def test_a_resumed_run_counts_the_last_attempt_of_a_round_and_all_its_bytes(run:
 
 def test_a_run_without_a_round_has_no_figures(run: RunDirectory) -> None:
     log(run, "server", *SESSION)
-    summary = summarise(run, Experiment(), wall_seconds=1.0)
+    summary = summarise(run, Experiment())
     figures = [summary[key] for key in ("rounds", "final_accuracy", "final_loss", "protocol_share")]
     assert figures == [[], None, None, None]
 
@@ -104,20 +140,19 @@ def test_what_is_written_is_json(run: RunDirectory) -> None:
 
 
 def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: RunDirectory) -> None:
-    work = {"kept": 7, "layers": ["fc"], "training_seconds": 2.0, "choosing_seconds": 0.5}
-    ended = done(1, 0.5)
-    log(run, "hub", *SESSION, ("round-done", {**ended[1], "survivors": ["alice"], "cohort": ["alice"]}))
-    log(run, "alice", ("update", {"round": 1, **work}))
+    work: dict[str, Any] = {"kept": 7, "layers": ["fc"], "training_seconds": 2.0, "choosing_seconds": 0.5}
+    log(run, "hub", *SESSION, *held(1, cohort=["alice"], **judged(0.5)))
+    log(run, "alice", UpdateComputed(round=1, uncounted=0, **work))
     noise = GaussianNoise(dp_noise=2.0)
-    summary = summarise(run, Experiment(protection=noise, aggregation=Aggregation(clip=1.0)), wall_seconds=1.0)
+    summary = summarise(run, Experiment(protection=noise, aggregation=Aggregation(clip=1.0)))
     assert [entry["local"] for entry in summary["rounds"]] == [{"alice": work}]
     # A multiplier of one: 4.377178 for a delta of 1e-5 (Balle and Wang 2018).
     assert summary["privacy"]["epsilon_update"] == pytest.approx(4.377178, rel=1e-6)
-    assert summarise(run, Experiment(), wall_seconds=1.0)["privacy"] is None
+    assert summarise(run, Experiment())["privacy"] is None
 
 
 def test_parties_stand_in_the_order_of_their_numbers(run: RunDirectory) -> None:
     names = [f"client-{number}" for number in (10, 2, 1)]
     for name in names:
-        log(run, name, ("ended", {"code": None, "detail": ""}))
-    assert list(summarise(run, Experiment(), wall_seconds=1.0)["parties"]) == ["client-1", "client-2", "client-10"]
+        log(run, name, SessionEnded(code=None, detail=""))
+    assert list(summarise(run, Experiment())["parties"]) == ["client-1", "client-2", "client-10"]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tacit.parties.runs.directory import RunDirectory
-from tacit.simulate.report.reading import recorded
+from tacit.parties.runs.reading import recorded
+from tacit.parties.session.events import ModelEvaluated
 from tacit.simulate.report.tensorboard import TensorBoard
 from tests.simulate.conftest import Script, ScriptedRun
 
@@ -33,7 +34,7 @@ def play(run: RunDirectory, folder: Path) -> list[str]:
     warnings: list[str] = []
     with TensorBoard(folder, run.path, warnings.append) as writer:
         for event in recorded(run.path / "events"):
-            writer.take(event["party"], event["event"], event)
+            writer.take(event)
     return warnings
 
 
@@ -79,13 +80,14 @@ def test_metrics_of_clients_are_written_once_all_of_them_have(script: Script, tm
     for number in (1, 2):
         written.round(number, judged=False)
         for client, accuracy in (("client-1", 0.25), ("client-2", 0.5 * number), ("client-3", 0.0)):
-            written.log(client, "evaluated", at=0.25, round=number, accuracy=accuracy, loss=1.0)
+            found = ModelEvaluated(round=number, accuracy=accuracy, balanced_accuracy=accuracy / 2, loss=1.0)
+            written.log(client, found, after=0.25)
     written.end()
     assert play(written.run, tmp_path) == []
-    found = board(tmp_path / written.run.path.name)
-    assert found["accuracy"] == {1: 0.25, 2: pytest.approx(1.25 / 3)}
-    assert found["loss"] == {1: 1.0, 2: 1.0}
-    assert "balanced_accuracy" not in found
+    shown = board(tmp_path / written.run.path.name)
+    assert shown["accuracy"] == {1: 0.25, 2: pytest.approx(1.25 / 3)}
+    assert shown["balanced_accuracy"] == {1: 0.125, 2: pytest.approx(0.625 / 3)}
+    assert shown["loss"] == {1: 1.0, 2: 1.0}
 
 
 def test_an_error_is_warned_of_once(scripted: ScriptedRun, tmp_path: Path) -> None:

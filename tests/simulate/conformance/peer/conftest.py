@@ -20,7 +20,7 @@ from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import Diary, EventLog
 from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.task import ServerTask
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -132,13 +132,13 @@ class Bench:
 
         def party() -> ServerParty:
             keeper = FlatKeeper(self.configuration, step)
-            return ServerParty(settings, keeper, self._diary(), on_round=lambda done, total: {})
+            return ServerParty(settings, keeper, self._diary(), on_round=lambda done, total: Evaluation())
 
         with running(lambda: party().run()):
             yield
 
     def _diary(self) -> Diary:
-        return Diary(EventLog(self.directory / "events", "live"), lambda event, fields: None)
+        return Diary(EventLog(self.directory / "events", "live"), lambda event: None)
 
 
 @pytest.fixture

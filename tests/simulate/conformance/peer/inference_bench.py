@@ -119,7 +119,7 @@ class InferenceBench:
             patch.setattr(tacit.parties.links.endpoint, "_LINGER_MS", 100)
             # Nor that each case begins with a hello of its own, of which a party answers one in ten seconds.
             patch.setattr(tacit.protocol.core.rate_limit, "HELLO_SECONDS", 0.1)
-            diary = Diary(log, lambda event, fields: None)
+            diary = Diary(log, lambda event: None)
             with running(self._party(side, sessions, diary, common)):
                 yield
 

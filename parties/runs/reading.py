@@ -1,4 +1,4 @@
-"""Reads the history of a run from the event logs of its parties, clocks of several hosts aligned to the server's.
+"""Read the state of a run from the event logs of its parties, clocks of several hosts aligned to the server's.
 
 The clocks are aligned by the messages that both ends noted. Be `ahead` what a client's clock is ahead of the server's.
 A message to the client took (receipt - sending) - ahead seconds by both clocks, and no message takes less than none:
@@ -14,22 +14,25 @@ bounds admit that both clocks are the same, times are left.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
+from msgspec import structs
 
 from tacit.models.file_system import FILES
 from tacit.parties.runs.directory import RunDirectory, writing
-from tacit.parties.runs.incidents import Events, incidents
-from tacit.parties.runs.summary import natural
+from tacit.parties.runs.state import Clock, PartyState, RunState, Unread
 from tacit.parties.session.event_log import EventLogError, read
-from tacit.simulate.report.history import Clock, Fold, History, PartyHistory, Unread
+from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, MessagesTimed
+from tacit.protocol.core.events import Event
+
+Events = list[Event]
 
 DRIFT: Final = 200e-6
 """Seconds by which two clocks drift apart in a second, at most: either is a quartz that is off by 100 ppm or less."""
@@ -109,10 +112,7 @@ class _Stretch:
 
 
 def align(logs: Mapping[str, Events], server: str) -> tuple[dict[str, Events], tuple[Clock, ...]]:
-    """The same logs with all times by the server's clock, and what was found of the others'.
-
-    msgspec.ValidationError, KeyError or TypeError for events that are none of ours.
-    """
+    """The same logs with all times by the server's clock, and what was found of the others'."""
     aligned, clocks = {server: logs[server]}, []
     for name, events in logs.items():
         if name != server:
@@ -128,10 +128,10 @@ def _align(name: str, events: Events, server: Events) -> tuple[Events, Clock]:
         return events, Clock(name, 0)
     aligned, worst, ahead = [], 0.0, 0.0
     for line, event in enumerate(events):
-        stretch = _stretch_of(stretches, event["time"], line)
-        ahead, wrong = stretch.ahead(event["time"])
+        stretch = _stretch_of(stretches, event.time, line)
+        ahead, wrong = stretch.ahead(event.time)
         worst = max(worst, wrong)
-        aligned.append({**event, "time": event["time"] - ahead})
+        aligned.append(structs.replace(event, time=event.time - ahead))
     uncertainty = None if math.isinf(worst) else worst
     return aligned, Clock(name, len(bounds), ahead, uncertainty, len(stretches) - 1)
 
@@ -167,8 +167,8 @@ def _bounds(name: str, events: Events, server: Events) -> list[_Bound]:
 
 def _notes(events: Events, direction: str, peer: str | None = None) -> Iterator[tuple[int, _Note]]:
     for line, event in enumerate(events):
-        if event["event"] == "messages":
-            for fields in msgspec.convert(event.get(direction, ()), list[tuple[str, str, int, int, float]]):
+        if isinstance(event, MessagesTimed):
+            for fields in event.sent if direction == "sent" else event.received:
                 if peer in (None, fields[0]):
                     yield line, _Note(*fields)
 
@@ -181,33 +181,34 @@ def _by_message(notes: Iterator[tuple[int, _Note]]) -> dict[tuple[str, int, int]
     return {message: found for message, found in keyed.items() if counts[message] == 1}
 
 
-def read_history(*places: Path) -> History:
-    """The history in event logs: places are logs, and directories of logs or of runs.
+def natural(name: str) -> list[tuple[str, int]]:
+    """A key by which client-2 comes before client-10."""
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
+
+
+def read_state(*places: Path) -> RunState:
+    """The state that event logs lead to: places are logs, and directories of logs or of runs.
 
     The logs of several places are of several hosts, whose clocks are aligned. A log with a line that is not of this run
-    is read up to there, which `unread` of the history says. EventLogError if a place has no log, one cannot be read or
-    is given twice, or hosts noted messages in a way that is not ours.
+    is read up to there, which `unread` says. EventLogError if a place has no log, or one cannot be read, is given
+    twice, or is of another version.
     """
     unread: list[Unread] = []
     logs = _read(places, unread)
     while True:
         try:
-            history = _history({name: log.events for name, log in logs.items()}, one_machine=len(places) == 1)
+            state = _state({name: log.events for name, log in logs.items()}, one_machine=len(places) == 1)
         except _ForeignEventError as error:
             log = logs[error.party]
             unread.append(Unread(*log.places[error.index], error.fault))
             del log.events[error.index :], log.places[error.index :]
-        except (msgspec.ValidationError, KeyError, TypeError) as error:
-            raise EventLogError(
-                f"{', '.join(map(str, places))}: holds events that this version of tacit does not write: {error}"
-            ) from error
         else:
-            history.unread = unread
-            return history
+            state.unread = unread
+            return state
 
 
 def recorded(directory: Path) -> Events:
-    """All events in a directory of logs, in the order in which a Fold takes them. EventLogError as of `read`."""
+    """All events in a directory of logs, in the order in which a RunState takes them. EventLogError as of `read`."""
     logs = {name: log.events for name, log in _read([directory]).items()}
     server = _server_of(logs)
     names = sorted(logs, key=lambda name: (name != server, natural(name)))
@@ -220,7 +221,7 @@ def set_aside(run: RunDirectory) -> list[str]:
     Returns what was done, in words. EventLogError and OSError if it cannot be.
     """
     done = []
-    for found in read_history(run.path / "events").unread:
+    for found in read_state(run.path / "events").unread:
         lines = found.path.read_bytes().splitlines(keepends=True)
         kept, rest = b"".join(lines[: found.line - 1]), b"".join(lines[found.line - 1 :])
         aside = found.path.with_name(f"{found.path.name}.unread")
@@ -232,12 +233,12 @@ def set_aside(run: RunDirectory) -> list[str]:
 
 
 class _ForeignEventError(Exception):
-    """An event that this version of tacit does not write, or not there."""
+    """An event that cannot follow those before it."""
 
-    def __init__(self, party: str, index: int, error: Exception) -> None:
+    def __init__(self, party: str, index: int, fault: str) -> None:
         self.party = party
         self.index = index
-        self.fault = f"no {error}" if isinstance(error, KeyError) else str(error)
+        self.fault = fault
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ def _read(places: Sequence[Path], unread: list[Unread] | None = None) -> dict[st
             unread.append(Unread(path, line, fault))
 
         events = list(read(path, None if unread is None else keep))
-        name = str(events[0]["party"]) if events else path.stem
+        name = events[0].party if events else path.stem
         log = logs.setdefault(name, _Log())
         if events and events[0] in log.events:
             raise EventLogError(f"{path}: this log of {name} is given twice; give each once")
@@ -279,30 +280,30 @@ def _logs_in(place: Path, *, alone: bool) -> list[Path]:
     return found
 
 
-def _history(logs: dict[str, Events], *, one_machine: bool) -> History:
+def _state(logs: dict[str, Events], *, one_machine: bool) -> RunState:
     server = _server_of(logs)
     names = sorted(logs, key=lambda name: (name != server, natural(name)))
     logs, clocks = {name: logs[name] for name in names}, tuple[Clock, ...]()
     if server is not None and not one_machine:
         logs, clocks = align(logs, server)
-    fold = Fold(History(server, {name: PartyHistory(name) for name in names}, clocks=clocks, one_machine=one_machine))
+    parties = {name: PartyState(name) for name in names}
+    state = RunState(server=server, parties=parties, clocks=clocks, one_machine=one_machine)
     for name, index, event in _in_order(logs):
         try:
-            fold.take(event)
-        except (msgspec.ValidationError, KeyError, TypeError) as error:
-            raise _ForeignEventError(name, index, error) from error
-    history = fold.close()
-    history.incidents = incidents(logs)
-    return history
+            state.take(event)
+        except ValueError as error:
+            raise _ForeignEventError(name, index, str(error)) from error
+    return state.close()
 
 
 def _server_of(logs: dict[str, Events]) -> str | None:
+    serving = (ConfigurationProposed, ListeningStarted)
     names = sorted(logs, key=natural)
-    return next((name for name in names if any(e["event"] in ("configuration", "listening") for e in logs[name])), None)
+    return next((name for name in names if any(isinstance(event, serving) for event in logs[name])), None)
 
 
-def _in_order(logs: Mapping[str, Events]) -> list[tuple[str, int, dict[str, Any]]]:
+def _in_order(logs: Mapping[str, Events]) -> list[tuple[str, int, Event]]:
     """Whose, which of its log, and the event."""
     events = [(name, index, event) for name, log in logs.items() for index, event in enumerate(log)]
     # The sort is stable: of one time, the log that is given first comes first.
-    return sorted(events, key=lambda entry: entry[2]["time"])
+    return sorted(events, key=lambda entry: entry[2].time)

@@ -1,0 +1,204 @@
+"""Events of double-blind adaptation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tacit.protocol.core.events import Event, Level
+
+
+class LearningOffered(Event, frozen=True, kw_only=True):
+    """A model owner lets data owners learn."""
+
+    words: int
+    """Length of a data owner's sum of shares."""
+    rounds: int
+    classes: int
+
+    @property
+    def text(self) -> str:
+        return f"shares of {self.words} words: adaptation.words of the dealer"
+
+
+class NoiseConfigured(Event, frozen=True, kw_only=True):
+    """A model owner adds noise to the sums that it reveals."""
+
+    deviation: float
+    largest_epsilon: float
+    delta: float
+
+    @property
+    def text(self) -> str:
+        budget = f", epsilon {self.largest_epsilon:g} at most" if self.largest_epsilon else ", no budget"
+        return f"noise of {self.deviation:g} on every common parameter{budget}"
+
+
+class CalibrationStarted(Event, frozen=True, kw_only=True):
+    """A model owner looks for the bounds of learning on images of its own."""
+
+    @property
+    def text(self) -> str:
+        return "finds bounds, by a rehearsal on images of its own"
+
+
+class MarginReduced(Event, frozen=True, kw_only=True):
+    """The bounds that fit the rings have less room than was asked for."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    margin: float
+
+    @property
+    def text(self) -> str:
+        return (
+            f"adaptation.margin: bounds with more room than {self.margin:g} do not fit the rings; batches may be "
+            "refused"
+        )
+
+
+class SumsResumed(Event, frozen=True, kw_only=True):
+    """A dealer goes on with the sums after this round."""
+
+    round: int
+
+    @property
+    def text(self) -> str:
+        return f"goes on after round {self.round}"
+
+
+class LearningSessionOpened(Event, frozen=True, kw_only=True):
+    """A data owner may learn beside a model."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    peer: str
+    images: int
+    weights_bytes: int
+    """Bytes of the masked layers, which come before the first batch."""
+
+
+class LearningSessionLost(Event, frozen=True, kw_only=True):
+    """A data owner lost its session with the model owner, and opens another one."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    code: str | None
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"the session with the model owner is lost: {self.detail}"
+
+
+class BatchEnded(Event, frozen=True, kw_only=True):
+    """A batch of learning is over, at the data owner or, with `peer`, at the model owner."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    round: int
+    number: int
+    """Batches of this round so far."""
+    refused: bool
+    """Whether a value was out of range."""
+    material: int
+    """Bytes of correlated randomness received."""
+    peer: str = ""
+    seconds: float = 0.0
+    """Of the online phase."""
+    waited_seconds: float = 0.0
+    """For correlated randomness."""
+    sent: int = 0
+    received: int = 0
+
+
+class RoundSaved(Event, frozen=True, kw_only=True):
+    """A model owner has its shares of what a data owner learned in a round."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    peer: str
+    round: int
+    weight: int
+
+
+class SumRevealed(Event, frozen=True, kw_only=True):
+    """A model owner revealed the sum of a round to a data owner, or refused to."""
+
+    peer: str
+    round: int
+    revealed: bool
+    detail: str
+    """Why not; empty if it did."""
+
+    @property
+    def text(self) -> str:
+        if self.revealed:
+            return f"revealed the sum of round {self.round} to {self.peer}"
+        return f"{self.peer} gets no sum of round {self.round}: {self.detail}"
+
+    @property
+    def level(self) -> Level:
+        return "debug" if self.revealed else "warning"
+
+
+class AdaptersUpdated(Event, frozen=True, kw_only=True):
+    """A data owner has the common adapters after this round."""
+
+    round: int
+    owners: int
+    """Data owners in the sum."""
+    images: int
+    """That all of them learned from."""
+    train_loss: float | None
+    train_accuracy: float | None
+
+    @property
+    def summary(self) -> str:
+        """The training metrics in one phrase."""
+        if self.train_loss is None or self.train_accuracy is None:
+            return f"nothing was learned: every batch of {self.owners} data owners was out of range"
+        return (
+            f"while learning: loss {self.train_loss:.3f}, accuracy {self.train_accuracy:.3f} on "
+            f"{self.images} images of {self.owners} data owners"
+        )
+
+    @property
+    def text(self) -> str:
+        return f"round {self.round}  {self.summary}"
+
+
+class LearningRoundLost(Event, frozen=True, kw_only=True):
+    """A data owner does not get the sum of a round."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    round: int
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"round {self.round} is lost: {self.detail}"
+
+
+class PreparationStarted(Event, frozen=True, kw_only=True):
+    """A simulation prepares something before its parties start."""
+
+    what: str
+
+    @property
+    def text(self) -> str:
+        return f"preparing {self.what}"
+
+
+class AdaptersEvaluated(Event, frozen=True, kw_only=True):
+    """The common adapters after this round on test images; only a simulation can evaluate them."""
+
+    round: int
+    accuracy: float
+    balanced_accuracy: float
+    loss: float
+
+    @property
+    def text(self) -> str:
+        when = f"round {self.round}" if self.round else "before learning"
+        return f"{when}: test accuracy {self.accuracy:.3f}, balanced {self.balanced_accuracy:.3f}"

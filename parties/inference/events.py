@@ -1,0 +1,128 @@
+"""Events of private inference: of dealers, model owners and data owners."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from tacit.protocol.core.events import Event, Level
+
+
+class ModelLoaded(Event, frozen=True, kw_only=True):
+    """A model owner serves the model with this commitment."""
+
+    weights: str
+
+    @property
+    def text(self) -> str:
+        return f"model {self.weights}"
+
+
+class SessionOpened(Event, frozen=True, kw_only=True):
+    """A dealer or a model owner has a session with these data owners, a dealer with the model owner too."""
+
+    peers: list[str]
+
+    @property
+    def text(self) -> str:
+        return f"session with {' and '.join(self.peers)}"
+
+
+class TermsAgreed(Event, frozen=True, kw_only=True):
+    """A model owner and a data owner agreed on what is computed."""
+
+    peer: str
+    images: int
+    batch: int
+    session: str
+    """The first 16 hexadecimal digits of its name."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.peer} asks about {self.images} images"
+
+
+class ModelAgreed(Event, frozen=True, kw_only=True):
+    """A data owner agreed to be answered by the model with this commitment."""
+
+    weights: str
+
+    @property
+    def text(self) -> str:
+        return f"model {self.weights}"
+
+
+class PassEnded(Event, frozen=True, kw_only=True):
+    """A pass is over at the model owner."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    peer: str
+    number: int
+    refused: bool
+    """Whether a value was out of range."""
+
+
+class ImagesRead(Event, frozen=True, kw_only=True):
+    """A data owner begins with its images."""
+
+    images: int
+    answered: int = 0
+    learned: int = 0
+    """The last round of learning that it knows."""
+
+    @property
+    def text(self) -> str:
+        answered = f", {self.answered} of them answered" if self.answered else ""
+        learned = f"; the adapters after round {self.learned} are known" if self.learned else ""
+        return f"{self.images} images{answered}{learned}"
+
+
+class ImagesAnswered(Event, frozen=True, kw_only=True):
+    """A data owner has answers about so many of its images."""
+
+    images: int
+    of: int
+    refused: int
+    """Of this pass, because a value was out of range."""
+
+    @property
+    def text(self) -> str:
+        refused = f", {self.refused} of them refused: out of range" if self.refused else ""
+        return f"{self.images} of {self.of} images{refused}"
+
+
+class PreprocessingFailed(Event, frozen=True, kw_only=True):
+    """A dealer could not prepare what was ordered, because of an error of its own."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    owners: list[str]
+    failure: str
+
+    @property
+    def text(self) -> str:
+        return f"could not prepare what {' and '.join(self.owners)} ordered: {self.failure}"
+
+
+class InferenceSessionEnded(Event, frozen=True, kw_only=True):
+    """A session of private inference is over for this party."""
+
+    code: str | None
+    detail: str
+    culprit: str = ""
+    peers: list[str] = msgspec.field(default_factory=list)
+    passes: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+    """Where an error of this party's own program happened; empty without one."""
+    material: dict[str, int] = msgspec.field(default_factory=dict)
+    """Bytes of correlated randomness sent, by owner."""
+
+    @property
+    def text(self) -> str:
+        dealt = sum(self.material.values())
+        sent = f"; {dealt / 1e6:.1f} MB of correlated randomness" if dealt else ""
+        peers = f" with {' and '.join(self.peers)}" if self.peers else ""
+        return f"session{peers} over: {self.detail}{sent}"

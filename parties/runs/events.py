@@ -1,0 +1,113 @@
+"""Events of a run as a whole, from the server's process."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tacit.parties.runs.classes import TestClasses
+from tacit.parties.runs.directory import Hardware, Seed, machine, versions
+from tacit.protocol.core.events import Event, Level
+
+
+class RunOpened(Event, frozen=True, kw_only=True):
+    """The server begins or resumes the run in this directory; never logged."""
+
+    directory: str
+    completed: int
+    rounds: int
+
+    @property
+    def text(self) -> str:
+        begins = f"goes on after round {self.completed}" if self.completed else "begins"
+        return f"the run in {self.directory} {begins}"
+
+
+class InvocationRecorded(Event, frozen=True, kw_only=True):
+    """Where a session of a run comes from."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    started: float
+    """When the command started, in seconds since 1970."""
+    command: str
+    """The command line."""
+    versions: dict[str, str]
+    """Of Tacit, Python, and what Tacit depends on."""
+    machine: Hardware
+    seed: Seed | None = None
+    """Of the run; None between hosts, where nobody chooses any randomness."""
+
+    @classmethod
+    def now(cls, command: str, *, started: float, device: str, seed: Seed | None = None) -> InvocationRecorded:
+        """Describe this process; device: the name of the GPU, or "cpu"."""
+        return cls(started=started, command=command, versions=versions(), machine=machine(device), seed=seed)
+
+
+class ClassesEvaluated(Event, frozen=True, kw_only=True):
+    """The last model on each class of the server's test images."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    found: TestClasses
+
+
+class ClientCheated(Event, frozen=True, kw_only=True):
+    """A client broke a rule because fault injection told it to."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    round: int
+    how: str
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"cheats: {self.detail}"
+
+
+class PartyExited(Event, frozen=True, kw_only=True):
+    """The process of a party ended as it should; reported by the simulation that started it."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return self.reason
+
+
+class PartyFailed(Event, frozen=True, kw_only=True):
+    """The process of a party failed; reported by the simulation that started it."""
+
+    reason: str
+    again: bool = False
+    """Whether the same was reported of another client of this process."""
+
+    @property
+    def text(self) -> str:
+        return self.reason
+
+    @property
+    def level(self) -> Level:
+        return "debug" if self.again else "warning"
+
+
+class ProcessesShared(Event, frozen=True, kw_only=True):
+    """Clients of a simulation share processes, in which they take turns."""
+
+    clients: int
+    workers: int
+    turns: int
+    """Clients that take turns in a process, at most."""
+    reason: str
+    train_seconds: float
+    phase_seconds: float
+
+    @property
+    def text(self) -> str:
+        where = "1 process" if self.workers == 1 else f"{self.workers} processes"
+        return (
+            f"{self.clients} clients share {where} and train in turns, up to {self.turns} in each ({self.reason}): "
+            f"they get {self.train_seconds:,.0f} s to train, and {self.phase_seconds:,.0f} s for a phase"
+        )

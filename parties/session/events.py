@@ -1,0 +1,459 @@
+"""Events of a federation's processes: what the shells log beside the events of their machines."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+from tacit.protocol.core.events import Event, Level
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import Difference, Roster
+
+
+class Repeating(Event, frozen=True, kw_only=True):
+    """An event that a peer can cause as often as it likes; it is logged once in ten seconds for each peer."""
+
+    omitted: int = 0
+    """How many of the same peer were not logged before this one."""
+
+    @property
+    def about(self) -> str:
+        """The peer that causes it."""
+        raise NotImplementedError
+
+
+class LinkOpened(Repeating, frozen=True, kw_only=True):
+    """The link to a peer is there."""
+
+    peer: str
+
+    @property
+    def about(self) -> str:
+        return self.peer
+
+    @property
+    def text(self) -> str:
+        return f"connected to {self.peer}"
+
+
+class LinkLost(Repeating, frozen=True, kw_only=True):
+    """The link to a peer broke."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    peer: str
+
+    @property
+    def about(self) -> str:
+        return self.peer
+
+    @property
+    def text(self) -> str:
+        return f"lost the link to {self.peer}"
+
+
+class SendFailed(Repeating, frozen=True, kw_only=True):
+    """A message could not be sent."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    to: str
+    reason: str
+
+    @property
+    def about(self) -> str:
+        return self.to
+
+    @property
+    def text(self) -> str:
+        return f"could not send to {self.to}: {self.reason}"
+
+
+class HandshakeRefused(Repeating, frozen=True, kw_only=True):
+    """A peer whose key is not in the roster, or who is there already, wanted to connect."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    reason: str
+    public_key: str | None
+    address: str | None
+
+    @property
+    def about(self) -> str:
+        return str(self.public_key)
+
+    @property
+    def text(self) -> str:
+        key = f" with key {self.public_key}" if self.public_key else ""
+        return f"refused a handshake from {self.address or 'an unknown address'}{key}: {self.reason}"
+
+
+class PhaseEnded(Event, frozen=True, kw_only=True):
+    """The party went on to its next phase."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    round: int
+    phase: Phase
+    seconds: float
+    next: Phase
+
+
+class TrafficCounted(Event, frozen=True, kw_only=True):
+    """Payload bytes of a phase since they were counted last."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    round: int
+    phase: Phase
+    sent: int
+    received: int
+
+
+class MessagesTimed(Event, frozen=True, kw_only=True):
+    """When single messages left and came, by which clocks are aligned: peer, session, round, number, time."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    sent: list[tuple[str, str, int, int, float]] = msgspec.field(default_factory=list)
+    received: list[tuple[str, str, int, int, float]] = msgspec.field(default_factory=list)
+
+
+class WorkMeasured(Event, frozen=True, kw_only=True):
+    """Seconds of computing of the protocol in this session, by kind of work."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    seconds: dict[str, float]
+
+
+class HeartbeatSent(Event, frozen=True, kw_only=True):
+    """The party is alive; never logged."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    done: float = 0.0
+    """Share of its present work that is done, 0 to 1."""
+
+
+class WaitingChanged(Event, frozen=True, kw_only=True):
+    """The server waits for these clients now; never logged."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    on: list[str]
+
+
+class ListeningStarted(Event, frozen=True, kw_only=True):
+    """A party listens at this address."""
+
+    address: str
+    session: str = ""
+    """Its session in hexadecimal, where it has one."""
+    service: Literal["", "sums"] = ""
+    """Which of several services of a party it is."""
+
+    @property
+    def text(self) -> str:
+        return f"{'serves the sums' if self.service else 'listens'} at {self.address}"
+
+
+class ConnectionFailed(Event, frozen=True, kw_only=True):
+    """A peer was not reached; the party tries again."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    reason: str
+    peer: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.reason
+
+
+class RetryScheduled(Event, frozen=True, kw_only=True):
+    """A client that stays joins the next session."""
+
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return f"stays, and joins the next session (tries again in {self.seconds:g} s)"
+
+
+class ConfigurationProposed(Event, frozen=True, kw_only=True):
+    """A session began, in which the server proposes this."""
+
+    parameters: int
+    ring_bits: int
+    vector_bytes: int
+    step: float
+    max_weight: int
+    colluders: int
+    """Clients of the roster that may collude."""
+    cohort: int
+    """Most clients of a round."""
+    rounds: int = 0
+    """Number of the last round that is planned; 0 where that is not known."""
+    threshold: int
+    neighbours: int
+    configuration_hash: str
+    clients: int | None = None
+    """Clients that take part."""
+    evaluates: Literal["images", "sums"] = "sums"
+    """By what the server knows the model's accuracy: test images, or the clients' sums."""
+
+
+class ConfigurationAccepted(Event, frozen=True, kw_only=True):
+    """This client's policy accepted the server's proposal."""
+
+    scheme: str
+    mode: str
+    session: str
+    fixed_part: str
+    """Digest of the tensors that are not trained, in hexadecimal; empty without any."""
+
+    @property
+    def text(self) -> str:
+        return f"accepted {self.scheme}, {self.mode} mode"
+
+
+class Dropout(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that was lost or excluded in a round."""
+
+    party: str
+    phase: Phase
+    included_in_sum: bool
+    code: str
+    detail: str
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """The model after `round` on the images that clients hold out, by their sum."""
+
+    round: int
+    images: int
+    accuracy: float
+    loss: float
+
+
+class RoundEnded(Event, frozen=True, kw_only=True):
+    """A round is over at the server, and its sum is applied if there is one. Rates in [0, 1], losses in nats."""
+
+    round: int
+    status: Literal["completed", "aborted"]
+    code: str | None
+    detail: str
+    culprit: str | None
+    cohort: list[str]
+    absent: dict[str, str]
+    """Clients that could not take part, and why."""
+    repeated: bool
+    """Whether it is held again, and does not count."""
+    survivors: list[str]
+    dropped: list[Dropout]
+    seconds: float
+    samples: int = 0
+    train_accuracy: float | None = None
+    train_loss: float | None = None
+    clipped: int | None = None
+    """Clipped coordinates of all updates."""
+    held_out: HeldOut | None = None
+    accuracy: float | None = None
+    balanced_accuracy: float | None = None
+    loss: float | None = None
+
+    @property
+    def text(self) -> str:
+        return f"round {self.round} {self.outcome(len(self.cohort))}"
+
+    def outcome(self, clients: int) -> str:
+        """How it ended, in one phrase; clients: most of a round."""
+        if self.status != "completed":
+            return f"aborted after {self.seconds:.1f} s: {self.detail}"
+        said = f"completed by {len(self.survivors)} of {clients} clients"
+        said += "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        said += "" if self.loss is None else f", loss {self.loss:.3f}"
+        if self.held_out is not None:
+            said += f", held-out accuracy after round {self.held_out.round} {self.held_out.accuracy:.3f}"
+        said += f", {self.clipped:,} coordinates clipped" if self.clipped else ""
+        return f"{said}, {self.seconds:.1f} s"
+
+
+class StatisticsSummed(Event, frozen=True, kw_only=True):
+    """A round of the sum of pixel statistics is over at the server; mean and deviation by channel."""
+
+    status: Literal["completed", "aborted"]
+    code: str | None
+    detail: str
+    culprit: str | None
+    cohort: list[str]
+    survivors: list[str]
+    pixels: int | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+
+    @property
+    def text(self) -> str:
+        if self.mean is None or self.std is None:
+            return f"no sum of pixels: {self.detail}"
+        mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (self.mean, self.std))
+        return f"pixels of {len(self.survivors)} clients: mean {mean}, standard deviation {std}"
+
+
+class StatisticsContributed(Event, frozen=True, kw_only=True):
+    """This client's pixel statistics are in the sum."""
+
+    @property
+    def text(self) -> str:
+        return "its sums of pixels are in those of all; training follows"
+
+
+class ClientRoundEnded(Event, frozen=True, kw_only=True):
+    """A round is over at this client."""
+
+    round: int
+    code: str | None
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"round {self.round} " + ("completed" if self.code is None else f"over: {self.detail} ({self.code})")
+
+
+class SessionEnded(Event, frozen=True, kw_only=True):
+    """The session is over for this party."""
+
+    code: str | None
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"session over: {self.detail}" + (f" ({self.code})" if self.code else "")
+
+
+class ShutdownIncomplete(Event, frozen=True, kw_only=True):
+    """The party was stopped, and could not finish its last work."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"was stopped, and could not finish: {self.detail}"
+
+
+class TrainingFailed(Event, frozen=True, kw_only=True):
+    """This client cannot train; the reason stays here."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"cannot train: {self.detail}"
+
+
+class UpdateComputed(Event, frozen=True, kw_only=True):
+    """This client has computed its update."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    round: int
+    kept: int
+    """Coordinates that it kept back as whole tensors."""
+    layers: list[str]
+    """Layers that it kept back."""
+    training_seconds: float
+    choosing_seconds: float
+    """Time to choose what is contributed."""
+    uncounted: int
+    """Samples beyond the largest weight."""
+
+    @property
+    def text(self) -> str:
+        if not self.uncounted:
+            return f"round {self.round} trained in {self.training_seconds:.1f} s"
+        return f"{self.uncounted} of its samples do not count: aggregation.max_weight is smaller"
+
+    @property
+    def level(self) -> Level:
+        return "warning" if self.uncounted else "debug"
+
+
+class ModelEvaluated(Event, frozen=True, kw_only=True):
+    """This client evaluated a model that the server cannot read."""
+
+    round: int
+    accuracy: float
+    balanced_accuracy: float
+    loss: float
+
+    @property
+    def text(self) -> str:
+        return f"after round {self.round}: accuracy {self.accuracy:.3f}, loss {self.loss:.3f}"
+
+
+class StateRestored(Event, frozen=True, kw_only=True):
+    """This client goes on with the state that it persisted after this round."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    round: int
+
+
+class RosterUpdated(Event, frozen=True, kw_only=True):
+    """The party takes up a later version of the roster."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    former: int
+    version: int
+    fingerprint: str
+    added: list[str]
+    removed: list[str]
+    rotated: list[str]
+    regrouped: list[str]
+
+    @classmethod
+    def between(cls, former: Roster, roster: Roster, changes: Difference) -> RosterUpdated:
+        """Describe what sets two versions apart."""
+        return cls(
+            former=former.version,
+            version=roster.version,
+            fingerprint=roster.fingerprint,
+            added=list(changes.added),
+            removed=list(changes.removed),
+            rotated=list(changes.rotated),
+            regrouped=list(changes.regrouped),
+        )
+
+    @property
+    def changes(self) -> str:
+        """The kinds of changes with the members, in one phrase."""
+        kinds = {
+            "added": self.added,
+            "removed": self.removed,
+            "rotated": self.rotated,
+            "regrouped": self.regrouped,
+        }
+        return "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names) or "the same members"
+
+    @property
+    def text(self) -> str:
+        return f"takes up version {self.version} of the roster ({self.changes})"
+
+
+class RosterRefused(Event, frozen=True, kw_only=True):
+    """A later version of the roster is there, and the server cannot use it."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"stays with its roster: {self.reason}"

@@ -1,0 +1,89 @@
+"""Events of a session, as its machines report them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from tacit.protocol.core.events import Event, Level
+
+
+class ClientJoined(Event, frozen=True, kw_only=True):
+    """A client was welcomed to the session."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    member: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.member} joined"
+
+
+class ClientLeft(Event, frozen=True, kw_only=True):
+    """A client is gone from the session; it may come back."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    member: str
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.member} left: {self.detail}"
+
+
+class ClientResumed(Event, frozen=True, kw_only=True):
+    """A client came back after its link broke, and received the messages that it missed."""
+
+    member: str
+    messages: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.member} resumed; {self.messages} messages sent again"
+
+
+class GatheringStarted(Event, frozen=True, kw_only=True):
+    """Too few clients are left for a round, and the server waits for others."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return self.detail
+
+
+class RoundStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A round began with this cohort. The machine reports `skipped` and `undrawn`; the server's process logs `absent`
+    instead."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    round: int
+    cohort: list[str]
+    skipped: dict[str, str] = msgspec.field(default_factory=dict)
+    """Stragglers that this round does without, and why."""
+    undrawn: list[str] = msgspec.field(default_factory=list)
+    """Clients that were ready, and that client sampling left out."""
+    absent: dict[str, str] = msgspec.field(default_factory=dict)
+    """Clients that could not take part, and why, where it takes more."""
+
+    @property
+    def text(self) -> str:
+        return f"round {self.round} started with {len(self.cohort)} clients"
+
+
+class ModelNotReceived(Event, frozen=True, kw_only=True):
+    """Clients that did not fetch the last model before the session ended."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    members: list[str]
+
+    @property
+    def text(self) -> str:
+        return f"the last model did not reach {', '.join(self.members)}"
