@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tacit.models.configuration import TrainingConfiguration
@@ -10,7 +10,7 @@ from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import Aggregation
 from tacit.simulate.experiments import page, sawada
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences
+from tacit.simulate.experiments.study import Arm, ArmClaim, ArmResult, ClaimVerdict, Size, Study, differences
 
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""
@@ -58,30 +58,23 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     )
 
 
-def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
-    """The paper's sentence, for both kinds of matrix and of sum."""
-    by_name = {result.arm.name: result for result in results}
-    verdicts = []
-    for how in SUMS:
-        plain = by_name.get(f"{how}-unencrypted")
-        for name, article in (("orthogonal", "an"), ("gaussian", "a")):
-            encrypted = by_name.get(f"{how}-{name}")
-            if plain is None or encrypted is None:
-                continue
-            images = plain.runs[0].test_images
-            off = [round(images * difference) for difference in differences(encrypted, plain)]
-            largest = max(map(abs, off))
-            clipped = sum(run.clipped for result in (plain, encrypted) for run in result.runs)
-            verdicts.append(
-                ClaimVerdict(
-                    claim=f"{how}: encryption with {article} {name} matrix does not change the accuracy",
-                    criterion=f"with every seed the two differ by at most one of the {images:,} test images",
-                    holds=largest <= 1,
-                    detail=f"differences of {', '.join(f'{value:+d}' for value in off)} images; "
-                    f"{clipped} coordinates were clipped",
-                )
-            )
-    return verdicts
+def _unchanged(how: str, name: str, article: str) -> ArmClaim:
+    """The paper's sentence, for one kind of sum and of matrix."""
+    plain, encrypted = f"{how}-unencrypted", f"{how}-{name}"
+
+    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
+        images = arms[plain].runs[0].test_images
+        off = [round(images * difference) for difference in differences(arms[encrypted], arms[plain])]
+        clipped = sum(run.clipped for result in arms.values() for run in result.runs)
+        return ClaimVerdict(
+            claim=f"{how}: encryption with {article} {name} matrix does not change the accuracy",
+            criterion=f"with every seed the two differ by at most one of the {images:,} test images",
+            holds=max(map(abs, off)) <= 1,
+            detail=f"differences of {', '.join(f'{value:+d}' for value in off)} images; "
+            f"{clipped} coordinates were clipped",
+        )
+
+    return ArmClaim(arms=(plain, encrypted), judge=judge)
 
 
 STUDY: Final = Study(
@@ -124,6 +117,8 @@ STUDY: Final = Study(
             ROUNDING,
         ),
     ),
-    judge=judge,
+    claims=tuple(
+        _unchanged(how, name, article) for how in SUMS for name, article in (("orthogonal", "an"), ("gaussian", "a"))
+    ),
     draw=page.points,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tacit.models.configuration import TrainingConfiguration
@@ -14,6 +14,7 @@ from tacit.simulate.experiments.study import (
     EQUAL_OR_LOWER,
     MARGIN,
     Arm,
+    ArmClaim,
     ArmResult,
     ClaimVerdict,
     Size,
@@ -57,38 +58,31 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     )
 
 
-def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
+def _claims() -> Iterator[ArmClaim]:
     """The three sentences of the paper about this figure, and what fresh weights are worth beside locked ones."""
-    by_name = {result.arm.name: result for result in results}
-    verdicts = []
-    if by_name.keys() >= {f"pretrained-{scheme}" for scheme in SCHEMES}:
-        claim = "with pre-training every scheme ends as accurate as no protection"
-        verdicts.append(_verdict(claim, by_name, "pretrained", "equal", schemes=SCHEMES))
-    if unprotected := by_name.get(f"scratch-{UNPROTECTED}"):
-        if by_name.keys() >= {f"scratch-{scheme}" for scheme in sawada.FIXED}:
-            claim = "without pre-training fixed-position falls behind"
-            verdicts.append(_verdict(claim, by_name, "scratch", "lower", schemes=sawada.FIXED))
-        binary = {name: by_name[f"scratch-{name}"] for name in sawada.BINARY if f"scratch-{name}" in by_name}
-        if len(binary) == len(sawada.BINARY):
-            verdicts.append(
-                verdict(
-                    {name: differences(result, unprotected) for name, result in binary.items()},
-                    claim=f"without pre-training binary weights fall behind by less than {100 * MARGIN:.0f} points",
-                    above=-MARGIN,
-                )
-            )
-    fresh, locked = (
-        by_name.get(f"scratch-{kind}-{MOST_ZEROS}") for kind in ("binary-weights", "locked-binary-weights")
+    claim = "with pre-training every scheme ends as accurate as no protection"
+    yield _against_unprotected(claim, [f"pretrained-{scheme}" for scheme in SCHEMES], "equal")
+    unprotected = f"scratch-{UNPROTECTED}"
+    fixed = [unprotected, *(f"scratch-{scheme}" for scheme in sawada.FIXED)]
+    yield _against_unprotected("without pre-training fixed-position falls behind", fixed, "lower")
+    binary = {scheme: f"scratch-{scheme}" for scheme in sawada.BINARY}
+    yield ArmClaim(
+        arms=(unprotected, *binary.values()),
+        judge=lambda arms: verdict(
+            {scheme: differences(arms[name], arms[unprotected]) for scheme, name in binary.items()},
+            claim=f"without pre-training binary weights fall behind by less than {100 * MARGIN:.0f} points",
+            above=-MARGIN,
+        ),
     )
-    if fresh and locked:
-        verdicts.append(
-            verdict(
-                {f"R = {MOST_ZEROS}": differences(fresh, locked)},
-                claim="without pre-training fresh binary weights are more accurate than locked ones",
-                above=0.0,
-            )
-        )
-    return verdicts
+    fresh, locked = (f"scratch-{kind}-{MOST_ZEROS}" for kind in ("binary-weights", "locked-binary-weights"))
+    yield ArmClaim(
+        arms=(fresh, locked),
+        judge=lambda arms: verdict(
+            {f"R = {MOST_ZEROS}": differences(arms[fresh], arms[locked])},
+            claim="without pre-training fresh binary weights are more accurate than locked ones",
+            above=0.0,
+        ),
+    )
 
 
 def draw(results: Sequence[ArmResult]) -> Figure:
@@ -107,24 +101,24 @@ def _published(start: str, scheme: str) -> str:
     return PUBLISHED.get(f"{start}-{scheme}", "a curve: the baseline" if scheme == "unprotected" else PUBLISHED[start])
 
 
-def _verdict(
-    claim: str, by_name: Mapping[str, ArmResult], start: str, wanted: str, *, schemes: Collection[str]
-) -> ClaimVerdict:
-    baseline = by_name[f"{start}-{UNPROTECTED}"]
-    apart = {
-        name: differences(by_name[name], baseline)
-        for name in (f"{start}-{scheme}" for scheme in schemes if scheme != UNPROTECTED)
-    }
-    found = {name: compare(values) for name, values in apart.items()}
-    undecided = "undecided" in found.values()
-    refuted = bool(set(found.values()) - {wanted, "undecided"})
-    means = {name: 100 * statistics.mean(values) for name, values in apart.items()}
-    return ClaimVerdict(
-        claim=claim,
-        criterion=EQUAL_OR_LOWER,
-        holds=False if refuted else None if undecided else True,
-        detail=", ".join(f"{name} {word} ({means[name]:+.1f} points)" for name, word in found.items()),
-    )
+def _against_unprotected(claim: str, names: Sequence[str], wanted: str) -> ArmClaim:
+    """That all other arms compare so with the unprotected one among them."""
+    (baseline,) = (name for name in names if name.endswith(f"-{UNPROTECTED}"))
+
+    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
+        apart = {name: differences(arms[name], arms[baseline]) for name in names if name != baseline}
+        found = {name: compare(values) for name, values in apart.items()}
+        undecided = "undecided" in found.values()
+        refuted = bool(set(found.values()) - {wanted, "undecided"})
+        means = {name: 100 * statistics.mean(values) for name, values in apart.items()}
+        return ClaimVerdict(
+            claim=claim,
+            criterion=EQUAL_OR_LOWER,
+            holds=False if refuted else None if undecided else True,
+            detail=", ".join(f"{name} {word} ({means[name]:+.1f} points)" for name, word in found.items()),
+        )
+
+    return ArmClaim(arms=tuple(names), judge=judge)
 
 
 STUDY: Final = Study(
@@ -152,6 +146,6 @@ STUDY: Final = Study(
             "locked binary weights are not in the paper's figure",
         ),
     ),
-    judge=judge,
+    claims=tuple(_claims()),
     draw=draw,
 )

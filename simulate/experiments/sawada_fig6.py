@@ -7,7 +7,7 @@ coordinates the sum of every round moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,16 @@ from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments import page, sawada
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study, markdown_table
+from tacit.simulate.experiments.study import (
+    Arm,
+    ArmClaim,
+    ArmResult,
+    ClaimVerdict,
+    RunResult,
+    Size,
+    Study,
+    markdown_table,
+)
 
 LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
 SCHEMES: Final = sawada.FIXED | sawada.BINARY | LOCKED
@@ -85,35 +94,43 @@ def quantity(result: ArmResult) -> tuple[str, list[float]]:
     return "distance of counted and computed (%)", [100 * distance(run, expected) for run in result.runs]
 
 
-def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
-    """That the formula holds, and what the paper concludes from it."""
-    worst = max(
-        (distance(run, computed(result)) / bound(computed(result), sum(_moves(run))), result.arm.name)
-        for result in results
-        for run in result.runs
-    )
-    never = {result.arm.name: max(float(measured(run)[0]) for run in result.runs) for result in results}
+def _claims() -> Iterator[ArmClaim]:
+    """That the formula holds for each kind of weights, and what the paper concludes from it."""
+    yield _follows("with a fixed position embedding all but that is updated in every round", tuple(sawada.FIXED))
+    yield _follows("with fresh weights update counts follow Eq. 13 with the exponent n(m - f)", tuple(sawada.BINARY))
+    yield _follows("with locked weights update counts have the two values of Eq. 13", tuple(LOCKED))
     pairs = [(f"binary-weights-{zero}", f"locked-binary-weights-{zero}") for zero in sawada.ZERO_PROBABILITIES]
-    verdicts = [
-        ClaimVerdict(
-            claim="update counts follow Eq. 13 with the exponent n(m - f), for locked weights its two values, and "
-            "with a fixed position embedding all but that is updated in every round",
+
+    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
+        never = {name: max(float(measured(run)[0]) for run in result.runs) for name, result in arms.items()}
+        return ClaimVerdict(
+            claim="with fresh weights fewer parameters are never updated than with locked ones",
+            criterion="for every R, the largest share of never updated coordinates over the seeds",
+            holds=all(never[fresh] < never[locked] for fresh, locked in pairs),
+            detail=", ".join(f"{fresh} {never[fresh]:.2%}, locked {never[locked]:.2%}" for fresh, locked in pairs),
+        )
+
+    yield ArmClaim(arms=tuple(name for pair in pairs for name in pair), judge=judge)
+
+
+def _follows(claim: str, names: tuple[str, ...]) -> ArmClaim:
+    """That the counts of these arms follow what is computed for them."""
+
+    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
+        worst, where = max(
+            (distance(run, computed(result)) / bound(computed(result), sum(_moves(run))), name)
+            for name, result in arms.items()
+            for run in result.runs
+        )
+        return ClaimVerdict(
+            claim=claim,
             criterion="the total variation distance of every run is below what that of independent coordinates "
             f"exceeds with probability {ERROR:g}",
-            holds=worst[0] <= 1,
-            detail=f"at most {worst[0]:.0%} of that, in {worst[1]}",
+            holds=worst <= 1,
+            detail=f"at most {worst:.0%} of that, in {where}",
         )
-    ]
-    if never.keys() >= {name for pair in pairs for name in pair}:
-        verdicts.append(
-            ClaimVerdict(
-                claim="with fresh weights fewer parameters are never updated than with locked ones",
-                criterion="for every R, the largest share of never updated coordinates over the seeds",
-                holds=all(never[fresh] < never[locked] for fresh, locked in pairs),
-                detail=", ".join(f"{fresh} {never[fresh]:.2%}, locked {never[locked]:.2%}" for fresh, locked in pairs),
-            )
-        )
-    return verdicts
+
+    return ArmClaim(arms=names, judge=judge)
 
 
 def details(results: Sequence[ArmResult]) -> list[str]:
@@ -159,7 +176,7 @@ STUDY: Final = Study(
         ),
     ),
     quantity=quantity,
-    judge=judge,
+    claims=tuple(_claims()),
     draw=lambda results: page.distributions(results, computed),
     details=details,
     record_moves=True,

@@ -150,6 +150,15 @@ class ClaimVerdict(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArmClaim:
+    """A sentence of the paper about some arms, which is judged when all of them have run."""
+
+    arms: tuple[str, ...]
+    judge: Callable[[Mapping[str, ArmResult]], ClaimVerdict]
+    """Takes the results of exactly these arms."""
+
+
 def test_accuracy(result: ArmResult) -> tuple[str, list[float]]:
     """The quantity of studies that compare accuracies, in percent."""
     return "test accuracy (%)", [100 * accuracy for accuracy in result.accuracies]
@@ -179,8 +188,7 @@ class Study(Claim):
     small: Size
     quantity: Callable[[ArmResult], tuple[str, list[float]]] = test_accuracy
     """What the table lists of an arm: its name with the unit, and a value for every run."""
-    judge: Callable[[Sequence[ArmResult]], list[ClaimVerdict]]
-    """Gets the arms that are finished; leaves out what these cannot decide."""
+    claims: tuple[ArmClaim, ...]
     draw: Callable[[Sequence[ArmResult]], Figure]
     details: Callable[[Sequence[ArmResult]], list[str]] = lambda results: []
     """Lines below the table, the last one empty."""
@@ -192,6 +200,15 @@ class Study(Claim):
     def size(self, *, small: bool) -> Size:
         """Its settings."""
         return self.small if small else self.full
+
+    def judge(self, results: Sequence[ArmResult]) -> list[ClaimVerdict]:
+        """Judge every claim whose arms are all among the results."""
+        by_name = {result.arm.name: result for result in results}
+        return [
+            claim.judge({name: by_name[name] for name in claim.arms})
+            for claim in self.claims
+            if by_name.keys() >= set(claim.arms)
+        ]
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

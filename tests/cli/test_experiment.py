@@ -27,7 +27,7 @@ from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
-from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
+from tacit.simulate.experiments.study import Arm, ArmClaim, ClaimVerdict, Size, Study
 from tacit.simulate.experiments.study import test_accuracy as accuracy
 from tacit.simulate.federation.processes import Show
 from tests.cli.outputs import check_output
@@ -64,9 +64,12 @@ TINY = Study(
         pretraining=TrainingConfiguration(epochs=2, batch_size=8),
     ),
     quantity=accuracy,
-    judge=lambda results: [
-        ClaimVerdict(claim="sun shines", criterion="looking", holds=None, detail=f"{len(results)} arms")
-    ],
+    claims=(
+        ArmClaim(
+            arms=("plain",),
+            judge=lambda arms: ClaimVerdict(claim="sun shines", criterion="looking", holds=None, detail="one arm"),
+        ),
+    ),
     draw=lambda results: matplotlib.figure.Figure(),
     record_moves=True,
 )

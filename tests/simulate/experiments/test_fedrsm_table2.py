@@ -12,7 +12,7 @@ import pytest
 from tacit.parties.protections.fedcg import FedCG
 from tacit.simulate.experiments.data import DataError, find, sample
 from tacit.simulate.experiments.engine import prepare, run_study
-from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, STUDY, judge
+from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, STUDY
 from tacit.simulate.experiments.page import Page
 from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
 from tacit.simulate.federation.processes import Show
@@ -65,7 +65,7 @@ def test_the_table_is_judged_by_its_results(
     seconds: float,
     holds: list[bool | None],
 ) -> None:
-    verdicts = judge(results(make_result, ours=ours, costly=costly, choosing=choosing, seconds=seconds))
+    verdicts = STUDY.judge(results(make_result, ours=ours, costly=costly, choosing=choosing, seconds=seconds))
     assert [verdict.holds for verdict in verdicts] == holds * 2, "for LeNet and for the vision transformer"
 
 

@@ -43,7 +43,7 @@ def test_figure_5_is_judged_by_its_results(
     make_result: MakeResult, others: dict[str, list[float]], holds: list[bool | None]
 ) -> None:
     results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9, 0.91], **others)
-    verdicts = sawada_fig5.judge(results)
+    verdicts = sawada_fig5.STUDY.judge(results)
     assert [verdict.holds for verdict in verdicts] == holds
     assert "scratch-fixed-position" in verdicts[1].detail
 
@@ -63,7 +63,7 @@ def test_what_is_not_finished_is_not_judged(make_result: MakeResult, study: Stud
 
 def test_one_seed_decides_nothing(make_result: MakeResult) -> None:
     results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9], scratch_fixed=[0.5])
-    assert [verdict.holds for verdict in sawada_fig5.judge(results)] == [None] * 4
+    assert [verdict.holds for verdict in sawada_fig5.STUDY.judge(results)] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_table_1_takes_one_test_image_for_equal(make_result: MakeResult, images:
     plain = [300 / 360, 310 / 360]
     other = [accuracy + number / 360 for accuracy, number in zip(plain, images, strict=True)]
     results = with_accuracies(aso_table1.STUDY, make_result, plain, plain_sum_gaussian=other)
-    assert [verdict.holds for verdict in aso_table1.judge(results)] == [True, holds, True, True]
+    assert [verdict.holds for verdict in aso_table1.STUDY.judge(results)] == [True, holds, True, True]
     results = with_accuracies(aso_table1.STUDY, make_result, plain, secure_sum_orthogonal=other)
-    assert [verdict.holds for verdict in aso_table1.judge(results)] == [True, True, holds, True]
+    assert [verdict.holds for verdict in aso_table1.STUDY.judge(results)] == [True, True, holds, True]
 
 
 def counted(make_result: MakeResult, generator: np.random.Generator, *, wrong: str = "") -> list[ArmResult]:
@@ -106,8 +106,10 @@ def counted(make_result: MakeResult, generator: np.random.Generator, *, wrong: s
 def test_counts_that_follow_equation_13_are_found_to(make_result: MakeResult) -> None:
     generator = np.random.default_rng(7)
     results = counted(make_result, generator)
-    assert [verdict.holds for verdict in sawada_fig6.judge(results)] == [True, True]
-    assert [verdict.holds for verdict in sawada_fig6.judge(results[:-1])] == [True], "fresh and locked need both"
+    assert [verdict.holds for verdict in sawada_fig6.STUDY.judge(results)] == [True] * 4
+    unlocked = sawada_fig6.STUDY.judge([result for result in results if result.arm.name not in sawada_fig6.LOCKED])
+    assert [verdict.holds for verdict in unlocked] == [True] * 2
+    assert not any("locked" in verdict.claim for verdict in unlocked), "no locked arm has run"
     for result in results:
         expected = sawada_fig6.computed(result)
         assert expected.sum() == pytest.approx(1.0, abs=1e-12)
@@ -117,9 +119,9 @@ def test_counts_that_follow_equation_13_are_found_to(make_result: MakeResult) ->
 @pytest.mark.parametrize("wrong", [arm.name for arm in sawada_fig6.STUDY.small.arms[2:]])
 def test_counts_of_another_probability_are_found_out(make_result: MakeResult, wrong: str) -> None:
     results = counted(make_result, np.random.default_rng(8), wrong=wrong)
-    first, _ = sawada_fig6.judge(results)
-    assert first.holds is False
-    assert first.detail.endswith(f"in {wrong}")
+    *follows, _ = sawada_fig6.STUDY.judge(results)
+    (refuted,) = [verdict for verdict in follows if not verdict.holds]
+    assert refuted.detail.endswith(f"in {wrong}")
 
 
 def test_locked_weights_that_update_as_much_are_found_out(make_result: MakeResult) -> None:
@@ -128,7 +130,7 @@ def test_locked_weights_that_update_as_much_are_found_out(make_result: MakeResul
     assert fresh.arm.name == "binary-weights-0.8"
     moved = [[9000, *run.moves[1:-1], run.moves[-1] - 9000 + run.moves[0]] for run in fresh.runs if run.moves]
     results[3] = make_result(fresh.arm, [0.1, 0.1], moves=moved)
-    assert [verdict.holds for verdict in sawada_fig6.judge(results)] == [False, False]
+    assert [verdict.holds for verdict in sawada_fig6.STUDY.judge(results)] == [True, False, True, False]
 
 
 def test_the_distance_is_that_of_two_distributions(make_result: MakeResult) -> None:
