@@ -20,7 +20,7 @@ from rich.text import Text
 
 from tacit.cli.output import say, table
 from tacit.parties.runs.state import PartyState, RunState
-from tacit.parties.session.events import ConfigurationProposed, ModelEvaluated
+from tacit.parties.session.events import ConfigurationProposed, ModelEvaluated, Repeating
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event
 from tacit.protocol.sum.events import ClientDropped
@@ -118,8 +118,13 @@ class Screen:
         if self._state.configured is not None and self._state.configured is not self._configured:
             self._configured = self._state.configured
             self._say(self._proposal(self._configured))
+            for one in self._experiment.protection.disclosures(self._configured.cohort):
+                self._say(f"  the {one.party} learns {one.what} ({one.condition})", style="yellow")
         elif isinstance(event, ClientDropped) and event.code == Code.LEFT.name:
             # ClientLeft names it too.
+            return
+        elif isinstance(event, Repeating) and event.party != self._state.server:
+            # The server reports the link too, and when it ends its clients may notice first.
             return
         elif line.level == "warning" or (line.level == "info" and self._concerns_all(event)):
             whose = "" if line.party == self._state.server else f"{line.party}: "

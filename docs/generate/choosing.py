@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from docs.generate.security import FIGURES
+from tacit.parties.protections.catalogue import registered
 
 _PAGE: Final = """# How to choose a protection
 
@@ -56,6 +57,12 @@ every client sees to its own with `[policy]` | [policies](decisions/012-policies
 "coordinated-binary-weights"` | [binary weights](protection.md#binary-weights) |
 | is the model itself the secret | `tacit adapt`, `tacit infer` | [its owner's tutorial](tutorials/model-owner.md) |
 
+## What a protection reveals of single clients
+
+In a secure sum over five clients, with the defaults of each protection; the report and `tacit simulate` state it for
+the run at hand.
+
+{disclosures}
 What no choice changes: a batch of two images or more takes the closed form away, {one} for one image
 and {two} for two of one gradient in float32; labels of few images are counted right of a sum as well
 ([measured](security.md#labels-and-coordinates-of-one-client-alone)); and binary weights that are drawn anew add up over
@@ -81,6 +88,7 @@ def choosing_page() -> str:
 
     upload, keys = "upload", "upload, and the keys of a member"
     return _PAGE.format(
+        disclosures=disclosures_table(),
         seed=audit["seed"],
         images=audit["blind"]["images"],
         blind=audit["blind"]["psnr"],
@@ -98,6 +106,15 @@ def choosing_page() -> str:
         one=of_batch("1"),
         two=of_batch("2"),
     )
+
+
+def disclosures_table() -> str:
+    """What each protection declares that a secure sum over five clients does not hide under it."""
+    rows = ["| protection | party | learns | when |", "|---|---|---|---|"]
+    for name, scheme in registered().items():
+        found = [(f"the {one.party}", one.what, one.condition) for one in scheme().disclosures(5)]
+        rows += [f"| `{name}` | {' | '.join(cells)} |" for cells in found or [("nobody", "nothing", "")]]
+    return "\n".join(rows) + "\n"
 
 
 def _told(figures: dict[str, Any]) -> str:

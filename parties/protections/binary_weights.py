@@ -20,7 +20,14 @@ from msgspec import Meta
 from tacit.models.binary_weights import binary_weights, coordinated_weights, coordination_words, zero_probabilities
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Layout
-from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
+from tacit.parties.protections.protection import (
+    Disclosure,
+    Facts,
+    MinContributors,
+    RekeyEvery,
+    Scheme,
+    check_contributors,
+)
 from tacit.parties.protections.sides import Basis, ClientSide, Group, Protected, Trained, Work, round_seeds
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.configuration import Proposal
@@ -72,6 +79,25 @@ class _Alone(_BinaryWeights, frozen=True, kw_only=True):
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=False)
+
+    def disclosures(self, clients: int) -> tuple[Disclosure, ...]:
+        # Of n clients exactly one keeps a coordinate with probability n (1 - R) R^(n - 1).
+        zero = self.zero_probability
+        alone = clients * (1 - zero) * zero ** (clients - 1)
+        often = f"about {alone:.0%} of all coordinates in a sum over {clients} clients"
+        if self.layers:
+            often += ", in layers with other probabilities another share"
+        server = Disclosure(
+            "server",
+            "how many clients contributed to each coordinate, and, where one alone did, the value of that client's "
+            "update, without its name",
+            often,
+            alone,
+        )
+        if self.min_contributors > 1:
+            return (server,)
+        model = "such a coordinate of one client's update, as the step of the global model"
+        return (server, Disclosure("client", model, "protection.min_contributors = 1: the same coordinates", alone))
 
     def draw(self, basis: Basis, random: np.random.SeedSequence) -> Drawn:
         """Weights [D] from this seed if the client is seeded, else from the operating system's randomness."""

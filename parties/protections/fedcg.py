@@ -20,7 +20,7 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
 from tacit.parties.protections.fedsplit import Split, SplitClient
-from tacit.parties.protections.protection import Facts
+from tacit.parties.protections.protection import Disclosure, Facts
 from tacit.parties.protections.sides import Basis, Memory, ServerSide, Work, integer, round_seeds
 from tacit.protocol.sum.configuration import Proposal
 
@@ -56,6 +56,10 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
 
     def facts(self) -> Facts:
         return replace(super().facts(), single_vectors=True)
+
+    def disclosures(self, clients: int) -> tuple[Disclosure, ...]:
+        whole = "the classifier and the generator of each client"
+        return (Disclosure("server", whole, 'always: it works with aggregation.mode = "none" alone'),)
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         if terms.secure:

@@ -23,7 +23,14 @@ from msgspec import Meta
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat
 from tacit.models.stimuli import stimulus_indices
-from tacit.parties.protections.protection import Facts, MinContributors, WholeTensors, check_contributors, check_trained
+from tacit.parties.protections.protection import (
+    Disclosure,
+    Facts,
+    MinContributors,
+    WholeTensors,
+    check_contributors,
+    check_trained,
+)
 from tacit.parties.protections.sides import Basis, ClientSide, Moved, Protected, ServerSide, TaskError, Trained, without
 from tacit.protocol.sum.configuration import Proposal
 from tacit.secagg.packing import METRIC_BITS, Total
@@ -88,6 +95,18 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
 
     def facts(self) -> Facts:
         return replace(super().facts(), min_contributors=self.min_contributors)
+
+    def disclosures(self, clients: int) -> tuple[Disclosure, ...]:
+        often = f"whenever all others of {clients} clients keep that layer back"
+        server = Disclosure(
+            "server",
+            "how many clients sent each layer, and, where one alone did, its update of the layer, without its name",
+            often,
+        )
+        if self.min_contributors > 1:
+            return (server,)
+        model = "such a layer of one client's update, as the step of the global model"
+        return (server, Disclosure("client", model, f"protection.min_contributors = 1: {often}"))
 
     def strengths(self) -> dict[str, float]:
         return {"masked_layers": min(self.masked_layers, 1) if self.adaptive else self.masked_layers}

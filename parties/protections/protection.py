@@ -11,7 +11,7 @@ Whoever checks an experiment reads these files, without torch: what needs it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import msgspec
 import numpy as np
@@ -65,6 +65,18 @@ _ROOM: Final = 12
 any delta for all coordinates, clients and rounds together."""
 
 
+@dataclass(frozen=True)
+class Disclosure:
+    """Something of single clients that a party learns, although updates are summed securely."""
+
+    party: Literal["server", "client"]
+    what: str
+    condition: str
+    """When that is so, and how often."""
+    alone: float | None = None
+    """Expected share of the coordinates of a sum to which exactly one client contributed; None: it depends on data."""
+
+
 class Protection:
     """What clients do to their updates before they are summed."""
 
@@ -96,6 +108,13 @@ class Protection:
     def contributors_vary(self) -> bool:
         """Whether each client alone chooses the tensors or coordinates that it contributes, so that some have few."""
         return self.facts().form is not WeightForm.SCALAR and not self.agreed_weights
+
+    def disclosures(self, clients: int) -> tuple[Disclosure, ...]:
+        """What a secure sum over so many clients does not hide under this protection.
+
+        The report, `tacit simulate` at its start, docs/choosing.md and the threat model state exactly this.
+        """
+        return ()
 
     def counts_samples(self, training: TrainingConfiguration) -> bool:
         """Whether a client's weight is the number of its samples; else clients count alike."""

@@ -7,8 +7,9 @@ sum/plain_client.py what it is without secure aggregation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.state import RunState
@@ -84,6 +85,7 @@ def _server(state: RunState, experiment: Experiment) -> Exposure:
     clients = taking_part(state, experiment)
     corrupt = state.configured.colluders if state.configured else experiment.terms(clients).colluders
     threshold = state.configured.threshold if state.configured else None
+    disclosed = _disclosed(state, experiment, "server")
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
         if size := experiment.federation.group_size:
@@ -103,11 +105,11 @@ def _server(state: RunState, experiment: Experiment) -> Exposure:
         (
             *_statistics(experiment, "all clients together"),
             _sums(state),
-            *_few_contributors(experiment),
+            *disclosed,
             *SEEN_BY_EVERY_SERVER,
             "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
         ),
-        ("data, update, loss, accuracy or number of samples of any one client",),
+        (_hidden("any one client", disclosed),),
         (
             *((f"Nothing opens before {threshold} of {sharers(state, experiment)} help.",) if threshold else ()),
             trust,
@@ -115,14 +117,18 @@ def _server(state: RunState, experiment: Experiment) -> Exposure:
     )
 
 
-def _few_contributors(experiment: Experiment) -> tuple[str, ...]:
-    """What sums of which clients leave out parts of their own choice reveal, if there are any."""
-    if not experiment.protection.contributors_vary:
-        return ()
-    return (
-        "how many clients contributed to each coordinate or tensor, since each client chose its own: where few did, "
-        "their sum, and where one did, its value",
-    )
+def _disclosed(state: RunState, experiment: Experiment, party: Literal["server", "client"]) -> tuple[str, ...]:
+    """What the protection lets this party see of single clients."""
+    clients = smallest_sum(state) or cohort_size(state, experiment)
+    found = experiment.protection.disclosures(clients)
+    return tuple(f"{one.what} ({one.condition})" for one in found if one.party == party)
+
+
+def _hidden(whose: str, disclosed: Sequence[str]) -> str:
+    """What stays hidden of a client; disclosed: what its protection reveals of its update."""
+    if not disclosed:
+        return f"data, update, loss, accuracy or number of samples of {whose}"
+    return f"data, loss, accuracy or number of samples of {whose}; of its update all but what is named here"
 
 
 def _server_without_masks(state: RunState, experiment: Experiment) -> Exposure:
@@ -177,15 +183,17 @@ def _client(state: RunState, experiment: Experiment) -> Exposure:
         "the global model at the start of every round; the step from one to the next is the mean update, and "
         f"without its own part {others}"
     )
-    unknown = "data, update, loss, accuracy or number of samples of any one other client"
+    disclosed = _disclosed(state, experiment, "client")
+    unknown = _hidden("any one other client", disclosed)
     if mode == "none":
-        return Exposure("each client", (model, "the roster; who is in a round"), (unknown,))
+        return Exposure("each client", (model, *disclosed, "the roster; who is in a round"), (unknown,))
     neighbours = state.configured.neighbours if state.configured else cohort_size(state, experiment) - 1
     order = "the signed list of survivors" if mode == "active" else "the list of survivors"
     return Exposure(
         "each client",
         (
             model,
+            *disclosed,
             f"the roster; who is in a round; {order}",
             f"public keys, and one encrypted share of each secret of its {neighbours} neighbours",
         ),

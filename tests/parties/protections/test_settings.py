@@ -173,3 +173,9 @@ def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match='there is a protection "fedsplit" already'):
         register(Other)
     assert registered()["fedsplit"] is FedSplit
+
+
+def test_protections_whose_contributors_vary_declare_what_that_reveals() -> None:
+    for name, scheme in registered().items():
+        parties = {one.party for one in scheme().disclosures(5)}
+        assert ("server" in parties) == (scheme().contributors_vary or name == "fedcg"), name

@@ -57,6 +57,24 @@ def test_without_secure_aggregation_nothing_is_said_of_keys_shares_and_threshold
             assert word not in text, (row.party, word)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "server", "client"),
+    [
+        ('"binary-weights"\nzero_probability = 0.8', "about 41% of all coordinates in a sum over 4 clients", True),
+        ('"locked-binary-weights"\nmin_contributors = 2', "the value of that client's update", False),
+        ('"fedrsm"', "its update of the layer", True),
+    ],
+)
+def test_what_a_protection_reveals_is_not_said_to_be_hidden(
+    script: Any, scheme: str, server: str, client: bool
+) -> None:
+    toml = f"[protection]\nscheme = {scheme}\n"
+    found = parties(script, "semi-honest", toml=toml)
+    assert any(server in sentence for sentence in found["server"].sees)
+    assert not any("update" in sentence.split(";")[0] for sentence in found["server"].hidden)
+    assert any("of one client's update" in sentence for sentence in found["each client"].sees) == client
+
+
 @pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
 def test_clients_see_no_single_update_of_others_in_any_mode(script: Any, mode: str) -> None:
     client = parties(script, mode)["each client"]
