@@ -52,7 +52,7 @@ from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.protections.sides import TaskError
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.sums import sum_of_weights, weight_of
@@ -131,7 +131,7 @@ class PrivateLearner:
         settings: LearnerSettings,
         images: torch.Tensor,
         labels: torch.Tensor,
-        diary: Diary,
+        event_log: EventLog,
         *,
         last: tuple[AdapterParameters, int] | None = None,
         terms: bytes = b"",
@@ -151,7 +151,7 @@ class PrivateLearner:
         self._settings = settings
         self._images, self._labels = images, labels
         self._count = len(images) if settings.weights == "counts" else 0
-        self._diary = diary
+        self._event_log = event_log
         self._on_told = on_told
         self._on_batch = on_batch
         self._standing = Standing()
@@ -178,7 +178,7 @@ class PrivateLearner:
                 code = error.code if isinstance(error, InferenceError) else Code.LEFT
                 if code not in _MAY_COME_BACK:
                     raise TaskError(str(error)) from error
-                self._diary.write(LearningSessionLost(code=code.name, detail=str(error)))
+                self._event_log.write(LearningSessionLost(code=code.name, detail=str(error)))
             except BaseException as error:
                 # In the middle of a batch: there is no going on in this session.
                 if self._conversation is not None:
@@ -203,7 +203,7 @@ class PrivateLearner:
                 await session.conversation.closed()
             except InferenceError as error:
                 code = error.code.name if error.code else None
-                self._diary.write(LearningSessionLost(code=code, detail=str(error)))
+                self._event_log.write(LearningSessionLost(code=code, detail=str(error)))
         await self._leave()
 
     async def _leave(self) -> None:
@@ -249,7 +249,7 @@ class PrivateLearner:
         )
         self._exit.push_async_callback(preparation.close)
         octets = await masked_layers(conversation, preparation, sizes, own.device)
-        self._diary.write(LearningSessionOpened(peer=agreed.peer, images=agreed.images, weights_bytes=octets))
+        self._event_log.write(LearningSessionOpened(peer=agreed.peer, images=agreed.images, weights_bytes=octets))
         self._session = _Session(conversation, machine, agreed, learning, passes, preparation, worker)
         return self._session
 
@@ -293,7 +293,7 @@ class PrivateLearner:
         conversation.hear(session.machine.ask_sum(last.round, survivors, conversation.now()))
         told = await conversation.expect(SumTold)
         if told.data is None:
-            self._diary.write(LearningRoundLost(round=told.number, detail=told.reason))
+            self._event_log.write(LearningRoundLost(round=told.number, detail=told.reason))
             return
         total = last.words + torch.frombuffer(told.data, dtype=torch.int64)
         counted = Counted.of(total[-COUNTS:], learning.classes)
@@ -305,7 +305,7 @@ class PrivateLearner:
             )
         self.common, self.based = mean_of(total[:-COUNTS], counted.weight, learning.sizes), last.round
         self._on_told(RoundLearned(last.round, self.common, last.owners, counted))
-        self._diary.write(
+        self._event_log.write(
             AdaptersUpdated(
                 round=last.round,
                 owners=last.owners,
@@ -362,7 +362,7 @@ class PrivateLearner:
             learnt = await session.worker(session.passes.ended, batch, learnt, found)
         self._standing.add(learnt)
         spent = PassCosts(len(order), ready - began, time.perf_counter() - ready, tuple(costs), found is None)
-        self._diary.write(
+        self._event_log.write(
             BatchEnded(
                 round=round,
                 number=self._standing.done,

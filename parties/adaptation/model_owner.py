@@ -39,7 +39,7 @@ from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import input_share
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.sums import LARGEST_SUM, OpeningPolicy, RoundSums, sum_of_weights, weight_of
@@ -185,7 +185,7 @@ class TeachingParty(ModelOwnerParty):
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
     MACHINE: ClassVar[type[LearningModelOwner]] = LearningModelOwner
 
-    def __init__(self, settings: TeachingSettings, model: PrivateModel, diary: Diary) -> None:
+    def __init__(self, settings: TeachingSettings, model: PrivateModel, event_log: EventLog) -> None:
         self._teaching = settings
         _, heaviest = sum_of_weights(settings.opening.owners, settings.least_count)
         if heaviest > LARGEST_SUM:
@@ -199,7 +199,7 @@ class TeachingParty(ModelOwnerParty):
         self._standings: defaultdict[str, Standing] = defaultdict(Standing)
         self._waiting: set[Conversation] = set()
         """Those in which a verdict is waited for."""
-        super().__init__(settings, model, diary)
+        super().__init__(settings, model, event_log)
 
     def _terms(self) -> AdaptationTerms:
         own = self._teaching
@@ -236,7 +236,7 @@ class TeachingParty(ModelOwnerParty):
         agreed = await conversation.expect(Agreed)
         own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
         session = agreed.session.hex()[:16]
-        self.diary.write(TermsAgreed(peer=peer, images=agreed.images, batch=agreed.batch, session=session))
+        self.event_log.write(TermsAgreed(peer=peer, images=agreed.images, batch=agreed.batch, session=session))
         standing, worker = self._standings[peer], Worker()
         passes = self._passes(agreed)
         preparation = Preparation(
@@ -257,13 +257,13 @@ class TeachingParty(ModelOwnerParty):
                     share = refreshed(words, zeros(asked.secret, words), MODEL)
                     self._openings.keep(peer, asked.number, share, weight)
                     self._tell_news()
-                    self.diary.write(RoundSaved(peer=peer, round=asked.number, weight=weight))
+                    self.event_log.write(RoundSaved(peer=peer, round=asked.number, weight=weight))
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
                     data = None if reason else self._openings.opened(asked.number)
                     conversation.hear(machine.provide(asked.number, data, now(), reason))
                     revealed = data is not None
-                    self.diary.write(SumRevealed(peer=peer, round=asked.number, revealed=revealed, detail=reason))
+                    self.event_log.write(SumRevealed(peer=peer, round=asked.number, revealed=revealed, detail=reason))
                 elif isinstance(asked, RoundAsked):
                     self._openings.save()
                     standing.begin(asked.number, nothing(learning.sizes))
@@ -294,7 +294,7 @@ class TeachingParty(ModelOwnerParty):
         found, _ = await hold_pass(conversation, preparation, worker, passes.begun(batch, learnt))
         material = preparation.over(number)
         standing.add(learnt if found is None else passes.ended(batch, learnt, found))
-        self.diary.write(
+        self.event_log.write(
             BatchEnded(
                 peer=machine.peer,
                 round=standing.number,

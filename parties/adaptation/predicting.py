@@ -22,7 +22,7 @@ from tacit.parties.inference.data_owner import DataOwnerSettings, SessionKind
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import PassPlan
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
@@ -82,9 +82,9 @@ class PredictingParty(ModelOwnerParty):
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
-    def __init__(self, settings: PredictionSettings, model: PrivateModel, diary: Diary) -> None:
+    def __init__(self, settings: PredictionSettings, model: PrivateModel, event_log: EventLog) -> None:
         self._predicting = settings
-        super().__init__(settings, model, diary)
+        super().__init__(settings, model, event_log)
 
     def _terms(self) -> AdaptationTerms:
         own = self._predicting

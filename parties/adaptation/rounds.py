@@ -42,7 +42,7 @@ from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.parties.protections.sides import TaskError
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.task import Octets, ServerTask, check_derived
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
@@ -242,13 +242,13 @@ class SummingDealerSettings:
 async def deal_and_sum(
     settings: SummingDealerSettings,
     *,
-    dealt: Diary,
-    summed: Diary,
+    dealt: EventLog,
+    summed: EventLog,
     on_sum: Callable[[int, bytes], None] = lambda round, words: None,
 ) -> Ended:
     """Serve both until the rounds are over, and how the session of sums ended. EndpointError if it cannot listen.
 
-    dealt, summed: the diaries of both services; on_sum: called in a thread with every round that has a sum, and what
+    dealt, summed: the event logs of both services; on_sum: called in a thread with every round that has a sum, and what
     the next one begins with. ValueError for a last sum that is none of this task.
     """
     keeper = RoundsKeeper(settings.summing.configuration, last=settings.last)

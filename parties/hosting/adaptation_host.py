@@ -54,7 +54,7 @@ from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSetti
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.runs.served import ServedModel, read_served
-from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
@@ -69,9 +69,9 @@ async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell) -> None:
     file, roster = party.file, party.roster
     # That there is one alone.
     status = Status(name=roster.dealer.name, role=file.role, process=os.getpid(), since=time.time())
-    with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
+    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
         settings = DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer)
-        await DealerParty(settings, Diary(log, tell)).run()
+        await DealerParty(settings, EventLog(log, tell)).run()
 
 
 async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> None:
@@ -79,20 +79,20 @@ async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> 
     EndpointError if it cannot listen, or the dealer cannot be reached."""
     file, device = party.file, resolve_device(party.file.device)
     status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time())
-    with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
-        diary = Diary(log, tell)
+    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
+        event_log = EventLog(log, tell)
         model = read_served(Path(file.model)).prepared(salt=kept_salt(party.folder.salt))
-        diary.write(ModelLoaded(weights=model.commitment.hex()))
+        event_log.write(ModelLoaded(weights=model.commitment.hex()))
         settings = ModelOwnerSettings(
-            **model_owner_settings(party, diary),
+            **model_owner_settings(party, event_log),
             most_images=file.most_images,
             most_batch=file.most_batch,
             device=device,
         )
-        await ModelOwnerParty(settings, model, diary).run()
+        await ModelOwnerParty(settings, model, event_log).run()
 
 
-def model_owner_settings(party: OpenedParty[ModelOwnerFile], diary: Diary) -> dict[str, Any]:
+def model_owner_settings(party: OpenedParty[ModelOwnerFile], event_log: EventLog) -> dict[str, Any]:
     """Those that follow from the file of the party, whatever data owners come for. ValueError for no dealer."""
     file, roster = party.file, party.roster
     dealer = roster.dealer.name
@@ -106,7 +106,7 @@ def model_owner_settings(party: OpenedParty[ModelOwnerFile], diary: Diary) -> di
         "ledger": party.folder.ledger,
         "patience": file.answer,
         "waiting": Waiting(
-            seconds=file.patience, told=lambda reason: diary.write(ConnectionFailed(peer=dealer, reason=reason))
+            seconds=file.patience, told=lambda reason: event_log.write(ConnectionFailed(peer=dealer, reason=reason))
         ),
     }
 
@@ -147,7 +147,7 @@ async def run_learning_dealer(party: OpenedParty[DealerFile], own: SummingSectio
         rounds=own.rounds,
         learning=True,
     )
-    with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
+    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
         last = _kept_sum(kept)
         status.round = completed = 0 if last is None else last.round
         if completed:
@@ -162,7 +162,7 @@ async def run_learning_dealer(party: OpenedParty[DealerFile], own: SummingSectio
             if round <= own.rounds:
                 replace_file(kept, msgspec.msgpack.encode(KeptSum(round=round, words=words)))
 
-        return await deal_and_sum(settings, dealt=Diary(log, tell), summed=Diary(log, tell), on_sum=keep)
+        return await deal_and_sum(settings, dealt=EventLog(log, tell), summed=EventLog(log, tell), on_sum=keep)
 
 
 def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: int) -> ServerSettings:
@@ -221,14 +221,14 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
         rounds=own.rounds if learns else 0,
         learning=learns,
     )
-    with at_work(party, status, show) as tell, EventLog(folder.events(party.name), party.name) as log:
-        diary = Diary(log, tell)
+    with at_work(party, status, show) as tell, EventFile(folder.events(party.name), party.name) as log:
+        event_log = EventLog(log, tell)
         served = read_served(Path(file.model))
         model = served.prepared(salt=kept_salt(folder.salt))
-        diary.write(ModelLoaded(weights=model.commitment.hex()))
-        learning = await asyncio.to_thread(_learning, folder.learning, served, model, own, diary)
+        event_log.write(ModelLoaded(weights=model.commitment.hex()))
+        learning = await asyncio.to_thread(_learning, folder.learning, served, model, own, event_log)
         common = {
-            **model_owner_settings(party, diary),
+            **model_owner_settings(party, event_log),
             "most_batch": own.batch,
             "device": resolve_device(file.device),
             "learning": learning,
@@ -236,9 +236,11 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
         serving: ModelOwnerParty
         if learns:
             words = sum_words(learning.public.sizes, learning.learning)
-            diary.write(LearningOffered(words=words, rounds=own.rounds, classes=learning.classes))
+            event_log.write(LearningOffered(words=words, rounds=own.rounds, classes=learning.classes))
             if own.noise:
-                diary.write(NoiseConfigured(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta))
+                event_log.write(
+                    NoiseConfigured(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)
+                )
             teaching = TeachingSettings(
                 **common,
                 most_images=own.batch * own.batches * own.rounds,
@@ -252,14 +254,14 @@ async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, 
                 ),
                 openings=folder.openings,
             )
-            serving = TeachingParty(teaching, model, diary)
+            serving = TeachingParty(teaching, model, event_log)
         else:
-            serving = PredictingParty(PredictionSettings(**common, most_images=file.most_images), model, diary)
+            serving = PredictingParty(PredictionSettings(**common, most_images=file.most_images), model, event_log)
         await serving.run()
 
 
 def _learning(
-    path: Path, served: ServedModel, model: PrivateModel, own: TeachingSection, diary: Diary
+    path: Path, served: ServedModel, model: PrivateModel, own: TeachingSection, event_log: EventLog
 ) -> PublicLearning:
     """What is kept of the learning, or what a rehearsal makes of it, which is kept then."""
     kept = read_learning(path)
@@ -284,10 +286,10 @@ def _learning(
         return kept
     if own.purpose == "prediction":
         raise ValueError(f"{path} is missing: nobody has learned here; name the `directory` of the learning")
-    diary.write(CalibrationStarted())
+    event_log.write(CalibrationStarted())
     learning, margin = rehearsed_learning(model, served.transformer, *served.rehearsed(), lesson, margin=own.margin)
     if margin < own.margin:
-        diary.write(MarginReduced(margin=margin))
+        event_log.write(MarginReduced(margin=margin))
     replace_file(path, msgspec.msgpack.encode(learning))
     return learning
 

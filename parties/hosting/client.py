@@ -42,7 +42,7 @@ from tacit.parties.links.roster import write_roster
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed, ModelEvaluated, RetryScheduled, UpdateComputed, WorkMeasured
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Stopwatch, Surroundings
@@ -105,7 +105,7 @@ class ClientWork:
         job: ClientJob,
         images: Callable[[Task], ClientImages],
         moments: Callable[[StatisticsTask, Proceed], Moments],
-        diary: Diary,
+        event_log: EventLog,
         *,
         on_update: Callable[[int, Update], None] = lambda round, update: None,
         surroundings: Surroundings | None = None,
@@ -114,7 +114,7 @@ class ClientWork:
         self._job = job
         self._make_images = images
         self._moments = moments
-        self._diary = diary
+        self._event_log = event_log
         self._on_update = on_update
         self._surroundings = surroundings
         self._make_machine = make_machine
@@ -143,7 +143,7 @@ class ClientWork:
             job.keys.name,
             MemoryFile(job.memory),
             self._learner,
-            self._diary,
+            self._event_log,
             moments=self._moments,
             on_update=self._keep,
             on_model=self.judge,
@@ -151,18 +151,18 @@ class ClientWork:
         party = ClientParty(
             settings,
             tasks,
-            self._diary,
+            self._event_log,
             surroundings=self._surroundings,
             make_machine=self._make_machine,
         )
         with Stopwatch() as stopwatch:
             ended = await party.run()
-        self._diary.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
+        self._event_log.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
         return ended
 
     def first(self, ended: Ended) -> bool:
         """Whether what ended so was a sum of statistics, after which the same server comes with the training."""
-        return self._diary.outside and ended.code is None
+        return self._event_log.outside and ended.code is None
 
     def judge(self, learner: Learner, model: Flat, group: Group | None, round: int) -> None:
         """Evaluate a model that the server has not: each client its own; of one under a common key the first member,
@@ -177,7 +177,7 @@ class ClientWork:
                 checkpoint.save(place, layout=layout, flat=flat, metadata={"round": str(round)})
         if self._test is not None:
             judged = learner.evaluate(model, *self._test(), batch_size=EVALUATION_BATCH)
-            self._diary.write(
+            self._event_log.write(
                 ModelEvaluated(
                     round=round,
                     accuracy=judged.accuracy,
@@ -206,7 +206,7 @@ class ClientWork:
     def _keep(self, round: int, update: Update) -> None:
         self._on_update(round, update)
         did = update.local
-        self._diary.write(
+        self._event_log.write(
             UpdateComputed(
                 round=round,
                 kept=did.kept,
@@ -248,7 +248,7 @@ async def run_client(
             load("data.factory", party.file.data.factory)
         own_data = workload is not None or party.file.data.factory
         source = None if own_data else own_images(party.file)
-        with EventLog(party.folder.events(party.name), party.name) as log:
+        with EventFile(party.folder.events(party.name), party.name) as log:
             return await _Sessions(party, source, log, tell, stay, accepted_groups, workload).follow()
 
 
@@ -265,7 +265,7 @@ class _Sessions:
         self,
         party: OpenedParty[ClientFile],
         source: Source | None,
-        log: EventLog,
+        log: EventFile,
         tell: Tell,
         stay: bool,
         accepted_groups: str,
@@ -301,11 +301,11 @@ class _Sessions:
         """One session, or one after the other."""
         pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + self._job.patience
         while True:
-            # A diary counts the traffic of one session.
-            diary = Diary(self._log, self._tell)
+            # A event_log counts the traffic of one session.
+            event_log = EventLog(self._log, self._tell)
             try:
                 held = self._job.roster
-                work = ClientWork(self._job, self._images, self._moments, diary)
+                work = ClientWork(self._job, self._images, self._moments, event_log)
                 ended = await work.run()
                 said = ""
                 if self._job.roster is not held:
@@ -319,11 +319,11 @@ class _Sessions:
                 if not self._stay:
                     return ended
                 pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
-                diary.write(RetryScheduled(seconds=pause))
+                event_log.write(RetryScheduled(seconds=pause))
             except EndpointError as error:
                 if str(error) != said:
                     said = str(error)
-                    diary.write(ConnectionFailed(reason=said))
+                    event_log.write(ConnectionFailed(reason=said))
                 waited_for = isinstance(error, UnreachableError)
                 if not self._stay and (not waited_for or time.monotonic() >= give_up):
                     raise

@@ -39,7 +39,7 @@ from tacit.parties.inference.conversation import InferenceError, Waiting
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
 from tacit.parties.inference.events import ImagesAnswered, ImagesRead, InferenceSessionEnded, ModelAgreed
 from tacit.parties.inference.model import Interface, PublicModel
-from tacit.parties.session.event_log import Diary, EventLog, Tell, remove_incomplete_line
+from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
 from tacit.parties.session.events import ConnectionFailed
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferencePolicy, Wish
@@ -228,8 +228,8 @@ async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> di
         learned = None if file.adaptation is None else read_learned(party.folder)
         answers = own_answers(party.folder, images, learned)
         status.round, status.rounds = answers.count, len(images.names)
-        with EventLog(party.folder.events(party.name), party.name) as log:
-            await _Asking(party, images, learned, answers, Diary(log, tell)).finish()
+        with EventFile(party.folder.events(party.name), party.name) as log:
+            await _Asking(party, images, learned, answers, EventLog(log, tell)).finish()
         return figures(images, answers)
 
 
@@ -240,20 +240,22 @@ class _Asking:
         images: OwnImages,
         learned: Learned | None,
         answers: Answers,
-        diary: Diary,
+        event_log: EventLog,
     ) -> None:
         self._file = file = party.file
         self._images = images
         self._learned = learned
         self._answers = answers
-        self._diary = diary
+        self._event_log = event_log
         self._settings = DataOwnerSettings(
             model_owner_address=file.model_owner,
             dealer_address=file.dealer,
             keys=party.keys,
             roster=party.roster,
             patience=file.answer,
-            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write(ConnectionFailed(reason=reason))),
+            waiting=Waiting(
+                seconds=file.patience, told=lambda reason: event_log.write(ConnectionFailed(reason=reason))
+            ),
             device=resolve_device(file.device),
         )
 
@@ -261,7 +263,7 @@ class _Asking:
         """One session after the other, until all is answered."""
         answers, total, learned = self._answers, len(self._images.names), self._learned
         session = None if learned is None else learned.session()
-        self._diary.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
+        self._event_log.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
         since = time.monotonic()
         while (before := answers.count) < total:
             known = answers.by is not None
@@ -270,7 +272,7 @@ class _Asking:
                 await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take, session)
             except InferenceError as error:
                 code = None if error.code is None else error.code.name
-                self._diary.write(InferenceSessionEnded(code=code, detail=str(error)))
+                self._event_log.write(InferenceSessionEnded(code=code, detail=str(error)))
                 if answers.count > before:
                     since = time.monotonic()
                 if answers.count == total:
@@ -290,7 +292,7 @@ class _Asking:
         told = interface_of(public, self._answers, self._learned)
         if self._answers.by is None:
             self._answers.write(AnsweredBy(weights=terms.weights.hex(), classes=told.classes))
-        self._diary.write(ModelAgreed(weights=terms.weights.hex()))
+        self._event_log.write(ModelAgreed(weights=terms.weights.hex()))
         return self._images.prepared(told, side=terms.sizes.side, first=self._answers.count)
 
     def _take(self, answer: Answer) -> None:
@@ -306,7 +308,7 @@ class _Asking:
             )
         )
         refused = costs.images if costs.refused else 0
-        self._diary.write(ImagesAnswered(images=self._answers.count, of=len(self._images.names), refused=refused))
+        self._event_log.write(ImagesAnswered(images=self._answers.count, of=len(self._images.names), refused=refused))
 
 
 def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> Answers:

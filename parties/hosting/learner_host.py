@@ -41,7 +41,7 @@ from tacit.parties.inference.events import ImagesRead, ModelAgreed
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.event_log import read as read_events
 from tacit.parties.session.events import ConnectionFailed
 from tacit.parties.session.journal import JournalFile
@@ -167,14 +167,14 @@ async def run_learner(
     )
     with at_work(party, status, show) as tell:
         source = own_source(file)
-        with EventLog(folder.events(party.name), party.name) as log:
-            diary = Diary(log, tell)
+        with EventFile(folder.events(party.name), party.name) as log:
+            event_log = EventLog(log, tell)
             kept = read_kept(folder.learning)
             if kept is not None:
                 check_own(file, own, source, kept.learning)
             last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
             status.round = 0 if last is None else last[1]
-            diary.write(ImagesRead(images=len(source.train.images), learned=status.round))
+            event_log.write(ImagesRead(images=len(source.train.images), learned=status.round))
             ended = Ended(None, "all rounds were learned before")
             if kept is None or status.round < own.rounds:
                 learning = _Learning(party, own, source, log, tell)
@@ -219,7 +219,7 @@ class _Learning:
     party: OpenedParty[DataOwnerFile]
     own: LearningSection
     source: Source
-    log: EventLog
+    log: EventFile
     tell: Tell
 
     def _owner(self, weights: bytes | None) -> DataOwnerSettings:
@@ -231,7 +231,7 @@ class _Learning:
                 f"policy.weights: {self.party.folder.learning} is of a learning beside another model; for another one "
                 "name another `directory`"
             )
-        diary = Diary(self.log, self.tell)
+        event_log = EventLog(self.log, self.tell)
         return DataOwnerSettings(
             model_owner_address=file.model_owner,
             dealer_address=file.dealer,
@@ -243,7 +243,9 @@ class _Learning:
                 weights=weights or named,
             ),
             patience=file.answer,
-            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write(ConnectionFailed(reason=reason))),
+            waiting=Waiting(
+                seconds=file.patience, told=lambda reason: event_log.write(ConnectionFailed(reason=reason))
+            ),
             device=resolve_device(file.device),
         )
 
@@ -281,8 +283,8 @@ class _Learning:
     async def follow(self, kept: KeptLearning, last: tuple[AdapterParameters, int] | None) -> Ended:
         """Take part in one session of sums after the other, until one ends that is not followed by another."""
         file, own, folder, learning = self.party.file, self.own, self.party.folder, kept.learning
-        diary = Diary(self.log, self.tell)
-        diary.write(ModelAgreed(weights=kept.weights.hex()))
+        event_log = EventLog(self.log, self.tell)
+        event_log.write(ModelAgreed(weights=kept.weights.hex()))
         images, labels = await asyncio.to_thread(prepared, self.source, learning)
 
         def keep(told: RoundLearned) -> None:
@@ -296,14 +298,14 @@ class _Learning:
             weights=own.weights,
             smallest_cohort=own.smallest_cohort,
         )
-        learner = PrivateLearner(settings, images, labels, diary, last=last, terms=kept.terms, on_told=keep)
+        learner = PrivateLearner(settings, images, labels, event_log, last=last, terms=kept.terms, on_told=keep)
         expected = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=own.rounds)
         since, said = time.monotonic(), ""
         try:
             while True:
                 try:
                     tasks = {SCHEME: SharesTask(learner, expected=expected)}
-                    ended = await ClientParty(self._client(), tasks, Diary(self.log, self.tell)).run()
+                    ended = await ClientParty(self._client(), tasks, EventLog(self.log, self.tell)).run()
                     if ended.code not in _PASSING:
                         return ended
                     since = time.monotonic()
@@ -312,7 +314,7 @@ class _Learning:
                         raise
                     if str(error) != said:
                         said = str(error)
-                        diary.write(ConnectionFailed(reason=said))
+                        event_log.write(ConnectionFailed(reason=said))
                 await asyncio.sleep(_PAUSE)
         finally:
             await asyncio.shield(learner.close())

@@ -60,7 +60,7 @@ from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, load
 from tacit.parties.runs.outputs import keep_summary
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
-from tacit.parties.session.event_log import Diary, EventLog, Tell
+from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, RosterRefused, WorkMeasured
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.shell import Stopwatch, Surroundings
@@ -270,12 +270,12 @@ async def serve(
     )
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     origin = InvocationRecorded.now(job.command, started=job.started, device=place, seed=job.recorded_seed)
-    with EventLog(run.events(job.keys.name), job.keys.name) as log:
+    with EventFile(run.events(job.keys.name), job.keys.name) as log:
         while settings is not None:
-            # A diary counts the traffic of one session.
-            diary = Diary(log, tell)
+            # A event_log counts the traffic of one session.
+            event_log = EventLog(log, tell)
             keeper.reconfigure(settings.configuration)
-            diary.write(
+            event_log.write(
                 structs.replace(
                     describe(settings.configuration),
                     clients=settings.participants,
@@ -283,13 +283,13 @@ async def serve(
                     evaluates="images" if known.test else "sums",
                 )
             )
-            diary.write(origin)
+            event_log.write(origin)
             party = ServerParty(
-                settings, keeper, diary, on_round=after_round, surroundings=surroundings, make_machine=make_machine
+                settings, keeper, event_log, on_round=after_round, surroundings=surroundings, make_machine=make_machine
             )
             with Stopwatch() as stopwatch:
                 ended = await party.run()
-            diary.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
+            event_log.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
             settings = party.successor
         if judged_last is not None:
             log.write(ClassesEvaluated(found=judged_last))
@@ -320,9 +320,9 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
     regather, began, pause = job.experiment.deadlines.regather, time.monotonic(), STATISTICS_PAUSE
     while True:
         settings = replace(_settings(job, configuration, rounds=STATISTICS_ATTEMPTS), address=address)
-        with EventLog(run.events(job.keys.name), job.keys.name) as log:
-            diary = Diary(log, follow)
-            ended = await ServerParty(settings, keeper, diary, on_round=note).run()
+        with EventFile(run.events(job.keys.name), job.keys.name) as log:
+            event_log = EventLog(log, follow)
+            ended = await ServerParty(settings, keeper, event_log, on_round=note).run()
             if keeper.found is not None or ended.code is not None:
                 return keeper.found, address, ended
             # A sum does not show whose part of it is impossible: nobody can be left out for it.
@@ -331,7 +331,7 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
             if over:
                 return None, address, Ended(Code.THRESHOLD, detail)
             remedy = f"{detail}; they are asked again in {pause:g} s, or state data.mean and data.std in the experiment"
-            diary.write(GatheringStarted(detail=remedy))
+            event_log.write(GatheringStarted(detail=remedy))
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_STATISTICS_PAUSE)
 

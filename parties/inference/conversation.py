@@ -41,7 +41,7 @@ from tacit.parties.links.endpoint import (
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import events as logged
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -454,8 +454,8 @@ class ServingParty(Generic[MachineT]):
     LOST: ClassVar[str]
     """What is said of the link to a peer that is lost."""
 
-    def __init__(self, settings: ServingSettings, service: Service[MachineT], diary: Diary) -> None:
-        self.diary = diary
+    def __init__(self, settings: ServingSettings, service: Service[MachineT], event_log: EventLog) -> None:
+        self.event_log = event_log
         self._serving = settings
         self._service = service
         self._couriers: dict[str, Courier] = {}
@@ -463,11 +463,11 @@ class ServingParty(Generic[MachineT]):
     async def serve(self, *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
         async with await self._bound() as endpoint:
-            self.diary.write(logged.ListeningStarted(address=endpoint.address))
+            self.event_log.write(logged.ListeningStarted(address=endpoint.address))
             works = (
                 self._listen(endpoint),
                 tick(self._expire),
-                tick(self.diary.catch_up),
+                tick(self.event_log.catch_up),
                 *(work() for work in beside),
             )
             tasks = [asyncio.ensure_future(work) for work in works]
@@ -476,7 +476,7 @@ class ServingParty(Generic[MachineT]):
             finally:
                 await ended(*tasks)
                 await self._leave()
-                self.diary.catch_up(at_once=True)
+                self.event_log.catch_up(at_once=True)
                 for courier in self._couriers.values():
                     await courier.close()
 
@@ -496,10 +496,10 @@ class ServingParty(Generic[MachineT]):
                     self._couriers[event.sender] = Courier(send, lose)
                 self._spread(self._service.feed(event.sender, readable(event), Conversation.now()))
             elif isinstance(event, LinkLost):
-                self.diary.write(logged.LinkLost(peer=event.peer))
+                self.event_log.write(logged.LinkLost(peer=event.peer))
                 self._lose(event.peer, self.LOST.format(event.peer))
             elif isinstance(event, HandshakeRefused):
-                self.diary.write(
+                self.event_log.write(
                     logged.HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address)
                 )
 
@@ -519,4 +519,4 @@ class ServingParty(Generic[MachineT]):
 
     def _tell_end(self, ended: InferenceEnded, **fields: Any) -> None:
         code = None if ended.code is None else ended.code.name
-        self.diary.write(InferenceSessionEnded(code=code, detail=ended.detail, culprit=ended.culprit, **fields))
+        self.event_log.write(InferenceSessionEnded(code=code, detail=ended.detail, culprit=ended.culprit, **fields))

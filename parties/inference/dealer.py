@@ -23,7 +23,7 @@ from tacit.parties.inference.conversation import (
 )
 from tacit.parties.inference.events import PreprocessingFailed, SessionOpened
 from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, encoded_correction
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import Output, Transmit
@@ -42,8 +42,8 @@ class DealerParty(ServingParty[InferenceDealer]):
 
     LOST = "the link to {} is lost"
 
-    def __init__(self, settings: DealerSettings, diary: Diary) -> None:
-        super().__init__(settings, DealerService(settings.roster, self._machine), diary)
+    def __init__(self, settings: DealerSettings, event_log: EventLog) -> None:
+        super().__init__(settings, DealerService(settings.roster, self._machine), event_log)
         self._settings = settings
         self._work: dict[InferenceDealer, _Work] = {}
 
@@ -84,7 +84,7 @@ class DealerParty(ServingParty[InferenceDealer]):
                     self._couriers[output.to].put(output.frames)
             elif isinstance(output, KeysDealt):
                 self._work[machine] = _Work(self, machine, output.keys, self._couriers)
-                self.diary.write(SessionOpened(peers=list(output.owners)))
+                self.event_log.write(SessionOpened(peers=list(output.owners)))
             elif isinstance(output, Deal):
                 self._work[machine].orders.put_nowait(output)
             elif isinstance(output, InferenceEnded):
@@ -92,7 +92,9 @@ class DealerParty(ServingParty[InferenceDealer]):
                     dealt = self._work[machine].dealt if machine in self._work else {}
                     self._tell_end(output, peers=list(machine.owners), material=dict(dealt))
                 elif output.code is not None:
-                    self.diary.write(MessageRefused(member=output.culprit, code=output.code.name, detail=output.detail))
+                    self.event_log.write(
+                        MessageRefused(member=output.culprit, code=output.code.name, detail=output.detail)
+                    )
                 if machine in self._work:
                     self._work.pop(machine).stop()
 
@@ -136,7 +138,7 @@ class _Work:
                 self._give_up(RemoteProtocolError(Code.MALFORMED, f"an order that cannot be met: {error}"))
             except Exception as error:
                 failed = PreprocessingFailed(owners=list(self._machine.owners), failure=place(error))
-                self._party.diary.write(failed)
+                self._party.event_log.write(failed)
                 self._give_up(own_failure(error))
 
     def _give_up(self, reason: RemoteProtocolError) -> None:

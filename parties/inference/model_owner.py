@@ -43,7 +43,7 @@ from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import LinkLost
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
@@ -122,8 +122,8 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     """What is spoken with data owners."""
     MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
 
-    def __init__(self, settings: ModelOwnerSettings, model: PrivateModel, diary: Diary) -> None:
-        super().__init__(settings, ModelOwnerService(self._machine, self.KINDS), diary)
+    def __init__(self, settings: ModelOwnerSettings, model: PrivateModel, event_log: EventLog) -> None:
+        super().__init__(settings, ModelOwnerService(self._machine, self.KINDS), event_log)
         self.model = model
         self._settings = settings
         self._conversations: dict[InferenceModelOwner, Conversation] = {}
@@ -180,7 +180,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 conversation.from_dealer(frames)
 
     def _lost_dealer(self, detail: str) -> None:
-        self.diary.write(LinkLost(peer=self._dealer.name))
+        self.event_log.write(LinkLost(peer=self._dealer.name))
         self._lose_dealer(detail)
 
     def _lose_dealer(self, detail: str) -> None:
@@ -215,9 +215,9 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             conversation.expire()
 
     async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
-        """One session from its beginning to its end, which the diary tells."""
+        """One session from its beginning to its end, which the event_log tells."""
         began = Conversation.now()
-        self.diary.write(SessionOpened(peers=[machine.peer]))
+        self.event_log.write(SessionOpened(peers=[machine.peer]))
         try:
             await self._session(conversation, machine, model)
         except InferenceError:
@@ -241,7 +241,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         settings, plan, now = self._settings, self._planned(agreed.terms, model), conversation.now
         session = agreed.session.hex()[:16]
         agreement = TermsAgreed(peer=machine.peer, images=agreed.images, batch=agreed.batch, session=session)
-        self.diary.write(agreement)
+        self.event_log.write(agreement)
         worker = Worker()
         preparation = Preparation(
             conversation, plan.public.sizes, plan.course, rank=MODEL, ahead=settings.ahead, device=settings.device
@@ -255,7 +255,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 share = input_share(plan.public, agreed.images_of(asked.number), None)
                 carried, _ = await hold_pass(conversation, preparation, worker, plan.begun(share))
                 preparation.over(asked.number)
-                self.diary.write(PassEnded(peer=machine.peer, number=asked.number, refused=carried is None))
+                self.event_log.write(PassEnded(peer=machine.peer, number=asked.number, refused=carried is None))
         finally:
             await preparation.close()
             worker.close()

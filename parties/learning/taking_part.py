@@ -11,7 +11,7 @@ from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.learning.remembered import Belonging, MemoryFile, Remembered, SetBackError
 from tacit.parties.learning.statistics import SCHEME, StatisticsTask, read_statistics_task, statistics_words
 from tacit.parties.protections.sides import Group, TaskError
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import StateRestored, StatisticsContributed, TrainingFailed
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
@@ -25,7 +25,7 @@ def training_tasks(
     client: str,
     memory: MemoryFile,
     learner: Callable[[Configuration], Learner],
-    diary: Diary,
+    event_log: EventLog,
     *,
     moments: Count | None = None,
     on_update: Callable[[int, Update], None] = lambda round, update: None,
@@ -38,8 +38,8 @@ def training_tasks(
     every model of the server that only the clients can read, in the clear or with this client's own part in it, and the
     number of the round that it is the result of. All are called in the thread of the client's work.
     """
-    learning = LearningTask(client, memory, learner, diary, on_update, on_model)
-    return {"fedavg": learning, "fedsgd": learning, SCHEME: CountingTask(moments, diary)}
+    learning = LearningTask(client, memory, learner, event_log, on_update, on_model)
+    return {"fedavg": learning, "fedsgd": learning, SCHEME: CountingTask(moments, event_log)}
 
 
 class CountingTask(ClientTask):
@@ -47,9 +47,9 @@ class CountingTask(ClientTask):
 
     outside = True
 
-    def __init__(self, moments: Count | None, diary: Diary) -> None:
+    def __init__(self, moments: Count | None, event_log: EventLog) -> None:
         self._moments = moments
-        self._diary = diary
+        self._event_log = event_log
 
     def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution:
         task = read_statistics_task(work.configuration)
@@ -58,7 +58,7 @@ class CountingTask(ClientTask):
         return Contribution(statistics_words(work.configuration, self._moments(task, proceed)))
 
     def summed(self) -> None:
-        self._diary.write(StatisticsContributed())
+        self._event_log.write(StatisticsContributed())
 
 
 class LearningTask(ClientTask):
@@ -69,14 +69,14 @@ class LearningTask(ClientTask):
         client: str,
         memory: MemoryFile,
         learner: Callable[[Configuration], Learner],
-        diary: Diary,
+        event_log: EventLog,
         on_update: Callable[[int, Update], None],
         on_model: OnModel,
     ) -> None:
         self._client = client
         self._memory = memory
         self._make_learner = learner
-        self._diary = diary
+        self._event_log = event_log
         self._on_update = on_update
         self._on_model = on_model
         self._fixed: bytes | None = None
@@ -137,7 +137,7 @@ class LearningTask(ClientTask):
     def _keep(self, learner: Learner, draft: Draft, update: Update) -> None:
         """Go by what is still wanted; nothing of what is not reaches this."""
         if update.failure:
-            self._diary.write(TrainingFailed(detail=update.failure))
+            self._event_log.write(TrainingFailed(detail=update.failure))
             self.failure = update.failure
         learner.keep(draft)
         self.unsaved = True
@@ -166,5 +166,5 @@ class LearningTask(ClientTask):
                     f"{self._memory.path}: {error}; restore it, or delete it, and this client goes on as one that is "
                     "new"
                 ) from error
-            self._diary.write(StateRestored(round=remembered.round))
+            self._event_log.write(StateRestored(round=remembered.round))
         self._owner = owner

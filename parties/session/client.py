@@ -20,7 +20,7 @@ from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import CraftedModelError, OtherClassesError, TaskError
 from tacit.parties.session import events
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
@@ -78,7 +78,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self,
         settings: ClientSettings,
         tasks: Mapping[str, ClientTask],
-        diary: Diary,
+        event_log: EventLog,
         *,
         surroundings: Surroundings | None = None,
         make_machine: Callable[..., TrainingClient] = TrainingClient,
@@ -95,7 +95,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             grace=settings.grace,
             accepted_groups=settings.accepted_groups,
         )
-        super().__init__(machine, diary, surroundings)
+        super().__init__(machine, event_log, surroundings)
         self._settings = settings
         self._tasks = tasks
         self._task = ClientTask()
@@ -119,12 +119,14 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             )
             async with endpoint:
                 try:
-                    await self._perform(endpoint, self._machine.start(self._diary.now()))
+                    await self._perform(endpoint, self._machine.start(self._event_log.now()))
                     ended = await self._serve(endpoint)
                 except asyncio.CancelledError:
                     if self._linked and self._ended is None:
                         # Else the message would be waited for, and nobody would hear it.
-                        await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now(), code=Code.LEFT))
+                        await self._perform(
+                            endpoint, self._machine.give_up(STOPPED, self._event_log.now(), code=Code.LEFT)
+                        )
                     raise
                 if ended.code in (None, Code.ROSTER) and (last := self._bench.present) is not None:
                     # The last model may still be at work.
@@ -135,7 +137,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         finally:
             self._bench.drop()
             settings.journal.close()
-        self._diary.close(self._machine.traffic)
+        self._event_log.close(self._machine.traffic)
         if ended.code is Code.LEFT and endpoint.refusal is not None:
             # Said by nobody who has shown a key, but most likely the reason.
             return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
@@ -146,28 +148,28 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:
-        now = self._diary.now()
+        now = self._event_log.now()
         if isinstance(event, Received):
             return self._machine.feed(event.frames, now)
         if isinstance(event, LinkLost):
             self._linked = False
-            self._diary.write(events.LinkLost(peer=event.peer))
+            self._event_log.write(events.LinkLost(peer=event.peer))
             self._machine.server_lost(now)
         elif isinstance(event, LinkUp):
             self._linked = True
-            self._diary.write(events.LinkOpened(peer=event.peer))
+            self._event_log.write(events.LinkOpened(peer=event.peer))
             return self._machine.server_back()
         elif isinstance(event, MessageRefused):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
         return []
 
     def _take_work(self, finished: asyncio.Future[_Tell]) -> list[Output]:
-        now = self._diary.now()
+        now = self._event_log.now()
         try:
             tell = finished.result()
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
-            self._diary.write(events.TrainingFailed(detail=self._obstacle))
+            self._event_log.write(events.TrainingFailed(detail=self._obstacle))
             return self._machine.give_up(_TOLD.get(type(error), CANNOT_TRAIN), now)
         return tell(now)
 
@@ -184,7 +186,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             if self._settings.fixed is not None:
                 await asyncio.to_thread(replace_file, self._settings.fixed, output.data)
         elif isinstance(output, Train):
-            self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+            self._event_log.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._bench.begin(partial(self._work, output))
         elif isinstance(output, Reencrypt):
             self._bench.begin(partial(self._reencrypt, output))
@@ -193,22 +195,22 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(output, Accepted):
             chosen, session = output.configuration, self._machine.session.hex()
             self._task = self._tasks.get(chosen.scheme) or ClientTask()
-            self._diary.outside = self._task.outside
+            self._event_log.outside = self._task.outside
             fixed = chosen.fixed.digest.hex() if chosen.fixed.size else ""
-            self._diary.write(
+            self._event_log.write(
                 events.ConfigurationAccepted(scheme=chosen.scheme, mode=chosen.mode, session=session, fixed_part=fixed)
             )
             await asyncio.to_thread(self._look_for, chosen.fixed)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)
             former, changes = self._settings.roster, output.difference
-            self._diary.write(events.RosterUpdated.between(former, output.roster, changes))
+            self._event_log.write(events.RosterUpdated.between(former, output.roster, changes))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._refusal = output.detail if output.code is Code.POLICY else ""
             if code is None:
                 self._task.summed()
-            self._diary.write(events.ClientRoundEnded(round=output.round, code=code, detail=output.detail))
+            self._event_log.write(events.ClientRoundEnded(round=output.round, code=code, detail=output.detail))
             # It may be over before its update was made.
             self._bench.drop()
 

@@ -90,8 +90,8 @@ class EventLogError(Exception):
     """The log cannot be written or read, or a field is not plain; the message names the file and the place."""
 
 
-class EventLog:
-    """An append-only log of one party. Raises EventLogError when the file cannot be opened."""
+class EventFile:
+    """Append-only file of one party's events. Raises EventLogError when it cannot be opened."""
 
     def __init__(self, path: Path, party: str) -> None:
         self._path = path
@@ -277,18 +277,18 @@ class _Repeats:
         return max((self.written[kind] + REPEAT_SECONDS for kind in kinds if kind in self.written), default=0.0)
 
 
-class Diary:
-    """The events of one party.
+class EventLog:
+    """Events of one party: written to its file, and passed on to a live view.
 
-    One that repeats itself for the same peer is written at most once in ten seconds, and passed on no more often. The
-    last of those that were not follows when the time is over, with the number of the others (`omitted`): what is
-    written last is how things are.
+    A repeating event of one peer is written and passed on at most once in ten seconds. When that time is over the last
+    one of those held back follows, with the number of the others (`omitted`), so that the log ends with the present
+    state.
     """
 
-    def __init__(self, log: EventLog, tell: Tell) -> None:
+    def __init__(self, log: EventFile, tell: Tell) -> None:
         self.outside = False
-        """Whether this session is none of the run, but one before it that sums statistics: its phases and bytes are
-        told as those of round 0, and of its rounds, and of how it ended, only what went wrong."""
+        """Whether this session is not part of the run, but sums statistics before it: its phases and bytes count as
+        those of round 0, and of its rounds and its end only failures are logged."""
         self._log = log
         self._tell = tell
         self._place = (0, Phase.SESSION)

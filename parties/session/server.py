@@ -24,7 +24,7 @@ from tacit.parties.links.endpoint import (
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import events
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.parties.session.task import ServerTask, UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -99,7 +99,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self,
         settings: ServerSettings,
         keeper: ServerTask,
-        diary: Diary,
+        event_log: EventLog,
         *,
         on_round: OnRound,
         surroundings: Surroundings | None = None,
@@ -115,15 +115,15 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             smallest_cohort=settings.smallest_cohort,
             join_seconds=settings.join_seconds,
             grace=settings.grace,
-            now=diary.now(),
+            now=event_log.now(),
             completed=settings.completed,
             enough_seconds=settings.enough_seconds,
             regather_seconds=settings.regather_seconds,
             participants=settings.participants,
             sampling=settings.sampling,
         )
-        super().__init__(machine, diary, surroundings)
-        diary.outside = keeper.outside
+        super().__init__(machine, event_log, surroundings)
+        event_log.outside = keeper.outside
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()
@@ -144,13 +144,13 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
             # Which port the system chose, if it did, is known from now on.
             self._settings = replace(settings, address=endpoint.address)
-            self._diary.write(
+            self._event_log.write(
                 events.ListeningStarted(
                     address=endpoint.address, session=self._machine.session.hex(), service=self._keeper.service
                 )
             )
             ended = await self._serve_until_stopped(endpoint)
-        self._diary.close(self._machine.traffic)
+        self._event_log.close(self._machine.traffic)
         return ended
 
     def _may_stop(self) -> bool:
@@ -158,20 +158,20 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         return self._bench.present is None
 
     def _take_event(self, event: Event) -> list[Output]:
-        now = self._diary.now()
+        now = self._event_log.now()
         if isinstance(event, Received):
             return self._machine.feed(event.sender, event.frames, now)
         if isinstance(event, LinkLost):
-            self._diary.write(events.LinkLost(peer=event.peer))
+            self._event_log.write(events.LinkLost(peer=event.peer))
             self._machine.link_lost(event.peer, now)
         elif isinstance(event, LinkUp):
-            self._diary.write(events.LinkOpened(peer=event.peer))
+            self._event_log.write(events.LinkOpened(peer=event.peer))
             self._machine.link_back(event.peer)
         elif isinstance(event, MessageRefused):
             error = RemoteProtocolError(Code.MALFORMED, f"a message beyond the limits: {event.reason}")
             return self._machine.reject(event.sender, error, now)
         elif isinstance(event, HandshakeRefused):
-            self._diary.write(
+            self._event_log.write(
                 events.HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address)
             )
         return []
@@ -180,7 +180,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         await super()._perform(endpoint, outputs)
         if self._machine.waiting_for != self._waiting_for:
             self._waiting_for = self._machine.waiting_for
-            self._diary.mention(events.WaitingChanged(on=list(self._waiting_for)))
+            self._event_log.mention(events.WaitingChanged(on=list(self._waiting_for)))
 
     async def _perform_own(self, endpoint: ServerEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
@@ -188,7 +188,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 await endpoint.send(output.to, output.frames)
             except (NotConnectedError, PeerStalledError) as error:
                 # The machine learns of it by the lost link or by the deadline.
-                self._diary.write(events.SendFailed(to=output.to, reason=str(error)))
+                self._event_log.write(events.SendFailed(to=output.to, reason=str(error)))
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
             # The clients may remember no later one than that before the last round, which is then held again.
@@ -202,20 +202,20 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _take_work(self, finished: asyncio.Future[tuple[str, LoggedEvent]]) -> list[Output]:
         unusable, event = finished.result()
-        self._diary.write(event)
+        self._event_log.write(event)
         if self._keeper.finished:
             self._rounds_left = 0
         if self._rounds_left and (changed := self._change_roster(unusable)):
             return changed
         following = self._machine.next_round if self._rounds_left else self._machine.finish
-        return following(self._keeper.bytes, self._diary.now(), unusable=unusable)
+        return following(self._keeper.bytes, self._event_log.now(), unusable=unusable)
 
     def _look_around(self) -> list[Output]:
         if self._machine.state is not SessionState.GATHERING:
             return []
         missing = self._settings.missing()
         if missing.keys() != self._machine.presence.missing:
-            return self._machine.do_without(missing, self._diary.now())
+            return self._machine.do_without(missing, self._event_log.now())
         return self._change_roster()
 
     def _report(self, event: LoggedEvent) -> None:
@@ -246,7 +246,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if roster is None:
             return []
         changes = difference(settings.roster, roster)
-        self._diary.write(events.RosterUpdated.between(settings.roster, roster, changes))
+        self._event_log.write(events.RosterUpdated.between(settings.roster, roster, changes))
         # Those who were there are back soon, and whoever else comes can wait for the next round.
         configuration, participants = settings.configuration, settings.participants
         if settings.resized is not None:
@@ -260,7 +260,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             completed=self._machine.round,
             enough_seconds=settings.grace,
         )
-        return self._machine.change_roster(roster, self._keeper.bytes, self._diary.now(), unusable=unusable)
+        return self._machine.change_roster(roster, self._keeper.bytes, self._event_log.now(), unusable=unusable)
 
     def _apply(self, done: RoundDone) -> tuple[str, LoggedEvent]:
         """Apply the sum of a round, if there is one; returns why that is impossible, and the event of the round."""
@@ -313,7 +313,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 )
                 for dropped in done.dropped
             ],
-            seconds=self._diary.now() - done.began,
+            seconds=self._event_log.now() - done.began,
             accuracy=judged.accuracy,
             balanced_accuracy=judged.balanced_accuracy,
             loss=judged.loss,

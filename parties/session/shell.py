@@ -24,7 +24,7 @@ import zmq.asyncio
 
 from tacit.models.interruption import Interrupted, Proceed
 from tacit.parties.links.endpoint import Endpoint, Event, Received
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import HeartbeatSent, SessionEnded, ShutdownIncomplete
 from tacit.protocol.core.events import Event as LoggedEvent
 from tacit.protocol.core.machine import Ended, Output, Transmit
@@ -188,10 +188,10 @@ async def _comes(receiving: asyncio.Future[Event]) -> bool:
 class Shell(Generic[MachineT, EndpointT]):
     """One party at work. Subclasses say what events, outputs and finished work mean."""
 
-    def __init__(self, machine: MachineT, diary: Diary, surroundings: Surroundings) -> None:
+    def __init__(self, machine: MachineT, event_log: EventLog, surroundings: Surroundings) -> None:
         self._machine = machine
         self._surroundings = surroundings
-        self._diary = diary
+        self._event_log = event_log
         self._bench = Workbench(surroundings.bench)
         self._ended: Ended | None = None
         self._told_alive = 0.0
@@ -231,8 +231,8 @@ class Shell(Generic[MachineT, EndpointT]):
                     receiving = asyncio.ensure_future(endpoint.receive())
                 if (finished := self._bench.take()) is not None:
                     await self._perform(endpoint, self._take_work(finished))
-                await self._perform(endpoint, self._machine.expire(self._diary.now()))
-                self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+                await self._perform(endpoint, self._machine.expire(self._event_log.now()))
+                self._event_log.follow(self._machine.round, self._machine.phase, self._machine.traffic)
                 await self._perform(endpoint, self._from_time_to_time())
         finally:
             receiving.cancel()
@@ -242,18 +242,18 @@ class Shell(Generic[MachineT, EndpointT]):
     @property
     def _due(self) -> bool:
         deadline = self._machine.next_deadline
-        return deadline is not None and deadline <= self._diary.now()
+        return deadline is not None and deadline <= self._event_log.now()
 
     async def _hear(self, endpoint: EndpointT, event: Event) -> None:
         if isinstance(event, Received):
             self._surroundings.heard(event.sender, event.frames)
-            self._diary.passed("received", event.sender, event.frames)
+            self._event_log.passed("received", event.sender, event.frames)
             await self._surroundings.moved(sum(len(frame) for frame in event.frames))
         await self._perform(endpoint, self._take_event(event))
 
     async def _wait(self, receiving: asyncio.Future[Event]) -> None:
         deadline = self._machine.next_deadline
-        due = ALIVE_SECONDS if deadline is None else deadline - self._diary.now()
+        due = ALIVE_SECONDS if deadline is None else deadline - self._event_log.now()
         timeout = max(LEAST_WAIT, min(due, ALIVE_SECONDS))
         awaited: list[asyncio.Future[Any]] = [receiving]
         if self._bench.present is not None:
@@ -279,7 +279,7 @@ class Shell(Generic[MachineT, EndpointT]):
         last.cancel()
         came: object = (await asyncio.gather(last, return_exceptions=True))[0]
         if isinstance(came, Exception):
-            self._diary.write(ShutdownIncomplete(detail=" ".join(str(came).split()) or type(came).__name__))
+            self._event_log.write(ShutdownIncomplete(detail=" ".join(str(came).split()) or type(came).__name__))
 
     async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         # What is fetched and handed out for the training is on its way beside other phases.
@@ -288,25 +288,27 @@ class Shell(Generic[MachineT, EndpointT]):
         for output in outputs:
             if isinstance(output, Transmit):
                 await self._surroundings.moved(sum(len(frame) for frame in output.frames))
-                self._diary.passed("sent", output.to, output.frames)
+                self._event_log.passed("sent", output.to, output.frames)
             if isinstance(output, LoggedEvent):
                 self._report(output)
             elif isinstance(output, Ended):
                 self._ended = output
-                self._diary.write(SessionEnded(code=output.code.name if output.code else None, detail=output.detail))
+                self._event_log.write(
+                    SessionEnded(code=output.code.name if output.code else None, detail=output.detail)
+                )
             else:
                 await self._perform_own(endpoint, output)
 
     def _report(self, event: LoggedEvent) -> None:
         """Log an event of the machine."""
-        self._diary.write(event)
+        self._event_log.write(event)
 
     def _from_time_to_time(self) -> list[Output]:
-        now = self._diary.now()
+        now = self._event_log.now()
         if now - self._told_alive < ALIVE_SECONDS:
             return []
         self._told_alive = now
-        self._diary.mention(HeartbeatSent(done=self._bench.done if self._bench.present else 0.0))
+        self._event_log.mention(HeartbeatSent(done=self._bench.done if self._bench.present else 0.0))
         return self._look_around()
 
     def _look_around(self) -> list[Output]:

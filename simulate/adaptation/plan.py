@@ -42,7 +42,7 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog, read
+from tacit.parties.session.event_log import EventFile, EventLog, read
 from tacit.parties.session.events import ListeningStarted, SessionEnded
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
@@ -257,10 +257,10 @@ async def run_dealer(control: Control, *, seat: Seat, addresses: dict[str, str])
                 control.send({"address": f"{found['']} {found['sums']}"})
 
     settings = seat.dealer()
-    with EventLog(seat.folder.run.events(DEALER), DEALER) as log:
+    with EventFile(seat.folder.run.events(DEALER), DEALER) as log:
         log.write(describe(settings.summing.configuration))
         log.write(seat.origin)
-        ended = await deal_and_sum(settings, dealt=Diary(log, show), summed=Diary(log, show))
+        ended = await deal_and_sum(settings, dealt=EventLog(log, show), summed=EventLog(log, show))
     return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
 
 
@@ -275,10 +275,10 @@ async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, 
             control.send({"address": event.address})
 
     dealing, _ = addresses[DEALER].split()
-    with EventLog(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
+    with EventFile(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
         try:
             settings = seat.model_owner(dealing, seat.recording() or Surroundings())
-            await teacher(seat.revealing, settings, model, Diary(log, show)).run()
+            await teacher(seat.revealing, settings, model, EventLog(log, show)).run()
         except asyncio.CancelledError:
             log.write(SessionEnded(code=None, detail="nobody learns any more"))
             raise
@@ -293,8 +293,8 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
     def keep(told: RoundLearned) -> None:
         standing.save(folder.of_owner(name), told.parameters, round=told.round)
 
-    with EventLog(folder.run.events(name), name) as log:
-        diary = Diary(log, tell(control))
+    with EventFile(folder.run.events(name), name) as log:
+        event_log = EventLog(log, tell(control))
         recording = seat.recording()
         settings = seat.learner(
             model_owner_address=addresses[MODEL_OWNER],
@@ -306,12 +306,12 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
             settings,
             own.images,
             own.labels,
-            diary,
+            event_log,
             keep=forget if recording is None else recording.keep_revealed,
             on_told=keep,
         )
         try:
-            ended = await ClientParty(seat.client(summing), {SCHEME: SharesTask(learns)}, diary).run()
+            ended = await ClientParty(seat.client(summing), {SCHEME: SharesTask(learns)}, event_log).run()
         finally:
             await asyncio.shield(learns.close())
     return {"code": ended.code.name if ended.code else None, "detail": ended.detail}

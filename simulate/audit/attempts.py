@@ -21,7 +21,7 @@ from tacit.models.interruption import Proceed
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.core.errors import LocalProtocolError
@@ -62,10 +62,10 @@ async def live_client(
         patience=_PATIENCE,
         grace=_GRACE,
     )
-    with EventLog(folder / "events.jsonl", keys.name) as log:
+    with EventFile(folder / "events.jsonl", keys.name) as log:
         while True:
             with contextlib.suppress(EndpointError, LocalProtocolError):
-                await ClientParty(settings, {"fedavg": DrawingTask()}, Diary(log, lambda event: None)).run()
+                await ClientParty(settings, {"fedavg": DrawingTask()}, EventLog(log, lambda event: None)).run()
 
 
 PLAYED: Final = "active"

@@ -28,7 +28,7 @@ from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.events import Event
@@ -132,7 +132,7 @@ class _Seat:
         torch.set_num_threads(1)
         os.sched_setaffinity(0, self.cores)
 
-    def diary(self, control: Control) -> Diary:
+    def event_log(self, control: Control) -> EventLog:
         """Its event log, which does not last; the supervisor is told its address. BenchmarkError as soon as a session
         is lost: what another one costs is not asked for."""
 
@@ -142,12 +142,12 @@ class _Seat:
             elif isinstance(event, LearningSessionLost):
                 raise BenchmarkError(event.detail)
 
-        return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
+        return EventLog(EventFile(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 
 
 async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
     seat.take()
-    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.diary(control)).run()
+    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.event_log(control)).run()
 
 
 async def _model_owner(
@@ -171,7 +171,7 @@ async def _model_owner(
         opening=OpeningPolicy(rounds=1, owners=1, smallest_cohort=_SMALLEST_COHORT, colluders=0),
         **seat.settings,
     )
-    await teacher(Revealing(reveal), settings, model, seat.diary(control)).run()
+    await teacher(Revealing(reveal), settings, model, seat.event_log(control)).run()
 
 
 async def _data_owner(
@@ -203,7 +203,9 @@ async def _data_owner(
         found.append(astuple(costs))
         control.send({"done": len(found)})
 
-    owner_of_images = learner(Revealing(reveal), settings, own.images, own.labels, seat.diary(control), on_batch=keep)
+    owner_of_images = learner(
+        Revealing(reveal), settings, own.images, own.labels, seat.event_log(control), on_batch=keep
+    )
     try:
         await owner_of_images.learn(1, None, ())
     finally:

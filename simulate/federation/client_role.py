@@ -29,7 +29,7 @@ from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task
 from tacit.parties.runs.directory import write_arrays
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
@@ -144,7 +144,7 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
         accepted_groups=role.roster.fingerprint,
     )
     try:
-        with EventLog(run.events(name), name) as log:
+        with EventFile(run.events(name), name) as log:
             while True:
                 # What is to go wrong goes wrong in the rounds.
                 trains = experiment.data.statistics == "given" or run.statistics.is_file()
@@ -152,7 +152,7 @@ async def _run_client(control: Control, role: Role, address: str, household: Hou
                     job,
                     images,
                     count,
-                    Diary(log, tell(control)),
+                    EventLog(log, tell(control)),
                     on_update=record,
                     surroundings=(trains and role.surroundings()) or surroundings,
                     make_machine=role.machine() if trains else TrainingClient,

@@ -27,7 +27,7 @@ from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSetti
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
@@ -150,7 +150,7 @@ class _Seat:
         if self.plan.cores is not None:
             os.sched_setaffinity(0, self.plan.cores)
 
-    def diary(self, control: Control) -> Diary:
+    def event_log(self, control: Control) -> EventLog:
         """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
 
         def tell(event: Event) -> None:
@@ -159,12 +159,12 @@ class _Seat:
             elif isinstance(event, InferenceSessionEnded | PreprocessingFailed) and event.failure:
                 control.send({"failure": event.failure})
 
-        return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
+        return EventLog(EventFile(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 
 
 async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
     seat.take()
-    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.diary(control)).run()
+    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.event_log(control)).run()
 
 
 async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, str], model: PrivateModel) -> None:
@@ -178,10 +178,10 @@ async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, st
     }
     if plan.learned is not None:
         learning = PredictionSettings(learning=plan.learned, **settings)
-        await PredictingParty(learning, model, seat.diary(control)).run()
+        await PredictingParty(learning, model, seat.event_log(control)).run()
     serving = ModelOwnerSettings(most_batch=plan.batch, **settings)
     kind = KnownInputParty if plan.input == "known" else ModelOwnerParty
-    await kind(serving, model, seat.diary(control)).run()
+    await kind(serving, model, seat.event_log(control)).run()
 
 
 async def _data_owner(

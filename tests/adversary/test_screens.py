@@ -16,7 +16,7 @@ from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_wo
 from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.session.event_log import Diary, EventLog, read
+from tacit.parties.session.event_log import EventFile, EventLog, read
 from tacit.parties.session.events import ClientRoundEnded, Dropout, RoundEnded
 from tacit.protocol.core.events import Event, MessageRefused
 from tacit.protocol.core.messages import Phase
@@ -82,12 +82,12 @@ def test_in_the_files_that_owners_read(tmp_path: Path) -> None:
     )  # fmt: skip
     with (
         at_work(lab, Status(name="lab", role="server", process=1, since=0.0), told.append) as tell,
-        EventLog(tmp_path / "lab.jsonl", "lab") as log,
+        EventFile(tmp_path / "lab.jsonl", "lab") as log,
     ):
-        diary = Diary(log, tell)
-        diary.write(RoundStarted(round=1, cohort=["client-1"]))
-        diary.write(ClientLeft(member="client-1", detail=DETAIL))
-        diary.write(ended)
+        event_log = EventLog(log, tell)
+        event_log.write(RoundStarted(round=1, cohort=["client-1"]))
+        event_log.write(ClientLeft(member="client-1", detail=DETAIL))
+        event_log.write(ended)
     assert list(read(tmp_path / "lab.jsonl")) == told
     _, left, round_ended = told
     assert isinstance(left, ClientLeft)

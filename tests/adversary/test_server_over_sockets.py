@@ -20,7 +20,7 @@ from msgspec import structs
 from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import NotConnectedError, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import TrainingFailed
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.blob import announce
@@ -87,7 +87,7 @@ class CheatingServer:
             smallest_cohort=3,
             join_seconds=self.federation.seconds,
             grace=self.federation.grace,
-            now=Diary.now(),
+            now=EventLog.now(),
         )
 
     def join(self, *names: str) -> None:
@@ -111,7 +111,7 @@ class CheatingServer:
                     received = max(0, packet.envelope.received - self._beside[event.sender])
                     envelope = encode_structure(structs.replace(packet.envelope, received=received))
                     frames = [envelope, *event.frames[1:]]
-                    await self.say(self.machine.feed(event.sender, frames, Diary.now()))
+                    await self.say(self.machine.feed(event.sender, frames, EventLog.now()))
 
     async def say(self, outputs: Sequence[Output]) -> None:
         """Send what the machine says, or what the lie makes of it."""
@@ -160,11 +160,11 @@ class CheatingServer:
         while not whole:
             held = len(self.rounds)
             if self.machine.state is SessionState.BETWEEN_ROUNDS:
-                await self.say(self.machine.next_round(model.tobytes(), Diary.now()))
+                await self.say(self.machine.next_round(model.tobytes(), EventLog.now()))
             await self.listen(lambda held=held: len(self.rounds) > held)
             whole = set(everybody) <= set(self.rounds[-1].cohort)
         self.check_sum(everybody)
-        await self.say(self.machine.finish(self.model, Diary.now()))
+        await self.say(self.machine.finish(self.model, EventLog.now()))
         ended = await self.federation.all_of(*(self.clients[name] for name in everybody))
         assert ended == [Ended(None, "the federation is finished")] * len(everybody)
 
@@ -319,7 +319,7 @@ async def test_a_restarted_server_gets_no_second_answer_in_its_former_session(fe
         server.machine.presence.session = session
         server.join(*others)
         await server.listen(lambda: all(server.heard[name, Hello] for name in others))
-        await server.say(server.machine.expire(Diary.now() + federation.seconds))
+        await server.say(server.machine.expire(EventLog.now() + federation.seconds))
         await server.listen(lambda: bool(server.rounds))
         assert server.rounds[0].total is None
         for name in others:

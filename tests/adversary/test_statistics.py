@@ -77,7 +77,7 @@ async def listening(federation: Any, configuration: Configuration) -> tuple[Stat
         grace=federation.grace,
     )
     keeper = BentKeeper(configuration)
-    party = ServerParty(settings, keeper, federation.diary("server"), on_round=lambda done, total: Evaluation())
+    party = ServerParty(settings, keeper, federation.event_log("server"), on_round=lambda done, total: Evaluation())
     task = asyncio.create_task(party.run())
     await federation.event("server", ListeningStarted)
     federation.address = federation.events("server", ListeningStarted)[-1].address

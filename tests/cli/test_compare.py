@@ -12,7 +12,7 @@ from click.testing import Result
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import Dropout, SessionEnded, TrafficCounted, UpdateComputed
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
@@ -31,7 +31,7 @@ def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:
     run.experiment.write_text(experiment_toml(parse(toml, "test")))
     cohort = ["client-1", "client-2"]
     drop = Dropout(party=lost, phase=Phase.TRAIN, code="LEFT", detail="gone", included_in_sum=False)
-    with EventLog(run.events("server"), "server") as log:
+    with EventFile(run.events("server"), "server") as log:
         log.write(configured(2))
         for number, accuracy in enumerate(accuracies, start=1):
             log.write(RoundStarted(round=number, cohort=cohort))
@@ -42,7 +42,7 @@ def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:
             figures = {"accuracy": accuracy, "balanced_accuracy": accuracy / 4, "loss": 1.0, "train_accuracy": 0.5}
             log.write(ended(number, cohort, dropped=dropped, samples=5, train_loss=1.0, clipped=0, **figures))
         log.write(SessionEnded(code=None, detail="all rounds are done"))
-    with EventLog(run.events("client-1"), "client-1") as log:
+    with EventFile(run.events("client-1"), "client-1") as log:
         log.write(UpdateComputed(round=1, kept=0, layers=[], training_seconds=1.5, choosing_seconds=0.0, uncounted=0))
     return path
 

@@ -23,14 +23,14 @@ pytestmark = pytest.mark.end_to_end
 CLIENTS = ("client-1", "client-2", "client-3")
 DIES_AFTER_ROUND_2 = """
 import os, signal
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import RoundEnded
-write = Diary.write
-def write_and_die(diary, event):
-    write(diary, event)
+write = EventLog.write
+def write_and_die(event_log, event):
+    write(event_log, event)
     if isinstance(event, RoundEnded) and event.round == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-Diary.write = write_and_die
+EventLog.write = write_and_die
 from tacit.cli.main import main
 main()
 """

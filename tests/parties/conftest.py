@@ -29,7 +29,7 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment
 from tacit.parties.runs.experiment import FederationSection as Cohort
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog, EventT
+from tacit.parties.session.event_log import EventFile, EventLog, EventT
 from tacit.parties.session.events import ListeningStarted
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import Evaluation, OnRound, ServerParty, ServerSettings
@@ -176,7 +176,7 @@ class Federation:
             self.rounds.append((done, total))
             return Evaluation(accuracy=0.5)
 
-        return ServerParty(settings, self.keeper, self.diary("server"), on_round=on_round or note)
+        return ServerParty(settings, self.keeper, self.event_log("server"), on_round=on_round or note)
 
     def join(self, name: str, **options: Any) -> asyncio.Task[Ended]:
         """A task that runs a client; options as of client_party."""
@@ -206,19 +206,19 @@ class Federation:
             grace=self.grace,
             fixed=self.directory / f"{name}.fixed",
         )
-        diary, own = self.diary(name), make or self.learner
+        event_log, own = self.event_log(name), make or self.learner
         memory = MemoryFile(self.memory(name))
-        tasks = training_tasks(name, memory, own, diary, moments=moments, on_update=on_update, on_model=on_model)
-        return ClientParty(settings, tasks, diary)
+        tasks = training_tasks(name, memory, own, event_log, moments=moments, on_update=on_update, on_model=on_model)
+        return ClientParty(settings, tasks, event_log)
 
-    def diary(self, name: str) -> Diary:
+    def event_log(self, name: str) -> EventLog:
         said = self.told.setdefault(name, [])
 
         def tell(event: LoggedEvent) -> None:
             said.append(event)
             self._flag(name, type(event)).set()
 
-        return Diary(EventLog(self.directory / f"{name}.events", name), tell)
+        return EventLog(EventFile(self.directory / f"{name}.events", name), tell)
 
     def journal(self, name: str) -> Path:
         return self.directory / f"{name}.journal"

@@ -1,5 +1,5 @@
 """Dealer, model owner and data owners that adapt a model, in one event loop, over real sockets and CURVE, with links
-that can be cut. As in tests/parties/inference/in_one_loop.py, tests wait for what parties write into their diaries."""
+that can be cut. As in tests/parties/inference/in_one_loop.py, tests wait for events of the parties."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import material_bytes
 from tacit.parties.links import endpoint
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.events import ListeningStarted
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
@@ -103,9 +103,9 @@ class AdaptingHouse:
             dealing=DealerSettings(address=LISTEN, keys=KEYS[DEALER], roster=ROSTER, patience=PATIENCE),
             summing=replace(summing, **changed),
         )
-        log = self.house.logs.enter_context(EventLog(self.house.directory / "dealer.jsonl", DEALER))
+        log = self.house.logs.enter_context(EventFile(self.house.directory / "dealer.jsonl", DEALER))
         dealt, summed = (
-            Diary(log, lambda event, name=name: self.house.tell(name, event))  # type: ignore[misc]
+            EventLog(log, lambda event, name=name: self.house.tell(name, event))  # type: ignore[misc]
             for name in (DEALER, SUMS)
         )
         self.house.tasks[DEALER] = asyncio.ensure_future(deal_and_sum(settings, dealt=dealt, summed=summed))
@@ -124,7 +124,7 @@ class AdaptingHouse:
             opening=POLICY,
             patience=PATIENCE,
         )
-        party = self.teacher(replace(settings, **changed), self.model, self.house.diary(MODEL_OWNER))
+        party = self.teacher(replace(settings, **changed), self.model, self.house.event_log(MODEL_OWNER))
         self.house.tasks[MODEL_OWNER] = asyncio.ensure_future(party.run())
         self.house.addresses[MODEL_OWNER] = (await self.house.waits(MODEL_OWNER, ListeningStarted)).address
         return party
@@ -134,7 +134,7 @@ class AdaptingHouse:
     ) -> asyncio.Task[Any]:
         """A data owner at work until the sums are over. links: where it finds model owner and dealer."""
         model_owner, dealer = links or (self.house.addresses[MODEL_OWNER], self.house.addresses[DEALER])
-        learning, diary = self.learning, self.house.diary(name)
+        learning, event_log = self.learning, self.house.event_log(name)
         owner = DataOwnerSettings(
             model_owner_address=model_owner,
             dealer_address=dealer,
@@ -151,7 +151,7 @@ class AdaptingHouse:
             seed=(1, OWNERS.index(name)),
         )
         learner = self.learner(
-            replace(settings, **changed), own.images, own.labels, diary, on_told=self.told[name].append
+            replace(settings, **changed), own.images, own.labels, event_log, on_told=self.told[name].append
         )
         client = ClientSettings(
             address=self.house.addresses[SUMS],
@@ -166,7 +166,7 @@ class AdaptingHouse:
 
         async def work() -> Any:
             try:
-                return await ClientParty(client, {SCHEME: SharesTask(learner)}, diary).run()
+                return await ClientParty(client, {SCHEME: SharesTask(learner)}, event_log).run()
             finally:
                 closing = asyncio.ensure_future(learner.close())
                 try:

@@ -29,12 +29,12 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     addresses: list[str] = []
 
     class Party:
-        def __init__(self, settings: Any, keeper: Any, diary: Any, **options: Any) -> None:
-            self.settings, self.keeper, self.diary = settings, keeper, diary
+        def __init__(self, settings: Any, keeper: Any, event_log: Any, **options: Any) -> None:
+            self.settings, self.keeper, self.event_log = settings, keeper, event_log
 
         async def run(self) -> Ended:
             addresses.append(self.settings.address)
-            self.diary.write(ListeningStarted(address="tcp://127.0.0.1:7007"))
+            self.event_log.write(ListeningStarted(address="tcp://127.0.0.1:7007"))
             if len(addresses) == 3:
                 self.keeper.found = FOUND
             return Ended(None, "all rounds are done")

@@ -1,6 +1,6 @@
 """Dealer, model owner and data owners in one event loop, over real sockets and CURVE, with links that can be cut.
 
-What the parties write into their diaries is what tests wait for. At the end nothing may be left: no task, no thread.
+What the parties write into their event logs is what tests wait for. At the end nothing may be left: no task, no thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSetti
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
@@ -96,19 +96,19 @@ class House:
 
     directory: Path
     told: list[tuple[str, Event]] = field(default_factory=list)
-    """Events that have been written into diaries and not been waited for, each with the name of its diary."""
+    """Events that have been written into event logs and not been waited for, each with the name of its event_log."""
     tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     cables: list[Cable] = field(default_factory=list)
     logs: ExitStack = field(default_factory=ExitStack)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def waits(self, diary: str, kind: type[EventT], **expected: Any) -> EventT:
-        """Wait for an event with these fields in a diary, and return it. An event is waited for once."""
+    async def waits(self, event_log: str, kind: type[EventT], **expected: Any) -> EventT:
+        """Wait for an event with these fields in a event_log, and return it. An event is waited for once."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 for index, (name, event) in enumerate(self.told):
-                    if name != diary or not isinstance(event, kind):
+                    if name != event_log or not isinstance(event, kind):
                         continue
                     if all(getattr(event, field) == value for field, value in expected.items()):
                         del self.told[index]
@@ -116,18 +116,18 @@ class House:
                 self._news.clear()
                 await self._news.wait()
 
-    def tell(self, diary: str, event: Event) -> None:
-        self.told.append((diary, event))
+    def tell(self, event_log: str, event: Event) -> None:
+        self.told.append((event_log, event))
         self._news.set()
 
     async def dealer(self, *, address: str = LISTEN, **settings: Any) -> None:
         settings = {"keys": KEYS[DEALER], "roster": ROSTER, **settings}
-        party = DealerParty(DealerSettings(address=address, **settings), self.diary(DEALER))
+        party = DealerParty(DealerSettings(address=address, **settings), self.event_log(DEALER))
         await self._serve(DEALER, party)
 
     async def model_owner(self, model: PrivateModel, *, address: str = LISTEN, **settings: Any) -> ModelOwnerParty:
         settings = {"keys": KEYS[MODEL_OWNER], "roster": ROSTER, "dealer_address": self.addresses[DEALER], **settings}
-        party = ModelOwnerParty(ModelOwnerSettings(address=address, **settings), model, self.diary(MODEL_OWNER))
+        party = ModelOwnerParty(ModelOwnerSettings(address=address, **settings), model, self.event_log(MODEL_OWNER))
         await self._serve(MODEL_OWNER, party)
         return party
 
@@ -174,9 +174,9 @@ class House:
                 ended, asyncio.CancelledError | InferenceError | EndpointError | Inferred | Ended | ValueError
             )
 
-    def diary(self, party: str) -> Diary:
-        log = self.logs.enter_context(EventLog(self.directory / f"{party}.jsonl", party))
-        return Diary(log, lambda event: self.tell(party, event))
+    def event_log(self, party: str) -> EventLog:
+        log = self.logs.enter_context(EventFile(self.directory / f"{party}.jsonl", party))
+        return EventLog(log, lambda event: self.tell(party, event))
 
     async def _serve(self, name: str, party: DealerParty | ModelOwnerParty) -> None:
         self.tasks[name] = asyncio.ensure_future(party.run())

@@ -272,7 +272,7 @@ async def test_a_roster_without_a_dealer(private: PrivateModel, tmp_path: Path) 
     settings = ModelOwnerSettings(address="", dealer_address="", keys=KEYS[MODEL_OWNER], roster=alone)
     async with house(tmp_path) as home:
         with pytest.raises(ValueError, match=text):
-            ModelOwnerParty(settings, private, home.diary(MODEL_OWNER))
+            ModelOwnerParty(settings, private, home.event_log(MODEL_OWNER))
         with pytest.raises(ValueError, match=text):
             await home.asks("alice", torch.zeros(1, 1, 8, 8), links=("", ""), roster=alone)
 

@@ -13,7 +13,7 @@ from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.summary import summarise
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import ListeningStarted
 from tacit.simulate.federation.roles import Plan
 
@@ -65,7 +65,7 @@ def test_keys_are_never_said_to_be_repeated(tmp_path: Path) -> None:
 
 def test_every_session_stands_in_the_summary(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
-    with EventLog(run.events("server"), "server") as log:
+    with EventFile(run.events("server"), "server") as log:
         log.write(ListeningStarted(address="tcp://127.0.0.1:1"))
         for command in ("tacit simulate", "tacit simulate --resume run"):
             seed = Seed(value=41, drawn=True, repeats="everything")

@@ -13,7 +13,7 @@ from tacit.protocol.core.machine import Ended, Output
 
 
 class Clock:
-    """A diary whose time passes when it is told to."""
+    """A event_log whose time passes when it is told to."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -64,7 +64,7 @@ class Busy(Shell[Any, Any]):
 
     def _take_event(self, event: Event) -> list[Output]:
         self._machine.heard += 1
-        self._diary.seconds = 2.0  # type: ignore[attr-defined]
+        self._event_log.seconds = 2.0  # type: ignore[attr-defined]
         return []
 
 

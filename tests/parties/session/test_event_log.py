@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import tacit.parties.runs.state  # noqa: F401  # It imports all events.
-from tacit.parties.session.event_log import EventLog, EventLogError, declared_events, read
+from tacit.parties.session.event_log import EventFile, EventLogError, declared_events, read
 from tacit.parties.session.events import Dropout, StateRestored
 from tacit.protocol.core.errors import printable
 from tacit.protocol.core.events import Event
@@ -58,7 +58,7 @@ def dropouts() -> st.SearchStrategy[Dropout]:
 def test_events_are_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, events: list[Event]) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     before = time.time()
-    with EventLog(path, "alice") as log:
+    with EventFile(path, "alice") as log:
         written = [log.write(event) for event in events]
         # Readable at once, without close.
         assert list(read(path)) == written
@@ -69,7 +69,7 @@ def test_events_are_read_back_as_written(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_line_says_when_who_and_what(tmp_path: Path) -> None:
-    with EventLog(tmp_path / "log", "alice") as log:
+    with EventFile(tmp_path / "log", "alice") as log:
         log.write(ClientLeft(member="bob", detail="it\x1b[2J\nleft"))
     record = json.loads((tmp_path / "log").read_text())
     assert isinstance(record.pop("time"), float)
@@ -94,7 +94,7 @@ def test_every_event_has_a_tag_of_its_own_and_fields_without_octets() -> None:
 
 def test_a_restart_appends(tmp_path: Path) -> None:
     for number in range(3):
-        with EventLog(tmp_path / "log", "alice") as log:
+        with EventFile(tmp_path / "log", "alice") as log:
             log.write(StateRestored(round=number))
     assert [event.round for event in read(tmp_path / "log") if isinstance(event, StateRestored)] == [0, 1, 2]
 
@@ -137,7 +137,7 @@ class Token:
 )
 def test_other_values_are_refused_and_not_quoted(tmp_path: Path, value: object, found: str) -> None:
     with (
-        EventLog(tmp_path / "log", "alice") as log,
+        EventFile(tmp_path / "log", "alice") as log,
         pytest.raises(
             EventLogError, match=f"log: event 'happened', field 'value': (a value of )?{found} is not a plain"
         ) as caught,
@@ -149,7 +149,7 @@ def test_other_values_are_refused_and_not_quoted(tmp_path: Path, value: object, 
 
 def test_full_disk() -> None:
     with (
-        EventLog(Path("/dev/full"), "alice") as log,
+        EventFile(Path("/dev/full"), "alice") as log,
         pytest.raises(EventLogError, match="/dev/full: event 'happened' cannot be written: No space left on device"),
     ):
         log.write(Happened())
@@ -157,14 +157,14 @@ def test_full_disk() -> None:
 
 def test_place_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(EventLogError, match="cannot be opened: Is a directory"):
-        EventLog(tmp_path, "alice")
+        EventFile(tmp_path, "alice")
     with pytest.raises(EventLogError, match="cannot be read: No such file"):
         list(read(tmp_path / "missing"))
 
 
 def test_crash_at_every_byte_of_the_last_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with EventLog(path, "alice") as log:
+    with EventFile(path, "alice") as log:
         log.write(StateRestored(round=1))
         complete = path.stat().st_size
         log.write(ClientLeft(member="é", detail="\n"))
@@ -172,7 +172,7 @@ def test_crash_at_every_byte_of_the_last_line(tmp_path: Path) -> None:
     for length in range(complete, len(content)):
         path.write_bytes(content[:length])
         assert [event.round for event in read(path) if isinstance(event, StateRestored)] == [1]
-        with EventLog(path, "alice") as log:
+        with EventFile(path, "alice") as log:
             log.write(StateRestored(round=2))
         assert [event.round for event in read(path) if isinstance(event, StateRestored)] == [1, 2]
 
@@ -180,7 +180,7 @@ def test_crash_at_every_byte_of_the_last_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["", "{", "[]", "7", json.dumps({"time": 1, "party": "alice"}), "\udcff"])
 def test_complete_lines_must_be_events(tmp_path: Path, line: str) -> None:
     path = tmp_path / "log"
-    with EventLog(path, "alice") as log:
+    with EventFile(path, "alice") as log:
         log.write(StateRestored(round=1))
     with path.open("ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")

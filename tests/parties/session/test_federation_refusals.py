@@ -19,7 +19,7 @@ from tacit.parties.links.keys import encode_key, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import events, shell
 from tacit.parties.session.client import CANNOT_TRAIN
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import (
     ConfigurationAccepted,
     HandshakeRefused,
@@ -105,7 +105,7 @@ async def test_a_client_whose_key_was_removed_while_it_was_off_says_so_after_the
     server = await federation.serve(rounds=1)
     leap = 0.0
     party = federation.client_party("client-1")
-    monkeypatch.setattr(party._diary, "now", lambda: time.monotonic() + leap)
+    monkeypatch.setattr(party._event_log, "now", lambda: time.monotonic() + leap)
     # The end of it that knows why its link does not come back.
     ends: list[ClientEndpoint] = []
     connect = ClientEndpoint.connect
@@ -249,10 +249,10 @@ async def test_a_server_that_breaks_the_limits_is_left_with_the_reason(federatio
 @pytest.mark.asyncio
 async def test_a_link_that_comes_back_ends_the_grace(federation: Any) -> None:
     party = federation.client_party("client-1")
-    party._machine.start(Diary.now())
+    party._machine.start(EventLog.now())
     patient = party._machine.next_deadline
     assert party._take_event(LinkLost("server")) == []
-    assert party._machine.next_deadline <= Diary.now() + federation.grace < patient
+    assert party._machine.next_deadline <= EventLog.now() + federation.grace < patient
     (asked,) = party._take_event(LinkUp("server"))
     assert decode(asked.frames, MESSAGES).kind is Resume
     assert party._machine.next_deadline == patient
@@ -279,7 +279,7 @@ async def test_what_goes_wrong_while_a_party_is_stopped_is_told(
     """It is stopped all the same."""
     monkeypatch.setattr(shell, "LAST_SECONDS", 0.0 if late else federation.seconds)
     party, endpoint = federation.client_party("client-1"), Stuck()
-    working = asyncio.create_task(party._perform(endpoint, party._machine.start(Diary.now())))
+    working = asyncio.create_task(party._perform(endpoint, party._machine.start(EventLog.now())))
     await endpoint.reached.wait()
     working.cancel()
     if not late:
@@ -303,11 +303,11 @@ async def test_a_server_waits_for_members_in_grace_and_goes_on_when_a_message_ca
 ) -> None:
     party = federation.server_party(rounds=1)
     client = federation.client_party("client-1")
-    (hello,) = client._machine.start(Diary.now())
+    (hello,) = client._machine.start(EventLog.now())
     welcome = party._take_event(Received("client-1", tuple(memoryview(frame) for frame in hello.frames)))
     patient = party._machine.next_deadline
     party._take_event(LinkLost("client-1"))
-    assert party._machine.next_deadline <= Diary.now() + federation.grace < patient
+    assert party._machine.next_deadline <= EventLog.now() + federation.grace < patient
     party._take_event(LinkUp("client-1"))
     assert party._machine.next_deadline == patient
     await party._perform(Gone(), welcome)

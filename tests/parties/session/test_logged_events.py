@@ -1,4 +1,4 @@
-"""The diary: phases with their seconds, and traffic that is reported once and in whole."""
+"""The event_log: phases with their seconds, and traffic that is reported once and in whole."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tacit.parties.session.event_log import Diary, EventLog, read
+from tacit.parties.session.event_log import EventFile, EventLog, read
 from tacit.parties.session.events import (
     HandshakeRefused,
     HeartbeatSent,
@@ -35,14 +35,14 @@ def told() -> Told:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """clock(seconds) sets the time; it starts at 100."""
     times = [100.0]
-    monkeypatch.setattr(Diary, "now", staticmethod(lambda: times[0]))
+    monkeypatch.setattr(EventLog, "now", staticmethod(lambda: times[0]))
     return lambda seconds: times.__setitem__(0, seconds)
 
 
 @pytest.fixture
-def diary(tmp_path: Path, told: Told, clock: Callable[[float], None]) -> Iterator[Diary]:
-    with EventLog(tmp_path / "alice.jsonl", "alice") as log:
-        yield Diary(log, told.append)
+def event_log(tmp_path: Path, told: Told, clock: Callable[[float], None]) -> Iterator[EventLog]:
+    with EventFile(tmp_path / "alice.jsonl", "alice") as log:
+        yield EventLog(log, told.append)
 
 
 def plain(events: Iterable[Event]) -> list[Event]:
@@ -50,41 +50,41 @@ def plain(events: Iterable[Event]) -> list[Event]:
     return [structs.replace(event, time=0.0, party="") for event in events]
 
 
-def test_what_is_passed_on_is_what_is_logged(tmp_path: Path, diary: Diary, told: Told) -> None:
-    diary.write(ClientJoined(member="bob"))
-    diary.write(SessionEnded(code=None, detail=""))
+def test_what_is_passed_on_is_what_is_logged(tmp_path: Path, event_log: EventLog, told: Told) -> None:
+    event_log.write(ClientJoined(member="bob"))
+    event_log.write(SessionEnded(code=None, detail=""))
     assert list(read(tmp_path / "alice.jsonl")) == told
     assert {event.party for event in told} == {"alice"}
     assert plain(told) == [ClientJoined(member="bob"), SessionEnded(code=None, detail="")]
 
 
-def test_a_phase_is_reported_when_it_is_left(diary: Diary, told: Told, clock: Callable[[float], None]) -> None:
+def test_a_phase_is_reported_when_it_is_left(event_log: EventLog, told: Told, clock: Callable[[float], None]) -> None:
     traffic = Traffic()
-    diary.follow(0, Phase.SESSION, traffic)
+    event_log.follow(0, Phase.SESSION, traffic)
     assert told == []
     clock(102.0)
-    diary.follow(1, Phase.TRAIN, traffic)
+    event_log.follow(1, Phase.TRAIN, traffic)
     clock(107.0)
-    diary.follow(1, Phase.TRAIN, traffic)
+    event_log.follow(1, Phase.TRAIN, traffic)
     clock(110.0)
-    diary.follow(2, Phase.TRAIN, traffic)
+    event_log.follow(2, Phase.TRAIN, traffic)
     assert plain(told) == [
         PhaseEnded(round=0, phase=Phase.SESSION, seconds=2.0, next=Phase.TRAIN),
         PhaseEnded(round=1, phase=Phase.TRAIN, seconds=8.0, next=Phase.TRAIN),
     ]
 
 
-def test_traffic_is_reported_by_the_phase_that_it_belongs_to_and_never_twice(diary: Diary, told: Told) -> None:
+def test_traffic_is_reported_by_the_phase_that_it_belongs_to_and_never_twice(event_log: EventLog, told: Told) -> None:
     traffic = Traffic()
     traffic.sent[0, Phase.SESSION] += 10
     traffic.received[0, Phase.SESSION] += 5
-    diary.follow(1, Phase.TRAIN, traffic)
+    event_log.follow(1, Phase.TRAIN, traffic)
     traffic.sent[1, Phase.TRAIN] += 100
     traffic.sent[0, Phase.SESSION] += 1
-    diary.follow(1, Phase.UNMASK, traffic)
-    diary.follow(2, Phase.TRAIN, traffic)
+    event_log.follow(1, Phase.UNMASK, traffic)
+    event_log.follow(2, Phase.TRAIN, traffic)
     traffic.received[1, Phase.UNMASK] += 7
-    diary.close(traffic)
+    event_log.close(traffic)
     reports = [event for event in plain(told) if isinstance(event, TrafficCounted)]
     assert reports == [
         TrafficCounted(round=0, phase=Phase.SESSION, sent=10, received=5),
@@ -100,11 +100,11 @@ def test_traffic_is_reported_by_the_phase_that_it_belongs_to_and_never_twice(dia
     assert sum(received.values()) == sum(traffic.received.values())
 
 
-def test_closing_reports_traffic_even_without_a_change_of_phase(diary: Diary, told: Told) -> None:
+def test_closing_reports_traffic_even_without_a_change_of_phase(event_log: EventLog, told: Told) -> None:
     traffic = Traffic()
     traffic.sent[0, Phase.SESSION] += 3
-    diary.close(traffic)
-    diary.close(traffic)
+    event_log.close(traffic)
+    event_log.close(traffic)
     assert plain(told) == [TrafficCounted(round=0, phase=Phase.SESSION, sent=3, received=0)]
 
 
@@ -117,53 +117,53 @@ def links(told: Told) -> list[tuple[type[Event], int]]:
 
 
 def test_what_repeats_is_written_once_in_ten_seconds_and_the_last_at_last(
-    diary: Diary, told: Told, clock: Callable[[float], None]
+    event_log: EventLog, told: Told, clock: Callable[[float], None]
 ) -> None:
     for number in range(1000):
         clock(100.0 + number / 100)
-        diary.write(LinkOpened(peer="bob"))
-        diary.write(LinkLost(peer="bob"))
+        event_log.write(LinkOpened(peer="bob"))
+        event_log.write(LinkLost(peer="bob"))
     assert links(told) == [(LinkOpened, 0), (LinkLost, 0)]
     # Others, and other events, wait for nobody.
-    diary.write(LinkOpened(peer="carol"))
-    diary.write(ClientJoined(member="bob"))
+    event_log.write(LinkOpened(peer="carol"))
+    event_log.write(ClientJoined(member="bob"))
     assert len(told) == 4
     clock(111.5)
-    diary.mention(HeartbeatSent())
+    event_log.mention(HeartbeatSent())
     assert links(told)[3:] == [(LinkOpened, 998), (LinkLost, 998)]
 
 
 def test_the_last_that_is_written_is_the_last_that_happened(
-    diary: Diary, told: Told, clock: Callable[[float], None]
+    event_log: EventLog, told: Told, clock: Callable[[float], None]
 ) -> None:
-    diary.write(LinkLost(peer="bob"))
+    event_log.write(LinkLost(peer="bob"))
     clock(105.0)
-    diary.write(LinkOpened(peer="bob"))
+    event_log.write(LinkOpened(peer="bob"))
     clock(106.0)
     for kind in (LinkLost, LinkOpened, LinkLost):
-        diary.write(kind(peer="bob"))
+        event_log.write(kind(peer="bob"))
     for seconds in (111.0, 112.0):
         clock(seconds)
-        diary.mention(HeartbeatSent())
+        event_log.mention(HeartbeatSent())
     # It is time for the one, and not for the other that came before it.
     assert links(told) == [(LinkLost, 0), (LinkOpened, 0)]
     clock(116.0)
-    diary.mention(HeartbeatSent())
+    event_log.mention(HeartbeatSent())
     assert links(told)[2:] == [(LinkOpened, 0), (LinkLost, 1)]
 
 
-def test_nothing_is_left_out_at_the_end(diary: Diary, told: Told) -> None:
+def test_nothing_is_left_out_at_the_end(event_log: EventLog, told: Told) -> None:
     for _ in range(3):
-        diary.write(SendFailed(to="bob", reason="its queue is full"))
-    diary.close(Traffic())
+        event_log.write(SendFailed(to="bob", reason="its queue is full"))
+    event_log.close(Traffic())
     assert [event.omitted for event in told if isinstance(event, SendFailed)] == [0, 1]
-    diary.write(SendFailed(to="bob", reason="its queue is full"))
+    event_log.write(SendFailed(to="bob", reason="its queue is full"))
 
 
-def test_nothing_is_kept_of_those_that_have_gone(diary: Diary, clock: Callable[[float], None]) -> None:
+def test_nothing_is_kept_of_those_that_have_gone(event_log: EventLog, clock: Callable[[float], None]) -> None:
     for number in range(1000):
-        diary.write(HandshakeRefused(reason="no key", public_key=str(number), address="192.0.2.7"))
-    assert len(diary._repeats) == 1000
+        event_log.write(HandshakeRefused(reason="no key", public_key=str(number), address="192.0.2.7"))
+    assert len(event_log._repeats) == 1000
     clock(200.0)
-    diary.mention(HeartbeatSent())
-    assert not diary._repeats
+    event_log.mention(HeartbeatSent())
+    assert not event_log._repeats

@@ -13,7 +13,7 @@ import torch
 from tacit.models.interruption import Interrupted, Proceed, to_the_end
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.session import shell
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import ClientRoundEnded, PhaseEnded, RoundEnded, WaitingChanged
 from tacit.parties.session.shell import Workbench
 from tacit.protocol.core.messages import Phase
@@ -73,11 +73,11 @@ async def test_a_straggler_works_on_one_round_at_a_time(
         learners.append(Straggler(configuration, stubborn=stubborn))
         return learners[0]
 
-    diary: Diary = federation.diary("server")
-    monkeypatch.setattr(diary, "now", lambda: time.monotonic() + leap)
+    event_log: EventLog = federation.event_log("server")
+    monkeypatch.setattr(event_log, "now", lambda: time.monotonic() + leap)
     monkeypatch.setattr(shell, "ALIVE_SECONDS", 0.05)
-    ordinary = federation.diary
-    monkeypatch.setattr(federation, "diary", lambda name: diary if name == "server" else ordinary(name))
+    ordinary = federation.event_log
+    monkeypatch.setattr(federation, "event_log", lambda name: event_log if name == "server" else ordinary(name))
     server = await federation.serve(rounds=2)
     clients = [federation.join(name) for name in federation.clients if name != STRAGGLER]
     clients.append(federation.join(STRAGGLER, make=make, on_update=updates.__setitem__))

@@ -15,7 +15,7 @@ from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, Learnin
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import Seed
 from tacit.parties.runs.events import InvocationRecorded
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import (
     ConfigurationProposed,
     Dropout,
@@ -54,7 +54,7 @@ class Script:
             adapter=LinearProbeConfiguration(),
             adaptation=AdaptationConfiguration(reveal=reveal, batch=8),
         )
-        self._logs = {name: EventLog(self.folder.run.events(name), name) for name in (DEALER, MODEL_OWNER, *OWNERS)}
+        self._logs = {name: EventFile(self.folder.run.events(name), name) for name in (DEALER, MODEL_OWNER, *OWNERS)}
         self.log(
             DEALER,
             ConfigurationProposed(

@@ -10,7 +10,7 @@ import pytest
 
 from tacit.models.data import load, read
 from tacit.parties.runs.directory import RunDirectory
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import ClientRoundEnded
 from tacit.simulate.audit.adversaries import default_order
 from tacit.simulate.audit.arms import default_experiment
@@ -102,7 +102,7 @@ def test_what_clients_did_is_read_in_their_own_logs(
     for client, code in zip(clients[1:], codes, strict=True):
         path = run.events(client)
         path.parent.mkdir(exist_ok=True)
-        with EventLog(path, client) as log:
+        with EventFile(path, client) as log:
             log.write(ClientRoundEnded(round=1, code=None, detail=""))
             log.write(ClientRoundEnded(round=2, code=code, detail=""))
     found = [attempted(arm, run, clients) for arm in (ALONE, GROUPS)]

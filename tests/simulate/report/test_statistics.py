@@ -22,7 +22,7 @@ from tacit.simulate.report.page import make_report
 
 
 def first_sum(run: Any, *, code: str | None = None, detail: str = "") -> None:
-    """As a Diary writes it that is outside of the run; code: why there is no sum."""
+    """As a EventLog writes it that is outside of the run; code: why there is no sum."""
     run.log("server", ListeningStarted(address="tcp://127.0.0.1:5555"))
     for name in ("server", *run.clients):
         run.log(name, PhaseEnded(round=0, phase=Phase.SESSION, seconds=0.5, next=Phase.TRAIN), after=0.5)

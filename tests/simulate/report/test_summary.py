@@ -13,7 +13,7 @@ from tacit.parties.runs.directory import RunDirectory, write_json
 from tacit.parties.runs.experiment import Aggregation, Experiment
 from tacit.parties.runs.reading import read_state
 from tacit.parties.runs.summary import summarise
-from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import (
     ListeningStarted,
     PhaseEnded,
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def log(run: RunDirectory, party: str, *events: Event) -> None:
-    with EventLog(run.events(party), party) as opened:
+    with EventFile(run.events(party), party) as opened:
         for event in events:
             opened.write(event)
 

@@ -22,7 +22,7 @@ from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.adaptation.rounds import SCHEME, roster_of_sums
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary
+from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.messages import AdaptationTerms
 from tacit.protocol.adaptation.sums import OpeningPolicy
@@ -69,21 +69,23 @@ class AdaptationBench(InferenceBench):
             smallest_cohort=COHORT,
         )  # fmt: skip
 
-    def _party(self, side: Side, sessions: int, diary: Diary, common: dict[str, Any]) -> Callable[[], Awaitable[Any]]:
+    def _party(
+        self, side: Side, sessions: int, event_log: EventLog, common: dict[str, Any]
+    ) -> Callable[[], Awaitable[Any]]:
         if side == "adapting-data-owner":
             opening = OpeningPolicy(rounds=1 << 10, owners=2, smallest_cohort=2, colluders=0)
             settings = TeachingSettings(
                 address=self.address, dealer_address=self.dealer_address, learning=learning(), opening=opening,
                 **common, **MOST,
             )  # fmt: skip
-            return TeachingParty(settings, private_model(), diary).run
+            return TeachingParty(settings, private_model(), event_log).run
         owner = DataOwnerSettings(model_owner_address=self.address, dealer_address=self.dealer_address, **common)
         learner = LearnerSettings(owner=owner, batch=2, batches=2, rounds=1, smallest_cohort=COHORT)
         attempts = itertools.count()
 
         async def session() -> None:
             number = next(attempts)
-            private = PrivateLearner(learner, IMAGES, LABELS, diary)
+            private = PrivateLearner(learner, IMAGES, LABELS, event_log)
             client = ClientSettings(
                 address=self.sums_address,
                 keys=self.keys[LIVE[side]],
@@ -94,7 +96,7 @@ class AdaptationBench(InferenceBench):
                 grace=0.2,
             )
             try:
-                await ClientParty(client, {SCHEME: SharesTask(private)}, diary).run()
+                await ClientParty(client, {SCHEME: SharesTask(private)}, event_log).run()
             finally:
                 await asyncio.shield(private.close())
 

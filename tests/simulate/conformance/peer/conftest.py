@@ -18,7 +18,7 @@ import tacit.parties.session.shell
 from tacit.parties.links.keys import PartyKeys, generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.task import ServerTask
@@ -111,7 +111,7 @@ class Bench:
             grace=0.2,
         )
         with running(
-            lambda: ClientParty(settings, {"fedavg": DrawingTask()}, self._diary(), make_machine=make_machine).run()
+            lambda: ClientParty(settings, {"fedavg": DrawingTask()}, self._event_log(), make_machine=make_machine).run()
         ):
             yield
 
@@ -132,13 +132,13 @@ class Bench:
 
         def party() -> ServerParty:
             keeper = FlatKeeper(self.configuration, step)
-            return ServerParty(settings, keeper, self._diary(), on_round=lambda done, total: Evaluation())
+            return ServerParty(settings, keeper, self._event_log(), on_round=lambda done, total: Evaluation())
 
         with running(lambda: party().run()):
             yield
 
-    def _diary(self) -> Diary:
-        return Diary(EventLog(self.directory / "events", "live"), lambda event: None)
+    def _event_log(self) -> EventLog:
+        return EventLog(EventFile(self.directory / "events", "live"), lambda event: None)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSetti
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import write_roster
-from tacit.parties.session.event_log import Diary, EventLog
+from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster
@@ -114,13 +114,13 @@ class InferenceBench:
     def live(self, side: Side, sessions: int = 0) -> Iterator[None]:
         """The party that the kit tests on this side; sessions: how many a data owner begins, one for each case."""
         common: dict[str, Any] = {"keys": self.keys[LIVE[side]], "roster": self.roster, "patience": self.patience}
-        with pytest.MonkeyPatch.context() as patch, EventLog(self.directory / "live.jsonl", LIVE[side]) as log:
+        with pytest.MonkeyPatch.context() as patch, EventFile(self.directory / "live.jsonl", LIVE[side]) as log:
             # What a live party still has to say to a kit that is gone need not be waited for.
             patch.setattr(tacit.parties.links.endpoint, "_LINGER_MS", 100)
             # Nor that each case begins with a hello of its own, of which a party answers one in ten seconds.
             patch.setattr(tacit.protocol.core.rate_limit, "HELLO_SECONDS", 0.1)
-            diary = Diary(log, lambda event: None)
-            with running(self._party(side, sessions, diary, common)):
+            event_log = EventLog(log, lambda event: None)
+            with running(self._party(side, sessions, event_log, common)):
                 yield
 
     def _addresses(self, side: Side) -> Addresses:
@@ -130,14 +130,16 @@ class InferenceBench:
         """That the kit offers."""
         return private_model().terms(**MOST)
 
-    def _party(self, side: Side, sessions: int, diary: Diary, common: dict[str, Any]) -> Callable[[], Awaitable[Any]]:
+    def _party(
+        self, side: Side, sessions: int, event_log: EventLog, common: dict[str, Any]
+    ) -> Callable[[], Awaitable[Any]]:
         """Runs it, a data owner for one session."""
         addresses = {"dealer_address": self.dealer_address}
         if side == "owners":
-            return DealerParty(DealerSettings(address=self.address, **common), diary).run
+            return DealerParty(DealerSettings(address=self.address, **common), event_log).run
         if side == "data-owner":
             settings = ModelOwnerSettings(address=self.address, **addresses, **common, **MOST)
-            return ModelOwnerParty(settings, private_model(), diary).run
+            return ModelOwnerParty(settings, private_model(), event_log).run
         found = DataOwnerSettings(model_owner_address=self.address, **addresses, **common)
         left = [*range(sessions)]
 
