@@ -96,7 +96,7 @@ class _Alone(_BinaryWeights, frozen=True, kw_only=True):
         )
         if self.min_contributors > 1:
             return (server,)
-        model = "such a coordinate of one client's update, as the step of the global model"
+        model = "the update of one client at each coordinate to which it alone contributed, by the step of the model"
         return (server, Disclosure("client", model, "protection.min_contributors = 1: the same coordinates", alone))
 
     def draw(self, basis: Basis, random: np.random.SeedSequence) -> Drawn:

@@ -105,7 +105,7 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
         )
         if self.min_contributors > 1:
             return (server,)
-        model = "such a layer of one client's update, as the step of the global model"
+        model = "the update of one client in a layer that it alone sent, by the step of the model"
         return (server, Disclosure("client", model, f"protection.min_contributors = 1: {often}"))
 
     def strengths(self) -> dict[str, float]:

@@ -162,9 +162,9 @@ def confusion_matrix(found: TestClasses) -> Markup:
         axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=small)
         axes.set_yticks(range(count), names, fontsize=small)
         axes.tick_params(length=0)
-        axes.set_title("What test images are taken for")
-        axes.set_xlabel("taken for (class)")
-        axes.set_ylabel("is (class)")
+        axes.set_title("Confusion matrix")
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("true class")
         return _svg(figure, "confusion")
 
 

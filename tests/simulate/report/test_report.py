@@ -255,7 +255,7 @@ def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(scrip
     assert "By class, after round 1" in found.text
     assert "Class Accuracy Images ill 0.500 10 healthy 0.900 10 <unknown> – 0" in found.text  # noqa: RUF001
     assert "ill taken for healthy (4), healthy taken for ill (1), ill taken for <unknown> (1)." in found.text
-    assert "What test images are taken for" in found.text
+    assert "Confusion matrix" in found.text
 
 
 def test_a_cheat_is_told_first_and_among_the_warnings(script: Any) -> None:
