@@ -49,14 +49,14 @@ class AdaptationScreen:
         return f"round {round} of {self._rounds}: {done} of {self._most_batches} batches"
 
     def finish(self, summary: AdaptationFigures, path: Path) -> None:
-        """What came of it."""
+        """Print the final metrics."""
         batches, accuracy = summary["batches"], summary["final_balanced_accuracy"]
-        told = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
+        result = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
         refused = f", {batches['refused']} of them out of range" if batches["refused"] else ""
         output.say(
             self._console,
-            f"{told}; {batches['count']} batches{refused}, {batches['seconds'] or 0:.2f} s each and "
-            f"{batches['waited_seconds'] or 0:.2f} s of waiting for material, of which the dealer sent "
+            f"{result}; {batches['count']} batches{refused}, {batches['seconds'] or 0:.2f} s each and "
+            f"{batches['waited_seconds'] or 0:.2f} s of waiting for correlated randomness, of which the dealer sent "
             f"{sum(summary['dealer_bytes'].values()) / 1e6:.1f} MB; {summary['wall_seconds']:.0f} s in all",
         )
         if summary["noise"] is not None:

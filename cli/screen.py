@@ -99,7 +99,7 @@ class Screen:
         self._say = partial(say, console)
         self._state = RunState(server=server)
         self._configured: ConfigurationProposed | None = None
-        """What was shown of the configuration."""
+        """The proposal that was shown last."""
         self._table = PartyTable(self._state, experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
@@ -115,6 +115,7 @@ class Screen:
     def show(self, event: Event) -> None:
         """Show one event of a party, if it matters: of clients only warnings, and models that they evaluate."""
         line = self._state.take(event)
+        self._state.warnings.clear()
         if self._state.configured is not None and self._state.configured is not self._configured:
             self._configured = self._state.configured
             self._say(self._proposal(self._configured))
@@ -134,7 +135,7 @@ class Screen:
         return event.party == self._state.server or isinstance(event, ModelEvaluated)
 
     def _proposal(self, proposed: ConfigurationProposed) -> str:
-        """What the server proposes, in one line."""
+        """Describe the server's proposal in one line."""
         sizes = f"{proposed.parameters:,} parameters, vectors of {proposed.vector_bytes:,} bytes"
         mode = self._experiment.aggregation.mode
         if mode == "none":

@@ -109,7 +109,7 @@ def choosing_page() -> str:
 
 
 def disclosures_table() -> str:
-    """What each protection declares that a secure sum over five clients does not hide under it."""
+    """Return the declared disclosures of all protections in a secure sum over five clients."""
     rows = ["| protection | party | learns | when |", "|---|---|---|---|"]
     for name, scheme in registered().items():
         found = [(f"the {one.party}", one.what, one.condition) for one in scheme().disclosures(5)]

@@ -104,7 +104,7 @@ class BatchEnded(Event, frozen=True, kw_only=True):
     """Bytes of correlated randomness received."""
     peer: str = ""
     seconds: float = 0.0
-    """Of the online phase."""
+    """Seconds of the online phase."""
     waited_seconds: float = 0.0
     """For correlated randomness."""
     sent: int = 0

@@ -301,7 +301,7 @@ class _Sessions:
         """One session, or one after the other."""
         pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + self._job.patience
         while True:
-            # A event_log counts the traffic of one session.
+            # An event log counts the traffic of one session.
             event_log = EventLog(self._log, self._tell)
             try:
                 held = self._job.roster

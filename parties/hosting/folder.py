@@ -228,19 +228,17 @@ class StatusFile:
 
     def __init__(self, path: Path, status: Status) -> None:
         self._path = path
-        self._turn = threading.Lock()
         self._state = RunState(server=status.name if status.role in ("server", "dealer") else None)
         self.status = status
         self.write()
 
     def take(self, event: Event) -> Line:
-        """Add one event of the party, from whichever of its threads; returns it as a line for a person."""
-        with self._turn:
-            line = self._state.take(event)
-            self._state.forget()
-            if not isinstance(event, HeartbeatSent | TrafficCounted | WorkMeasured):
-                self._describe(event, line)
-                self.write()
+        """Add one event of the party, and return it as a line for a person."""
+        line = self._state.take(event)
+        self._state.forget()
+        if not isinstance(event, HeartbeatSent | TrafficCounted | WorkMeasured):
+            self._describe(event, line)
+            self.write()
         return line
 
     def _describe(self, event: Event, line: Line) -> None:
@@ -350,15 +348,17 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
     file: PartyFile = party.file
     party.folder.make()
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
-        state = StatusFile(party.folder.status, status)
+        state, turn = StatusFile(party.folder.status, status), threading.Lock()
 
         def tell(event: Event) -> None:
             if not event.time:
                 # Of this process, and in no event log.
                 event = msgspec.structs.replace(event, time=time.time(), party=party.name)
-            line = state.take(event)
-            log.log(_LEVELS[line.level], "%s: %s", event.tag, line.text)
-            show(event)
+            # Training reports from a thread of its own.
+            with turn:
+                line = state.take(event)
+                log.log(_LEVELS[line.level], "%s: %s", event.tag, line.text)
+                show(event)
 
         try:
             yield tell

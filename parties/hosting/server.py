@@ -272,7 +272,7 @@ async def serve(
     origin = InvocationRecorded.now(job.command, started=job.started, device=place, seed=job.recorded_seed)
     with EventFile(run.events(job.keys.name), job.keys.name) as log:
         while settings is not None:
-            # A event_log counts the traffic of one session.
+            # An event log counts the traffic of one session.
             event_log = EventLog(log, tell)
             keeper.reconfigure(settings.configuration)
             event_log.write(

@@ -85,7 +85,7 @@ class ImagesAnswered(Event, frozen=True, kw_only=True):
     images: int
     of: int
     refused: int
-    """Of this pass, because a value was out of range."""
+    """Images of this pass that are refused, because a value was out of range."""
 
     @property
     def text(self) -> str:

@@ -87,6 +87,8 @@ def clipped_part(clipped: int | None, *, survivors: int, parameters: int) -> flo
     return (clipped or 0) / max(1, survivors * parameters)
 
 
+MOST_STRANGERS: Final = 1000
+"""Strangers that are counted apart: anybody can make up keys."""
 MOST_NAMES: Final = 8
 """Clients that a line names who miss a round for the same reason."""
 
@@ -507,6 +509,8 @@ class RunState:
                 self.rounds[-1].drops[event.member] = event
             case HandshakeRefused():
                 who = event.public_key or "none shown", event.address or "unknown", event.reason
+                if len(self.strangers) >= MOST_STRANGERS and who not in self.strangers:
+                    who = "others", "several", "further keys and addresses"
                 self.strangers.setdefault(who, Stranger(*who)).count += 1
             case MessageRefused():
                 self.refusals[event.code] += 1

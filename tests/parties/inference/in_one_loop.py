@@ -104,7 +104,7 @@ class House:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def waits(self, event_log: str, kind: type[EventT], **expected: Any) -> EventT:
-        """Wait for an event with these fields in a event_log, and return it. An event is waited for once."""
+        """Wait for an event with these fields in an event log, and return it. An event is waited for once."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 for index, (name, event) in enumerate(self.told):

@@ -13,7 +13,7 @@ from tacit.protocol.core.machine import Ended, Output
 
 
 class Clock:
-    """A event_log whose time passes when it is told to."""
+    """An event log whose clock the test sets."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

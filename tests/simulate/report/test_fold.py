@@ -10,9 +10,10 @@ import pytest
 
 from tacit.parties.runs.events import PartyFailed
 from tacit.parties.runs.reading import read_state
-from tacit.parties.runs.state import Contact, RunState
+from tacit.parties.runs.state import MOST_STRANGERS, Contact, RunState
 from tacit.parties.session.event_log import read
 from tacit.parties.session.events import (
+    HandshakeRefused,
     HeartbeatSent,
     LinkLost,
     LinkOpened,
@@ -208,3 +209,11 @@ def test_a_round_that_did_not_begin_cannot_end(script: Any) -> None:
     *_, ended = (event for event in events_of(run) if isinstance(event, RoundEnded))
     with pytest.raises(ValueError, match="round 9 is over, and did not begin"):
         state_of(run).take(msgspec.structs.replace(ended, round=9))
+
+
+def test_made_up_keys_of_strangers_fill_no_memory() -> None:
+    state = RunState(server="hub")
+    for number in range(MOST_STRANGERS + 50):
+        state.take(HandshakeRefused(time=1.0, party="hub", reason="no member", public_key=str(number), address="x"))
+    assert len(state.strangers) == MOST_STRANGERS + 1
+    assert sum(stranger.count for stranger in state.strangers.values()) == MOST_STRANGERS + 50
