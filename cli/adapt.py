@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from tacit.cli import output
+from tacit.cli import legacy_output, output
 from tacit.cli.interruption import interruptible
 from tacit.parties.runs.reveals import GIVES_AWAY
 
@@ -91,7 +91,7 @@ def adapt(
             raise output.failure(error, output.FAILED) from None
         folder.run.discard()
         raise output.failure(error, output.WRONG_INPUT) from None
-    output.keep_json(json_file, "adaptation", summary)
+    legacy_output.keep_json(json_file, "adaptation", summary)
     screen.finish(summary, folder.path)
     raise _outcome(summary)
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 from rich.console import Console
 
 from tacit.cli.inference_figures import megabytes
-from tacit.cli.output import say, table
+from tacit.cli.legacy_output import table
+from tacit.cli.output import say
 
 _PARTS: Final = {
     "backbone": "embedding and blocks",

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from tacit.cli import output
+from tacit.cli import legacy_output, output
 from tacit.cli.interruption import interruptible
 from tacit.parties.hosting.adaptation_host import run_learning_dealer, run_teacher
 from tacit.parties.hosting.folder import OpenedParty
@@ -55,7 +55,7 @@ def learn(
         ended, figures = asyncio.run(interruptible(run_learner(opened, own, show=output.party_screen(console))))
     except InferenceError as error:
         return output.failure(error, output.SERVER_LOST if error.code in _LOST else output.FAILED)
-    output.keep_json(json_file, "learned", figures)
+    legacy_output.keep_json(json_file, "learned", figures)
     if ended.code is not None:
         return output.failure(ended.detail, output.SERVER_LOST if ended.code in _LOST else output.FAILED)
     completed = sum(row["lost"] is None for row in figures["rounds"])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tacit.cli import output
+from tacit.cli import legacy_output, output
 from tacit.cli.interruption import interruptible
 
 
@@ -106,7 +106,7 @@ def audit(
         figures = _builtins(found)
         write_output("audit", figures, directory / "audit.json")
         write_page(found, pictures, arms, directory / "audit.html")
-    output.keep_json(json_file, "audit", figures)
+    legacy_output.keep_json(json_file, "audit", figures)
     _show(console, found)
     output.say(console, str(directory / "audit.html"))
     from tacit.simulate.audit.figures import NOTHING_SEEN
@@ -133,7 +133,9 @@ def _show(console: Console, found: Any) -> None:
     if rows:
         heads = ("configuration", "adversary", "has", "attack", "PSNR", "identified", "")
         console.print(
-            output.table(heads, rows, left=("configuration", "has", ""), least=("identified", "has", "adversary"))
+            legacy_output.table(
+                heads, rows, left=("configuration", "has", ""), least=("identified", "has", "adversary")
+            )
         )
     told = [
         (
@@ -148,7 +150,7 @@ def _show(console: Console, found: Any) -> None:
     ]
     if told:
         names = ("configuration", "adversary", "has", "of one client alone", "labels right (blindly)", "labels")
-        console.print(output.table(names, told))
+        console.print(legacy_output.table(names, told))
     copied = [
         (
             row.about,
@@ -165,17 +167,17 @@ def _show(console: Console, found: Any) -> None:
     if copied:
         shown = ("configuration", "adversary", "told", "attack", "agreement (floor)", "accuracy (floor)", "error", "")
         least = ("accuracy (floor)", "error", "told", "adversary")
-        console.print(output.table(shown, copied, left=("configuration", "told", ""), least=least))
+        console.print(legacy_output.table(shown, copied, left=("configuration", "told", ""), least=least))
     if found.limits:
         from tacit.simulate.audit.figures import CHANNEL, ends
 
         channel = [one for one in found.limits if one.factor == CHANNEL]
         sent = [(one.setting, f"{one.figures.decibels} dB") for one in channel]
-        console.print(output.table(("closed form on what one client sends of one image", "PSNR"), sent))
+        console.print(legacy_output.table(("closed form on what one client sends of one image", "PSNR"), sent))
         output.say(console, f"the closed form recovers images up to {ends(found.limits)}")
     if found.attempts:
         tried = [(one.does, one.expected, one.seen, "holds" if one.holds else "FAILS") for one in found.attempts]
-        console.print(output.table(("a server that cheats", "a client is to", "the client", ""), tried))
+        console.print(legacy_output.table(("a server that cheats", "a client is to", "the client", ""), tried))
     elif found.no_attempts:
         output.say(console, f"no server was played that cheats: {found.no_attempts}")
 
@@ -193,4 +195,4 @@ def _list() -> None:
 
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
     rows += [(name, about, SOURCES[name]) for name, about in {**MODEL_ATTACKS, **IMAGE_ATTACKS}.items()]
-    output.screen().print(output.table(("attack", "what it does", "from"), rows, left=("what it does", "from")))
+    output.screen().print(legacy_output.table(("attack", "what it does", "from"), rows, left=("what it does", "from")))

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from tacit.cli.adaptation_figures import show_adaptation
 from tacit.cli.inference_figures import show_blocks, show_student
-from tacit.cli.output import FAILED, json_option, measured, say, table
+from tacit.cli.legacy_output import measured, table
+from tacit.cli.output import FAILED, json_option, say
 from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 JsonFile = Annotated[Path | None, json_option("Write the figures to this file.")]

@@ -12,7 +12,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, screen, table
+from tacit.cli.legacy_output import keep_json, table
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, screen
 from tacit.protocol.core.errors import printable
 
 JsonFile = Annotated[Path | None, json_option("Write the verdicts to this file.")]

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.console import Console
-from rich.measure import Measurement
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
-from rich.table import Table
 
-from tacit.cli.output import UNBOUNDED, WRONG_INPUT, complaining, json_option, keep_json, say, screen, table
+from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, screen, show
+from tacit.parties.runs.results import Column, Result, Table, percent, thousands
 
 if TYPE_CHECKING:
     from tacit.models.datasets.samples import Source
@@ -28,6 +28,96 @@ MOST_COLUMNS: Final = 10
 MOST_CLASSES: Final = 20
 """Classes that are listed in one line."""
 app = typer.Typer(no_args_is_help=True, help="Inspect data sets.")
+
+
+class ImageSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How many images have a size."""
+
+    height: int
+    width: int
+    images: int
+
+    def __str__(self) -> str:
+        return f"{self.height} x {self.width}"
+
+
+class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
+    """A data set, and how clients share it."""
+
+    source: str
+    channels: int
+    train: int
+    test: int
+    image_sizes: list[ImageSize]
+    """The most frequent first."""
+    class_names: list[str]
+    mean: list[float]
+    std: list[float]
+    train_by_class: list[int]
+    test_by_class: list[int]
+    train_by_centre: list[int] | None
+    partition: str
+    alpha: float | None
+    seed: int | None
+    clients_by_class: list[list[int]]
+    seed_is_set: bool
+    """Whether the experiment sets the seed of the split."""
+    largest_weight: int
+    """The least aggregation.max_weight that the largest client fits in."""
+    max_weight: int
+    """aggregation.max_weight of the experiment; 0: computed."""
+
+    def view(self) -> Iterator[Table | str]:
+        """Facts, and images by class and client."""
+        sizes = sorted(self.image_sizes, key=lambda size: size.height * size.width)
+        sized = str(sizes[0]) if len(sizes) == 1 else f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
+        yield (
+            f"{self.source}: {self.train:,} training and {self.test:,} test images in {len(self.class_names)} classes; "
+            f"{self.channels} channel{'s' * (self.channels > 1)}; {sized}"
+        )
+        classes = f", classes = {json.dumps(self.class_names)}" if len(self.class_names) <= MOST_CLASSES else ""
+        yield f"for an experiment between hosts: mean = {self.mean}, std = {self.std}{classes}"
+        if self.train_by_centre is not None:
+            counts = ", ".join(f"{centre}: {images:,}" for centre, images in enumerate(self.train_by_centre))
+            yield f"training images by centre: {counts}"
+        yield f"largest weight of a client: {self.largest_weight:,}; aggregation.max_weight {self._fits()}"
+        if self.seed is not None and not self.seed_is_set:
+            yield (
+                f"the split below is that of seed {self.seed}: the experiment sets no federation.seed, and so each run "
+                "draws a split of its own"
+            )
+        division = [f"{key} {getattr(self, key)}" for key in ("alpha", "seed") if getattr(self, key) is not None]
+        title = ", ".join([self.partition, *division])
+        clients = {f"client-{number}": images for number, images in enumerate(self.clients_by_class, start=1)}
+        if len(clients) <= MOST_COLUMNS:
+            yield self._classes(clients, title)
+            return
+        yield self._classes({}, "classes")
+        rows = []
+        for name, counts_by_class in clients.items():
+            most, total = max(counts_by_class), sum(counts_by_class)
+            largest = self.class_names[counts_by_class.index(most)]
+            rows.append((name, total, sum(map(bool, counts_by_class)), largest, most / total))
+        columns = (
+            Column("client"),
+            Column("images", thousands),
+            Column("classes", thousands),
+            Column("most images of"),
+            Column("share", percent()),
+        )
+        yield Table(columns=columns, rows=rows, title=title)
+
+    def _fits(self) -> str:
+        if not self.max_weight:
+            return "is not set, and computed from the split of a run"
+        enough = self.max_weight >= self.largest_weight
+        return f"= {self.max_weight} is {'enough' if enough else 'too small: leave it out, or raise it'}"
+
+    def _classes(self, clients: dict[str, list[int]], title: str) -> Table:
+        """A row for each class, and for all: training and test images, and training images of each client."""
+        columns = {"train": self.train_by_class, "test": self.test_by_class, **clients}
+        rows = [*zip(self.class_names, *columns.values(), strict=True), ("all", *map(sum, columns.values()))]
+        return Table(columns=[Column("class"), *(Column(name, thousands) for name in columns)], rows=rows, title=title)
 
 
 @app.callback()
@@ -66,9 +156,9 @@ def inspect(
         complaining(((ValueError, OSError), WRONG_INPUT)),
         Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress,
     ):
-        figures = _figures(_chosen(experiment, given, clients, seed), progress)
-    keep_json(json_file, "data", figures)
-    _show(figures, screen())
+        found = _description(_chosen(experiment, given, clients, seed), progress)
+    keep_json(json_file, found)
+    show(screen(), found)
 
 
 @app.command()
@@ -119,8 +209,6 @@ def _write_parts(experiment: Experiment, out: Path) -> Iterator[tuple[Path, int]
 
 def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed: int | None) -> Experiment:
     """The experiment, with what the command line says instead. Raises ExperimentError."""
-    import msgspec
-
     from tacit.models.configuration import DataConfiguration
     from tacit.parties.runs.experiment import Experiment, ExperimentError, load, refusal, with_overrides
 
@@ -133,8 +221,8 @@ def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed:
     return with_overrides(chosen, clients=clients, seed=seed, where="command line")
 
 
-def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """What is shown and written: counts only, no image. Raises ValueError or OSError, naming the file."""
+def _description(experiment: Experiment, progress: Progress) -> DataDescription:
+    """Describe a data set by counts only, no image. Raises ValueError or OSError, naming the file."""
     reading = progress.add_task("importing", total=None)
     import numpy as np
 
@@ -149,29 +237,29 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     mean, std = statistics(source.train.images, image_size=experiment.model.image_size)
     labels, centres, classes = source.train.labels, source.train.centres, len(source.class_names)
     parts = shares(experiment, source, seed)
-    return {
-        "source": experiment.data.source,
-        "channels": source.train.images.channels,
-        "train": len(labels),
-        "test": len(source.test.labels),
-        "image_sizes": [
-            {"height": height, "width": width, "images": images}
+    return DataDescription(
+        source=experiment.data.source,
+        channels=source.train.images.channels,
+        train=len(labels),
+        test=len(source.test.labels),
+        image_sizes=[
+            ImageSize(height=height, width=width, images=images)
             for (height, width), images in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0]))
         ],
-        "class_names": list(source.class_names),
-        "mean": [round(value, 4) for value in mean],
-        "std": [round(value, 4) for value in std],
-        "train_by_class": np.bincount(labels, minlength=classes).tolist(),
-        "test_by_class": np.bincount(source.test.labels, minlength=classes).tolist(),
-        "train_by_centre": None if centres is None else np.bincount(centres).tolist(),
-        "partition": experiment.data.partition,
-        "alpha": experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
-        "seed": seed if experiment.data.partition != "centre" else None,
-        "clients_by_class": [np.bincount(labels[part], minlength=classes).tolist() for part in parts],
-        "seed_is_set": experiment.federation.seed is not None,
-        "max_weight": experiment.aggregation.max_weight,
-        "largest_weight": largest_weight(experiment, parts),
-    }
+        class_names=list(source.class_names),
+        mean=[round(value, 4) for value in mean],
+        std=[round(value, 4) for value in std],
+        train_by_class=np.bincount(labels, minlength=classes).tolist(),
+        test_by_class=np.bincount(source.test.labels, minlength=classes).tolist(),
+        train_by_centre=None if centres is None else np.bincount(centres).tolist(),
+        partition=experiment.data.partition,
+        alpha=experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
+        seed=seed if experiment.data.partition != "centre" else None,
+        clients_by_class=[np.bincount(labels[part], minlength=classes).tolist() for part in parts],
+        seed_is_set=experiment.federation.seed is not None,
+        max_weight=experiment.aggregation.max_weight,
+        largest_weight=largest_weight(experiment, parts),
+    )
 
 
 def _sizes(source: Source, progress: Progress) -> Counter[tuple[int, int]]:
@@ -179,73 +267,3 @@ def _sizes(source: Source, progress: Progress) -> Counter[tuple[int, int]]:
     for images, what in ((source.train.images, "training"), (source.test.images, "test")):
         sizes.update(progress.track(images.sizes(), total=len(images), description=f"sizes of {what} images"))
     return sizes
-
-
-def _show(figures: dict[str, Any], console: Console) -> None:
-    sizes = figures["image_sizes"]
-    ranked = sorted(sizes, key=lambda size: size["height"] * size["width"])
-    words = _size(sizes[0]) if len(sizes) == 1 else f"{len(sizes)} sizes from {_size(ranked[0])} to {_size(ranked[-1])}"
-    channels = figures["channels"]
-    say(
-        console,
-        f"{figures['source']}: {figures['train']:,} training and {figures['test']:,} test images in "
-        f"{len(figures['class_names'])} classes; {channels} channel{'s' * (channels > 1)}; {words}",
-    )
-    classes = f", classes = {json.dumps(figures['class_names'])}" if len(figures["class_names"]) <= MOST_CLASSES else ""
-    say(console, f"for an experiment between hosts: mean = {figures['mean']}, std = {figures['std']}{classes}")
-    if figures["train_by_centre"] is not None:
-        counts = ", ".join(f"{centre}: {count:,}" for centre, count in enumerate(figures["train_by_centre"]))
-        say(console, f"training images by centre: {counts}")
-    division = [f"{key} {figures[key]}" for key in ("alpha", "seed") if figures[key] is not None]
-    title, clients = ", ".join([figures["partition"], *division]), figures["clients_by_class"]
-    names = [f"client-{number + 1}" for number in range(len(clients))]
-    say(console, _weight_line(figures))
-    if figures["seed"] is not None and not figures["seed_is_set"]:
-        say(
-            console,
-            f"the split below is that of seed {figures['seed']}: the experiment sets no federation.seed, and so each "
-            "run draws a split of its own",
-        )
-    if len(clients) <= MOST_COLUMNS:
-        _print_whole(_class_table(figures, dict(zip(names, clients, strict=True)), title), console)
-        return
-    _print_whole(_class_table(figures, {}, "classes"), console)
-    rows = []
-    for name, counts in zip(names, clients, strict=True):
-        # Its images, its classes, and the one with most images.
-        most, total = max(counts), sum(counts)
-        largest = figures["class_names"][counts.index(most)]
-        rows.append((name, f"{total:,}", str(sum(map(bool, counts))), largest, f"{most / total:.0%}"))
-    _print_whole(table(("client", "images", "classes", "most images of", "share"), rows, title=title), console)
-
-
-def _weight_line(figures: dict[str, Any]) -> str:
-    """What the largest client needs of aggregation.max_weight."""
-    needed, given = figures["largest_weight"], figures["max_weight"]
-    line = f"largest weight of a client: {needed:,}; aggregation.max_weight "
-    if not given:
-        return f"{line}is not set, and computed from the split of a run"
-    return line + (f"= {given} is enough" if given >= needed else f"= {given} is too small: leave it out, or raise it")
-
-
-def _class_table(figures: dict[str, Any], clients: dict[str, list[int]], title: str) -> Table:
-    """A row for each class: training images, test images, training images of each client."""
-    columns = {"train": figures["train_by_class"], "test": figures["test_by_class"], **clients}
-    rows = zip(figures["class_names"], *columns.values(), strict=True)
-    made = table(
-        ("class", *columns), ((name, *(f"{count:,}" for count in counts)) for name, *counts in rows), title=title
-    )
-    made.add_section()
-    made.add_row("all", *(f"{sum(column):,}" for column in columns.values()))
-    return made
-
-
-def _print_whole(table: Table, console: Console) -> None:
-    """Print at full width: a terminal wraps a line that is too long, but a figure is never cut short."""
-    needed = Measurement.get(console, console.options.update(max_width=UNBOUNDED), table).maximum
-    console.width = max(console.width, needed)
-    console.print(table)
-
-
-def _size(size: dict[str, int]) -> str:
-    return f"{size['height']} x {size['width']}"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tacit.cli import output
+from tacit.cli import legacy_output, output
 
 
 def distill(
@@ -88,7 +88,7 @@ def distill(
         if not any(directory.iterdir()):
             directory.rmdir()
         raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None
-    output.keep_json(json_file, "distillation", figures)
+    legacy_output.keep_json(json_file, "distillation", figures)
     student = figures["student"]
     refused = f", {student['refused']} images beyond the calibrated intervals" if student["refused"] else ""
     output.say(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tacit.cli import output
-from tacit.protocol.core.errors import printable
+from tacit.cli import legacy_output, output
 
 if TYPE_CHECKING:
     from tacit.protocol.core.events import Event
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 PartyToml = Annotated[
     Path, typer.Argument(metavar="PARTY.toml", help="The party's file; `tacit config --party` prints one.")
 ]
-_COUNTED = {"server": "round", "client": "round", "data-owner": "images"}
-"""What a party of this role counts."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
 
 
@@ -124,7 +120,7 @@ def server(
 
         run, summary, done = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
         write_report(run)
-    output.keep_json(json_file, "summary", summary)
+    legacy_output.keep_json(json_file, "summary", summary)
     if screen is not None:
         screen.finish(summary)
     raise output.outcome(summary, run.path, done=done)
@@ -186,43 +182,14 @@ def status(
 
     Exit status: 0 it runs; 1 it does not, or the file of --json cannot be written; 2 wrong input, or it never ran.
     """
-    import msgspec
-
     from tacit.parties.hosting.folder import PartyFolder, StatusError, read_status
     from tacit.parties.hosting.party_file import PartyFileError, read_any
 
     with output.complaining(((PartyFileError, StatusError, OSError), output.WRONG_INPUT)):
-        found, running = read_status(PartyFolder(Path(read_any(party).directory)))
-    now = time.time()
-    output.keep_json(json_file, "status", {"running": running, **msgspec.to_builtins(found)})
-    rounds = f" of {found.rounds}" if found.rounds else ""
-    waits = ", ".join(found.waiting_for)
-    rows = {
-        "party": f"{found.name}, {found.role}",
-        "running": f"yes, process {found.process}, for {_ago(now - found.since)}" if running else "no",
-        "address": found.address,
-        "experiment": found.experiment,
-        "session": found.session,
-        "round" if found.learning else _COUNTED.get(found.role, ""): f"{found.round}{rounds}",
-        "phase": found.phase.lower().replace("_", " "),
-        "waits for": waits if running else "",
-        "without": "; ".join(f"{name}: {why}" for name, why in found.absent.items()) if running else "",
-        "serves": ", ".join(found.serves) if running else "",
-    }
-    for name, happened in (("last event", found.last_event), ("last error", found.last_error)):
-        if happened is not None:
-            rows[name] = f"{happened.detail} ({_ago(now - happened.time)} ago)"
-    for name, value in rows.items():
-        if name and value:
-            typer.echo(f"{name:<12}{printable(str(value))}")
-    raise typer.Exit(0 if running else output.FAILED)
-
-
-def _ago(seconds: float) -> str:
-    """A duration for people."""
-    minutes, rest = divmod(round(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        found = read_status(PartyFolder(Path(read_any(party).directory)))
+    output.keep_json(json_file, found)
+    output.show(output.screen(), found)
+    raise typer.Exit(0 if found.running else output.FAILED)
 
 
 _SHOWN = 20
@@ -327,7 +294,7 @@ def data_owner(
         except InferenceError as error:
             lost = error.code in (Code.LEFT, Code.TIMEOUT)
             raise output.failure(error, output.SERVER_LOST if lost else output.FAILED) from None
-    output.keep_json(json_file, "answers", figures)
+    legacy_output.keep_json(json_file, "answers", figures)
     _show_answers(console, figures)
     output.all_answered(figures["images"])
 
@@ -340,7 +307,7 @@ def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> 
 
 def _show_answers(console: Console, figures: dict[str, Any]) -> None:
     images = figures["images"]
-    console.print(output.answered_images(images[:_SHOWN]))
+    console.print(legacy_output.answered_images(images[:_SHOWN]))
     count, right = len(images), figures["accuracy"]
     if count > _SHOWN:
         output.say(console, f"and {count - _SHOWN} more; --json FILE has all of them")

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from tacit.cli.output import all_answered, answered_images, json_option, measured, say, table
+from tacit.cli.legacy_output import answered_images, measured, table
+from tacit.cli.output import all_answered, json_option, say
 from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 _SHOWN = 20

@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from tacit.cli.output import say, table
+from tacit.cli.legacy_output import table
+from tacit.cli.output import say
 from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 _OURS = {"true_functions": "tacit, true functions", "polynomials": "tacit, polynomials"}

@@ -6,18 +6,20 @@ A command that cannot do what it was asked says why in one line on standard erro
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
-from rich.table import Column, Table
+from rich.table import Column as RichColumn
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from tacit.parties.runs.results import Caution, Result, Table, prose
 from tacit.protocol.core.errors import printable
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ LONGEST_WORD: Final = 20
 """Characters; a longer word, such as a key, is folded rather than that a column is left out."""
 
 Failures = type[Exception] | tuple[type[Exception], ...]
+Found = TypeVar("Found", bound=Result)
 
 
 def screen() -> Console:
@@ -43,37 +46,33 @@ def say(console: Console, line: str, style: str = "") -> None:
     console.print(printable(line), style=style, markup=False, soft_wrap=True)
 
 
-class FittedTable(Table):
+class FittedTable(RichTable):
     """A table that leaves out columns where the screen is too narrow, and says which: no name or figure is ever cut.
 
-    least: headings of those that go first, in their order; then they go from the right.
+    minor: headings of those that go first, in their order; then they go from the right.
     """
 
-    def __init__(self, *, least: Sequence[str] = (), title: str | Text | None = None) -> None:
+    def __init__(self, *, minor: Sequence[str] = (), title: Text | None = None) -> None:
         super().__init__(title=title)
-        self.least = least
+        self.minor = minor
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = list(self.columns)
         names = [str(column.header) for column in shown]
-        leaving = [*self.least, *(name for name in reversed(names[1:]) if name not in self.least)]
+        leaving = [*self.minor, *(name for name in reversed(names[1:]) if name not in self.minor)]
         hidden: list[str] = []
         while leaving and self._width(shown, console, options) > options.max_width:
             hidden.append(leaving.pop(0))
             shown = [column for column, name in zip(self.columns, names, strict=True) if name not in hidden]
         fitted = copy(self)
         fitted.columns = shown
-        yield from Table.__rich_console__(fitted, console, options)
+        yield from RichTable.__rich_console__(fitted, console, options)
         if hidden:
             left_out = ", ".join(name for name in names if name in hidden)
             yield Text(f"on a wider screen: {left_out}", style="dim")
 
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """As rich's, but text is text: a key may have what rich would take for a tag, and what others say more."""
-        super().add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
-
     @staticmethod
-    def _width(columns: Sequence[Column], console: Console, options: ConsoleOptions) -> int:
+    def _width(columns: Sequence[RichColumn], console: Console, options: ConsoleOptions) -> int:
         """Characters that these need: what must not be folded, longest words of text, and a frame."""
         wide, width = options.update(max_width=UNBOUNDED), 1
         for column in columns:
@@ -83,37 +82,28 @@ class FittedTable(Table):
         return width
 
 
-def table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
-    *,
-    left: Collection[str] = (),
-    least: Sequence[str] = (),
-    title: str | Text | None = None,
-) -> Table:
-    """Columns of figures, which are justified to the right, after one of names; `left`: other columns of text, which
-    may be folded; `least`: those that a narrow screen does without first."""
-    made = FittedTable(least=least, title=title)
-    for number, heading in enumerate(headings):
+def terminal(shown: Table) -> FittedTable:
+    """Render a table for a terminal. Text is text: a name may have what rich would take for markup."""
+    minor = sorted((column for column in shown.columns if column.minor), key=lambda column: -column.minor)
+    title = Text(printable(shown.title)) if shown.title else None
+    made = FittedTable(minor=[column.heading for column in minor], title=title)
+    for column in shown.columns:
         # Folded, not cut short: the sign for that is beyond ASCII, which may be all that the terminal has.
-        justify: Literal["left", "right"] = "right" if number and heading not in left else "left"
-        made.add_column(heading, justify=justify, overflow="fold", no_wrap=heading not in left)
-    for row in rows:
-        made.add_row(*row)
+        justify: Literal["left", "right"] = "left" if column.is_text else "right"
+        made.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.show is not prose)
+    for place, cells in enumerate(shown.cells()):
+        style = "red" if place in shown.flagged else None
+        made.add_row(*(Text(printable(cell)) for cell in cells), style=style)
     return made
 
 
-def answered_images(images: Iterable[Mapping[str, Any]]) -> Table:
-    """What a data owner was told of each image: a label and its confidence, or the best labels alone."""
-
-    def cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
-        if row["refused"]:
-            return row["image"], REFUSED, ""
-        confidence = row["confidence"]
-        told = ", ".join(row["labels"] or [row["label"]])
-        return row["image"], told, "not told" if confidence is None else f"{confidence:.3f}"
-
-    return table(("image", "label", "confidence"), map(cells, images), left=("label",))
+def show(console: Console, result: Result) -> None:
+    """Print what people see of a result."""
+    for item in result.view():
+        if isinstance(item, Table):
+            console.print(terminal(item))
+        else:
+            say(console, item, style="yellow" if isinstance(item, Caution) else "")
 
 
 def warn(remark: object) -> None:
@@ -163,21 +153,15 @@ def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
         raise
 
 
-def measured(
-    work: Callable[[Callable[[str], None]], dict[str, Any]],
-    show: Callable[[Console, dict[str, Any]], None],
-    json_file: Path | None,
-    *,
-    schema: str,
-    failed: Failures,
-) -> dict[str, Any]:
-    """Does the work, which gets somebody to tell how far it is; shows and keeps the figures. failed: no wrong input."""
+def measured(work: Callable[[Callable[[str], None]], Found], json_file: Path | None, *, failed: Failures) -> Found:
+    """Return the result of the work, after it is shown and written. The work is passed a function that takes its
+    progress in words; failed: errors that are not those of wrong input."""
     console = screen()
     with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), console.status("starting") as status:
-        figures = work(status.update)
-    show(console, figures)
-    keep_json(json_file, schema, figures)
-    return figures
+        found = work(status.update)
+    show(console, found)
+    keep_json(json_file, found)
+    return found
 
 
 def json_option(help: str, *, metavar: str | None = None) -> Any:
@@ -210,13 +194,11 @@ def _why_not_written(file: Path) -> str:
     return f"{reason}; name a file in another place"
 
 
-def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -> None:
-    """Writes the figures, if somebody asked for the file; schema: its name in schema.py."""
-    from tacit.parties.runs.directory import write_output
-
+def keep_json(json_file: Path | None, result: Result) -> None:
+    """Write the file of --json, if it was asked for."""
     if json_file is not None:
         with complaining((OSError, FAILED)):
-            write_output(schema, figures, json_file)
+            result.write(json_file)
 
 
 REFUSED: Final = "refused: out of range, ask again with another image"

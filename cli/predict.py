@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.infer import show_answers
-from tacit.cli.output import all_answered, device_option, json_option, measured
+from tacit.cli.legacy_output import measured
+from tacit.cli.output import all_answered, device_option, json_option
 
 
 def predict(

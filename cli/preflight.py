@@ -40,7 +40,7 @@ def preflight(
         file = read_any(party)
         chosen = None if experiment is None else load(experiment, numbered=False)
         # Loads torch: what is wrong with the files is said before.
-        from tacit.parties.hosting.preflight import preflight
+        from tacit.parties.hosting.preflight import Readiness, preflight
 
         findings = []
         with console.status("testing"):
@@ -49,7 +49,7 @@ def preflight(
                 line = Text(f"{finding.check:<16}{finding.state:<10}", style=_STYLES[finding.state])
                 console.print(line.append(printable(finding.detail), style="default"), soft_wrap=True)
     states = {finding.state for finding in findings}
-    output.keep_json(json_file, "preflight", {"role": file.role, "findings": findings})
+    output.keep_json(json_file, Readiness(role=file.role, findings=findings))
     if "wrong" in states:
         raise output.failure("not ready: see the lines above that are wrong", output.FAILED)
     if "absent" in states:

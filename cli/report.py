@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, say, screen, table, warn
+from tacit.cli.legacy_output import keep_json, table
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, say, screen, warn
 
 
 def report(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, screen, table
+from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, screen
+from tacit.cli.output import show as show_result
+from tacit.parties.runs.results import Column, Result, Table, prose
 
 if TYPE_CHECKING:
     from tacit.parties.links.keys import PartyKeys
@@ -27,6 +30,36 @@ Operator = Annotated[
     Path | None,
     typer.Option(metavar="KEY", help="Key file of the roster's operator, who signs every version of it."),
 ]
+
+
+class RosterMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a roster; its keys as rosters write them."""
+
+    name: str
+    role: str
+    group: int
+    """0 without groups, and of a member that waits for one."""
+    waiting: bool
+    """Whether it waits for a group."""
+    curve: str
+    signing: str
+
+
+class RosterDescription(Result, frozen=True, kw_only=True, tag="tacit.roster.1"):
+    """The members of a roster, and what identifies it."""
+
+    fingerprint: str
+    hash: str
+    version: int
+    members: list[RosterMember]
+
+    def view(self) -> Iterator[Table]:
+        """The members, with the keys that they sign with."""
+        columns = (Column("name"), Column("role", prose), Column("group"), Column("signing key", prose))
+        rows = [
+            (one.name, one.role, "waits" if one.waiting else one.group or None, one.signing) for one in self.members
+        ]
+        yield Table(columns=columns, rows=rows)
 
 
 @app.callback()
@@ -121,24 +154,24 @@ def show(
 
     with _complaining():
         found = read_roster(roster)
-    members = [
-        {
-            "name": member.name,
-            "role": member.role,
-            "group": member.group,
-            "curve": encode_key(member.curve_public),
-            "signing": encode_key(member.signing_public),
-        }
-        for member in found.members
-    ]
-    facts = {"fingerprint": found.fingerprint, "hash": found.hash.hex(), "version": found.version, "members": members}
-    keep_json(json_file, "roster", facts)
-    rows = [
-        (name, str(one["role"]), str(one["group"] or ("waits" if name in found.waiting else "")), str(one["signing"]))
-        for one in members
-        for name in [str(one["name"])]
-    ]
-    screen().print(table(("name", "role", "group", "signing key"), rows, left=("role", "signing key")))
+    shown = RosterDescription(
+        fingerprint=found.fingerprint,
+        hash=found.hash.hex(),
+        version=found.version,
+        members=[
+            RosterMember(
+                name=member.name,
+                role=member.role,
+                group=member.group,
+                waiting=member.name in found.waiting,
+                curve=encode_key(member.curve_public),
+                signing=encode_key(member.signing_public),
+            )
+            for member in found.members
+        ],
+    )
+    keep_json(json_file, shown)
+    show_result(screen(), shown)
     _tell(roster, found)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tacit.cli.output import WRONG_INPUT, failure, say, screen
+from tacit.parties.runs.results import Result, schema_of
 
 _RUNS: Final = "tacit.parties.runs.outputs"
 _MORE: Final = "tacit.simulate.report.outputs"
@@ -41,10 +42,10 @@ OUTPUTS: Final = {
     "prediction": OutputFile("predict", _MORE, "PredictionFigures"),
     "answers": OutputFile("data-owner", _RUNS, "AnswerFigures"),
     "learned": OutputFile("data-owner, where it learns", _RUNS, "LearnedFigures"),
-    "status": OutputFile("status", _RUNS, "PartyStatus"),
-    "preflight": OutputFile("preflight", _RUNS, "PreflightFindings"),
-    "roster": OutputFile("roster show", _RUNS, "RosterFigures"),
-    "data": OutputFile("data inspect", _RUNS, "DataFigures"),
+    "status": OutputFile("status", "tacit.parties.hosting.folder", "Status"),
+    "preflight": OutputFile("preflight", "tacit.parties.hosting.preflight", "Readiness"),
+    "roster": OutputFile("roster show", "tacit.cli.roster", "RosterDescription"),
+    "data": OutputFile("data inspect", "tacit.cli.data", "DataDescription"),
     "bench-secagg": OutputFile("bench secagg", _MORE, "SumBenchmarkFigures"),
     "bench-network": OutputFile("bench network", _MORE, "NetworkBenchmarkFigures"),
     "bench-blocks": OutputFile("bench inference, of blocks", _MORE, "BlockBenchmarkFigures"),
@@ -63,6 +64,8 @@ def json_schema(name: str) -> dict[str, Any]:
     from tacit.parties.runs.directory import schema_name
 
     output = OUTPUTS[name]
+    if issubclass(output.type, Result):
+        return schema_of(output.type)
     found = msgspec.json.schema(output.type)
     whole = found["$defs"][output.type_name]
     whole["properties"] = {"schema": {"const": schema_name(name)}, **whole["properties"]}

@@ -18,7 +18,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from tacit.cli.output import say, table
+from tacit.cli.legacy_output import table
+from tacit.cli.output import say
 from tacit.parties.runs.state import PartyState, RunState
 from tacit.parties.session.events import ConfigurationProposed, ModelEvaluated, Repeating
 from tacit.protocol.core.errors import Code

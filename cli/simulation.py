@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from tacit.cli import output
+from tacit.cli import legacy_output, output
 from tacit.cli.interruption import interruptible
 
 if TYPE_CHECKING:
@@ -180,13 +180,13 @@ def simulate(
         raise output.failure(error, output.WRONG_INPUT) from None
     except SimulationError as error:
         if error.summary is not None:
-            output.keep_json(json_file, "summary", error.summary)
+            legacy_output.keep_json(json_file, "summary", error.summary)
         if isinstance(error, ServerLostError):
             kept = federation.kept(plan) or "no model is kept"
             raise output.failure(f"{error}; {kept}", output.SERVER_LOST) from None
         raise output.failure(error, output.FAILED) from None
     except (VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
-    output.keep_json(json_file, "summary", summary)
+    legacy_output.keep_json(json_file, "summary", summary)
     screen.finish(summary)
     raise output.outcome(summary, plan.run.path)

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tacit.cli.output import say, table
+from tacit.cli.legacy_output import table
+from tacit.cli.output import say
 from tacit.parties.runs.events import PartyFailed
 from tacit.parties.session.events import RoundEnded
 from tacit.protocol.core.events import Event

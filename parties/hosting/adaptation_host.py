@@ -149,7 +149,7 @@ async def run_learning_dealer(party: OpenedParty[DealerFile], own: SummingSectio
     )
     with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
         last = _kept_sum(kept)
-        status.round = completed = 0 if last is None else last.round
+        completed = 0 if last is None else last.round
         if completed:
             tell(SumsResumed(round=completed))
         settings = SummingDealerSettings(

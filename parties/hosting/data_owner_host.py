@@ -227,7 +227,6 @@ async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> di
         images = own_images(file.images)
         learned = None if file.adaptation is None else read_learned(party.folder)
         answers = own_answers(party.folder, images, learned)
-        status.round, status.rounds = answers.count, len(images.names)
         with EventFile(party.folder.events(party.name), party.name) as log:
             await _Asking(party, images, learned, answers, EventLog(log, tell)).finish()
         return figures(images, answers)

@@ -42,11 +42,15 @@ from typing import Any, Final, Generic
 import msgspec
 
 from tacit.models.file_system import FILES
+from tacit.parties.adaptation.events import SumsResumed
 from tacit.parties.hosting.party_file import Kind, LogConfiguration, PartyFile, read_party
+from tacit.parties.inference.events import ImagesRead
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import KeyFileError, PartyKeys, load
 from tacit.parties.links.roster import RosterFileError, check_own, read_roster
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release, mark_release
+from tacit.parties.runs.events import RunOpened
+from tacit.parties.runs.results import Result
 from tacit.parties.runs.state import Line, RunState
 from tacit.parties.session.event_log import EventLogError, Tell
 from tacit.parties.session.events import HeartbeatSent, RoundEnded, TrafficCounted, WaitingChanged, WorkMeasured
@@ -188,9 +192,11 @@ class Happened(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Status(msgspec.Struct, kw_only=True):
-    """What a party tells of itself."""
+class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
+    """State of a party of this host, as its folder and `tacit status` have it."""
 
+    running: bool = False
+    """Whether its process is alive; as read, not as written by the party."""
     name: str
     role: str
     process: int
@@ -213,10 +219,45 @@ class Status(msgspec.Struct, kw_only=True):
     phase: str = "starting"
     phase_since: float = 0.0
     waiting_for: tuple[str, ...] = ()
-    absent: dict[str, str] = {}
+    absent: dict[str, str] = msgspec.field(default_factory=dict)
     """At a server the clients that are not in the present round, and why."""
     last_event: Happened | None = None
     last_error: Happened | None = None
+
+    def view(self) -> Iterator[str]:
+        """One line for each fact that is known; times are relative to now."""
+        now, running = time.time(), self.running
+        counted = "round" if self.learning else _COUNTED.get(self.role, "")
+        absent = "; ".join(f"{name}: {why}" for name, why in self.absent.items())
+        facts = [
+            ("party", f"{self.name}, {self.role}"),
+            ("running", f"yes, process {self.process}, for {_ago(now - self.since)}" if running else "no"),
+            ("address", self.address),
+            ("experiment", self.experiment),
+            ("session", self.session),
+            (counted, f"{self.round} of {self.rounds}" if self.rounds else str(self.round)),
+            ("phase", self.phase.lower().replace("_", " ")),
+            ("waits for", ", ".join(self.waiting_for) if running else ""),
+            ("without", absent if running else ""),
+            ("serves", ", ".join(self.serves) if running else ""),
+        ]
+        for name, happened in (("last event", self.last_event), ("last error", self.last_error)):
+            if happened is not None:
+                facts.append((name, f"{happened.detail} ({_ago(now - happened.time)} ago)"))
+        for name, value in facts:
+            if name and value:
+                yield f"{name:<12}{value}"
+
+
+_COUNTED: Final = {"server": "round", "client": "round", "data-owner": "images"}
+"""By role, the word for what `Status.round` counts."""
+
+
+def _ago(seconds: float) -> str:
+    """A duration for people."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class StatusError(Exception):
@@ -244,14 +285,27 @@ class StatusFile:
     def _describe(self, event: Event, line: Line) -> None:
         status, state = self.status, self._state
         party = state.parties[event.party]
-        status.session, status.address = party.session[:16], party.address or status.address
+        changes: dict[str, Any] = {
+            "session": party.session[:16],
+            "address": party.address or status.address,
+            "absent": dict(state.rounds[-1].absent) if state.rounds else {},
+            "waiting_for": tuple(state.waiting),
+            "serves": () if status.role == "data-owner" else tuple(sorted(party.serving)),
+        }
         if party.round:
             # Sums of what was learned have one round more, in which the last sum is handed out.
-            status.round = min(party.round, status.rounds or party.round)
-        if isinstance(event, RoundEnded) and event.repeated:
-            status.rounds += 1
-        status.absent = dict(state.rounds[-1].absent) if state.rounds else {}
-        status.waiting_for = state.waiting
+            changes["round"] = min(party.round, status.rounds or party.round)
+        match event:
+            case RunOpened():
+                changes |= {"experiment": event.experiment, "rounds": event.rounds, "round": event.completed}
+            case ImagesRead() if status.learning:
+                changes["round"] = event.learned
+            case ImagesRead():
+                changes |= {"rounds": event.images, "round": event.answered}
+            case SumsResumed():
+                changes["round"] = event.round
+            case RoundEnded() if event.repeated:
+                changes["rounds"] = status.rounds + 1
         if status.role == "data-owner" and not status.learning:
             phase = "starting" if party.connected is None else "asking" if party.connected else "waiting"
         elif party.phase is not None:
@@ -259,14 +313,13 @@ class StatusFile:
         else:
             phase = "listening" if party.address else "starting"
         if phase != status.phase:
-            status.phase, status.phase_since = phase, event.time
-        status.serves = () if status.role == "data-owner" else tuple(sorted(party.serving))
-        if isinstance(event, WaitingChanged):
-            return
-        happened = Happened(event.time, event.tag, line.text)
-        status.last_event = happened
-        if line.level == "warning":
-            status.last_error = happened
+            changes |= {"phase": phase, "phase_since": event.time}
+        if not isinstance(event, WaitingChanged):
+            happened = Happened(event.time, event.tag, line.text)
+            changes["last_event"] = happened
+            if line.level == "warning":
+                changes["last_error"] = happened
+        self.status = msgspec.structs.replace(status, **changes)
 
     def write(self) -> None:
         """As it is now."""
@@ -278,11 +331,13 @@ class StatusFile:
             return
 
 
-def read_status(folder: PartyFolder) -> tuple[Status, bool]:
-    """What the party said last, and whether it is running. StatusError if it never ran, or cannot be read."""
+def read_status(folder: PartyFolder) -> Status:
+    """The last state that the party wrote, and whether it is running. StatusError if it never ran, or cannot be
+    read."""
     try:
         folder.check()
-        return msgspec.json.decode(folder.status.read_bytes(), type=Status), folder.is_held()
+        found = msgspec.json.decode(folder.status.read_bytes(), type=Status)
+        return msgspec.structs.replace(found, running=folder.is_held())
     except RunDirectoryError as error:
         raise StatusError(str(error)) from None
     except FileNotFoundError:

@@ -173,10 +173,10 @@ async def run_learner(
             if kept is not None:
                 check_own(file, own, source, kept.learning)
             last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
-            status.round = 0 if last is None else last[1]
-            event_log.write(ImagesRead(images=len(source.train.images), learned=status.round))
+            learned = 0 if last is None else last[1]
+            event_log.write(ImagesRead(images=len(source.train.images), learned=learned))
             ended = Ended(None, "all rounds were learned before")
-            if kept is None or status.round < own.rounds:
+            if kept is None or learned < own.rounds:
                 learning = _Learning(party, own, source, log, tell)
                 kept = await learning.agree(kept)
                 ended = await learning.follow(kept, last)

@@ -82,6 +82,7 @@ from tacit.parties.links.roster import check_own, read_roster
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.results import Result
 from tacit.parties.runs.served import read_served
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
@@ -306,6 +307,13 @@ class Finding(msgspec.Struct, frozen=True):
     check: str
     state: State
     detail: str
+
+
+class Readiness(Result, frozen=True, kw_only=True, tag="tacit.preflight.1"):
+    """Findings of a party before it starts."""
+
+    role: str
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)

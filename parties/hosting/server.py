@@ -575,9 +575,14 @@ async def run_server(
         experiment, run = hosted.experiment, hosted.run
         check_changed(experiment, party.roster)
         watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
-        status.experiment, status.rounds = experiment.name, hosted.completed + hosted.left
-        status.round = hosted.completed
-        tell(RunOpened(directory=str(run.path), completed=hosted.completed, rounds=status.rounds))
+        tell(
+            RunOpened(
+                directory=str(run.path),
+                experiment=experiment.name,
+                completed=hosted.completed,
+                rounds=hosted.completed + hosted.left,
+            )
+        )
         job = ServerJob(
             experiment=experiment,
             run=run,

@@ -13,6 +13,8 @@ class RunOpened(Event, frozen=True, kw_only=True):
     """The server begins or resumes the run in this directory; never logged."""
 
     directory: str
+    experiment: str
+    """Its name."""
     completed: int
     rounds: int
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tacit.cli.output import table
+from tacit.cli.output import terminal
 from tacit.cli.screen import PartyTable
+from tacit.parties.runs.results import Column, Table, decimals, markdown, percent, prose, write_csv
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.events import PhaseEnded, WaitingChanged
 from tacit.protocol.core.messages import Phase
@@ -39,17 +41,37 @@ def test_a_client_is_one_line_and_its_name_is_whole(width: int) -> None:
         assert sum(f" client-{number} " in line and "masked" in line for line in lines) == 1
 
 
-def test_without_an_order_they_go_from_the_right() -> None:
-    made = table(
-        ("party", "sent", "received", "training"), [("a long name of a client", "1.00 MB", "2.00 MB", "3.0 s")]
-    )
-    text = drawn(made, 50)
-    assert "a long name of a client" in text
-    assert "1.00 MB" in text
-    assert "3.0 s" not in text
-    assert text.splitlines()[-1] == "on a wider screen: training"
+TABLE = Table(
+    columns=(Column("party"), Column("sent", decimals(2), 1), Column("share", percent()), Column("reason", prose)),
+    rows=[("a long name of a client", 1234.5, 0.25, None), ("client-2", None, 0.5, "lost | its link")],
+)
+
+
+def test_minor_columns_go_first_and_the_others_from_the_right() -> None:
+    wide = drawn(terminal(TABLE), 80)
+    assert "1,234.50" in wide
+    assert "25%" in wide
+    without_minor = drawn(terminal(TABLE), 50)
+    assert without_minor.splitlines()[-1] == "on a wider screen: sent"
+    narrow = drawn(terminal(TABLE), 40)
+    assert "a long name of a client" in narrow
+    assert "25%" in narrow
+    assert narrow.splitlines()[-1] == "on a wider screen: sent, reason"
 
 
 def test_cells_are_no_markup() -> None:
-    made = table(("name", "key"), [("client-1", "[/(o>V2<] [bold]")], left=("key",))
-    assert "[/(o>V2<] [bold]" in drawn(made, 60)
+    made = Table(columns=(Column("name"), Column("key", prose)), rows=[("client-1", "[/(o>V2<] [bold]")])
+    assert "[/(o>V2<] [bold]" in drawn(terminal(made), 60)
+
+
+def test_one_declaration_gives_markdown_and_csv(tmp_path: Path) -> None:
+    assert markdown(TABLE) == [
+        "| party | sent | share | reason |",
+        "| --- | ---: | ---: | --- |",
+        "| a long name of a client | 1,234.50 | 25% | \N{EN DASH} |",
+        "| client-2 | \N{EN DASH} | 50% | lost \\| its link |",
+    ]
+    write_csv(TABLE, tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == (
+        "party,sent,share,reason\na long name of a client,1234.5,0.25,\nclient-2,,0.5,lost | its link\n"
+    )

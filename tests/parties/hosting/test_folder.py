@@ -91,13 +91,13 @@ def test_status_follows_the_events_of_a_client(folder: PartyFolder) -> None:
     file = StatusFile(folder.status, status())
     take(file, ConfigurationAccepted(session="ab" * 32, scheme="fedavg", mode="active", fixed_part=""))
     take(file, phase(Phase.TRAIN), ClientRoundEnded(round=1, code=None, detail=""))
-    found, running = read_status(folder)
+    found = read_status(folder)
     assert (found.session, found.phase, found.round) == ("ab" * 8, "TRAIN", 1)
-    assert (running, found.last_error) == (False, None)
+    assert (found.running, found.last_error) == (False, None)
     take(file, SessionEnded(code=None, detail="the federation is finished"))
     with folder.held():
-        found, running = read_status(folder)
-    assert running
+        found = read_status(folder)
+    assert found.running
     assert found.last_event
     assert found.last_event.event == "session-ended"
 
@@ -105,18 +105,18 @@ def test_status_follows_the_events_of_a_client(folder: PartyFolder) -> None:
 def test_status_follows_the_events_of_a_server(folder: PartyFolder) -> None:
     file = StatusFile(folder.status, replace(status(), role="server"))
     take(file, ListeningStarted(address="tcp://10.0.0.1:7007", session="ab" * 32))
-    assert read_status(folder)[0].phase == "listening"
+    assert read_status(folder).phase == "listening"
     take(file, WaitingChanged(on=["client-2", "client-3"]))
     take(file, MessageRefused(member="client-2", code="ROSTER", detail="it holds another roster"))
     take(file, TrafficCounted(round=1, phase=Phase.TRAIN, sent=1, received=1))
-    found, _ = read_status(folder)
+    found = read_status(folder)
     assert (found.address, found.waiting_for) == ("tcp://10.0.0.1:7007", ("client-2", "client-3"))
     assert found.last_error is not None
     assert "it holds another roster" in found.last_error.detail
     take(file, RoundStarted(round=2, cohort=["client-2"], absent={"client-3": "it has not connected"}))
-    assert read_status(folder)[0].absent == {"client-3": "it has not connected"}
+    assert read_status(folder).absent == {"client-3": "it has not connected"}
     take(file, SessionEnded(code=None, detail="all rounds are done"))
-    found, _ = read_status(folder)
+    found = read_status(folder)
     assert (found.round, found.waiting_for) == (2, ())
 
 
@@ -138,9 +138,9 @@ def test_a_link_that_is_no_longer_needed_is_lost_without_being_an_error(folder: 
     role, events = IN_ORDER[case]
     file = StatusFile(folder.status, replace(status(), role=role))
     take(file, *events)
-    before = read_status(folder)[0].last_error
+    before = read_status(folder).last_error
     take(file, LinkLost(peer="x"))
-    found, _ = read_status(folder)
+    found = read_status(folder)
     assert found.last_event is not None
     assert found.last_event.event == "link-lost"
     assert found.last_error == before
@@ -150,7 +150,7 @@ def test_a_link_that_is_no_longer_needed_is_lost_without_being_an_error(folder: 
 def test_a_link_that_is_needed_is_an_error_when_it_is_lost(folder: PartyFolder, role: str, there: Event) -> None:
     file = StatusFile(folder.status, replace(status(), role=role))
     take(file, there, LinkLost(peer="x"))
-    error = read_status(folder)[0].last_error
+    error = read_status(folder).last_error
     assert error is not None
     assert error.event == "link-lost"
     assert "x" in error.detail
@@ -161,11 +161,11 @@ def test_a_session_that_ends_for_a_later_roster_is_no_error(folder: PartyFolder)
     over = SessionEnded(code="ROSTER", detail="it goes on with version 2")
     changed = RosterUpdated(former=1, version=2, fingerprint="", added=["x"], removed=[], rotated=[], regrouped=[])
     take(file, changed)
-    before = read_status(folder)[0].last_error
+    before = read_status(folder).last_error
     take(file, phase(Phase.SESSION), over)
-    assert read_status(folder)[0].last_error == before
+    assert read_status(folder).last_error == before
     take(file, over)
-    assert read_status(folder)[0].last_error != before
+    assert read_status(folder).last_error != before
 
 
 def test_a_status_that_cannot_be_read(folder: PartyFolder) -> None:
