@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from tacit.cli import legacy_output, output
+from tacit.cli import output
 from tacit.cli.interruption import interruptible
 from tacit.parties.runs.reveals import GIVES_AWAY
 
 if TYPE_CHECKING:  # What it imports takes a moment to load.
-    from tacit.simulate.report.outputs import AdaptationFigures
+    from tacit.simulate.adaptation.results import AdaptationSummary
 
 
 def adapt(
@@ -91,17 +91,16 @@ def adapt(
             raise output.failure(error, output.FAILED) from None
         folder.run.discard()
         raise output.failure(error, output.WRONG_INPUT) from None
-    legacy_output.keep_json(json_file, "adaptation", summary)
-    screen.finish(summary, folder.path)
-    raise _outcome(summary)
+    output.keep_json(json_file, summary)
+    output.show(console, summary)
+    output.say(console, f"everything is in {folder.path}; ask what was learned: tacit predict {folder.path}")
+    raise _outcome(summary, chosen.federation.rounds)
 
 
-def _outcome(summary: AdaptationFigures) -> typer.Exit:
+def _outcome(summary: AdaptationSummary, planned: int) -> typer.Exit:
     """0 if every round was learned."""
-    planned = summary["configuration"]["federation"]["rounds"]
-    completed = sum(entry["status"] == "completed" for entry in summary["rounds"])
+    completed = len(summary.completed)
     if completed == planned:
         return typer.Exit()
-    lost = next((entry for entry in summary["rounds"] if entry["status"] != "completed"), None)
-    reason = summary["ended"] if lost is None else f"round {lost['round']}: {lost['detail']}"
+    reason = f"round {summary.failed[0].round}: {summary.failed[0].detail}" if summary.failed else summary.ended
     return output.failure(f"{completed} of {planned} rounds were completed; {reason}", output.ABORTED)

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from tacit.cli import legacy_output, output
+from tacit.cli import output
 from tacit.cli.interruption import interruptible
 from tacit.parties.hosting.adaptation_host import run_learning_dealer, run_teacher
 from tacit.parties.hosting.folder import OpenedParty
@@ -52,17 +52,16 @@ def learn(
 ) -> typer.Exit:
     """Learn until the rounds are over; how that ends the command."""
     try:
-        ended, figures = asyncio.run(interruptible(run_learner(opened, own, show=output.party_screen(console))))
+        ended, learned = asyncio.run(interruptible(run_learner(opened, own, show=output.party_screen(console))))
     except InferenceError as error:
         return output.failure(error, output.SERVER_LOST if error.code in _LOST else output.FAILED)
-    legacy_output.keep_json(json_file, "learned", figures)
+    output.keep_json(json_file, learned)
     if ended.code is not None:
         return output.failure(ended.detail, output.SERVER_LOST if ended.code in _LOST else output.FAILED)
-    completed = sum(row["lost"] is None for row in figures["rounds"])
-    if figures["round"]:
-        output.say(console, f"the common adapters after round {figures['round']} are in {figures['adapters']}")
+    output.show(console, learned)
+    lost = [one for one in learned.rounds if one.lost is not None]
+    completed = len(learned.rounds) - len(lost)
     if completed == own.rounds:
         return typer.Exit()
-    lost = next((row for row in figures["rounds"] if row["lost"] is not None), None)
-    reason = "of the others nothing was told" if lost is None else f"round {lost['round']}: {lost['lost']}"
+    reason = f"round {lost[0].round}: {lost[0].lost}" if lost else "the sums of the others were not received"
     return output.failure(f"{completed} of {own.rounds} rounds were completed; {reason}", output.ABORTED)

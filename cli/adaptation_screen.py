@@ -1,8 +1,6 @@
-"""The display of `tacit adapt`: a line for each evaluation and warning, the progress of a round, and final figures."""
+"""The display of `tacit adapt`: a line for each evaluation and warning, and the progress of a round."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from rich.console import Console
 
@@ -12,7 +10,6 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.state import RunState
 from tacit.protocol.core.events import Event
 from tacit.simulate.adaptation.plan import DEALER
-from tacit.simulate.report.outputs import AdaptationFigures
 
 
 class AdaptationScreen:
@@ -47,20 +44,3 @@ class AdaptationScreen:
         last = [party.batches[-1] for party in self._state.parties.values() if party.batches]
         done = sum(batch.number for batch in last if batch.round == round and not batch.peer)
         return f"round {round} of {self._rounds}: {done} of {self._most_batches} batches"
-
-    def finish(self, summary: AdaptationFigures, path: Path) -> None:
-        """Print the final metrics."""
-        batches, accuracy = summary["batches"], summary["final_balanced_accuracy"]
-        result = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
-        refused = f", {batches['refused']} of them out of range" if batches["refused"] else ""
-        output.say(
-            self._console,
-            f"{result}; {batches['count']} batches{refused}, {batches['seconds'] or 0:.2f} s each and "
-            f"{batches['waited_seconds'] or 0:.2f} s of waiting for correlated randomness, of which the dealer sent "
-            f"{sum(summary['dealer_bytes'].values()) / 1e6:.1f} MB; {summary['wall_seconds']:.0f} s in all",
-        )
-        if summary["noise"] is not None:
-            from tacit.simulate.adaptation.page import noise_told
-
-            output.say(self._console, noise_told(summary["noise"]))
-        output.say(self._console, f"everything is in {path}; ask what was learned: tacit predict {path}")

@@ -1,4 +1,4 @@
-"""`tacit conformance`: whether this installation, or a party at the other end of a link, speaks the protocol right.
+"""`tacit conformance`: check this installation, or a party at the other end of a link, against the protocol.
 
 Everything slow is imported inside the command, so that --help answers at once.
 """
@@ -6,15 +6,16 @@ Everything slow is imported inside the command, so that --help answers at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from tacit.cli.legacy_output import keep_json, table
-from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, screen
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, screen, show
 from tacit.protocol.core.errors import printable
+
+if TYPE_CHECKING:
+    from tacit.simulate.conformance.peer.script import PeerVerdicts
+    from tacit.simulate.conformance.vectors import VectorVerdicts
 
 JsonFile = Annotated[Path | None, json_option("Write the verdicts to this file.")]
 
@@ -30,32 +31,20 @@ def vectors(
 ) -> None:
     """Check this installation against test vectors: all outcomes must be exactly as expected.
 
-    Exit status: 0 all vectors hold; 1 they do not, or the file cannot be written; 2 wrong input.
+    Exit status: 0 all vectors passed; 1 some failed, or the file cannot be written; 2 wrong input.
     """
-    from tacit.simulate.conformance.vectors import check, installed, vector_files
+    from tacit.simulate.conformance.vectors import VectorVerdicts, check, installed, vector_files
 
     folder = installed() if directory is None else directory
     try:
         paths = vector_files(folder)
         if not paths:
             raise failure(f"{folder}: there are no vectors; name a directory with vector files (*.json)", WRONG_INPUT)
-        verdicts = [check(path.name, path.read_bytes()) for path in paths]
+        verdicts = VectorVerdicts(files=[check(path.name, path.read_bytes()) for path in paths])
     except OSError as error:
         place = error.filename or folder
         raise failure(f"{place}: {error.strerror}; name a directory with vectors", WRONG_INPUT) from None
-    failing = [verdict for verdict in verdicts if verdict.fault]
-    rows = [(Text(verdict.file), str(verdict.steps), _judged(verdict.fault, False)) for verdict in failing]
-    made = table(("file", "steps", "verdict"), rows, left=("verdict",))
-    made.columns[0].no_wrap = True
-    steps = sum(verdict.steps for verdict in verdicts)
-    _end(
-        made,
-        f"{len(verdicts)} files, {steps} steps",
-        len(failing),
-        json_file,
-        "vectors",
-        {"files": verdicts},
-    )
+    _end(verdicts, json_file)
 
 
 @app.command()
@@ -65,9 +54,9 @@ def peer(
         Literal[
             "client", "server", "model-owner", "data-owner", "owners", "adapting-model-owner", "adapting-data-owner"
         ],
-        typer.Option("--as", help="Whom this command plays; the live party is the other one."),
+        typer.Option("--as", help="The part of this command; the live party has the other one."),
     ],
-    keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and the keys of those whom it plays.")],
+    keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and the keys of all that it plays.")],
     dealer: Annotated[
         str | None,
         typer.Option(
@@ -85,12 +74,12 @@ def peer(
     wait: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for any sign of the live party.")] = 60.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Play the other side against a live party, honestly and not, and see that it does what the specification says.
+    """Play the other side against a live party, honestly and not, and compare its answers with the specification.
 
     A party whose session ends must be started again; run it in a loop. docs/conformance.md describes every case.
 
-    Exit status: 0 all cases hold; 1 they do not, or the file cannot be written; 2 wrong input, or no
-    link to the party.
+    Exit status: 0 all cases passed; 1 some failed, or the file cannot be written; 2 wrong input, or no link to the
+    party.
     """
     import asyncio
 
@@ -106,28 +95,11 @@ def peer(
     with complaining(((PeerError, KeyFileError, RosterFileError, EndpointError), WRONG_INPUT)):
         playing = play(Addresses(address, dealer, sums), side, keys, names=case or (), wait=wait, tell=tell)
         verdicts = asyncio.run(playing)
-    headings = ("case", "expected", "seen", "verdict")
-    rows = []
-    for verdict in verdicts:
-        cells = (verdict.case, verdict.expected, verdict.seen, "holds" if verdict.holds else "FAILS")
-        rows.append([_judged(cell, verdict.holds) for cell in cells])
-    made = table(headings, rows, left=headings)
-    made.columns[0].no_wrap = made.columns[3].no_wrap = True
-    failed = sum(not verdict.holds for verdict in verdicts)
-    _end(made, f"{len(verdicts)} cases", failed, json_file, "peer", {"cases": verdicts})
+    _end(verdicts, json_file)
 
 
-def _judged(text: str, holds: bool) -> Text:
-    return Text(printable(text), style="" if holds else "red")
-
-
-def _end(
-    verdicts: Table, checked: str, failed: int, json_file: Path | None, schema: str, figures: dict[str, Any]
-) -> None:
-    """Shows what was found, keeps it, and ends the command."""
-    console = screen()
-    if verdicts.rows:
-        console.print(verdicts)
-    console.print(f"{checked}: {f'{failed} do not hold' if failed else 'all hold'}")
-    keep_json(json_file, schema, figures)
-    raise typer.Exit(FAILED if failed else 0)
+def _end(verdicts: VectorVerdicts | PeerVerdicts, json_file: Path | None) -> None:
+    """Show and keep the verdicts, and end the command."""
+    show(screen(), verdicts)
+    keep_json(json_file, verdicts)
+    raise typer.Exit(FAILED if verdicts.failed else 0)

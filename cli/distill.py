@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tacit.cli import legacy_output, output
+from tacit.cli import output
 
 
 def distill(
@@ -38,9 +38,11 @@ def distill(
     import msgspec
 
     from tacit.models.configuration import TRAINING_BYTES, check_memory
+    from tacit.models.friendly.metrics import DistillationEpoch
     from tacit.parties.hosting.folder import available_memory
     from tacit.parties.runs.directory import RunDirectoryError, claim
-    from tacit.parties.runs.experiment import DistillationExperiment, load_as
+    from tacit.parties.runs.distillation import ConvertedMetrics, DistillationExperiment, TeacherMetrics
+    from tacit.parties.runs.experiment import load_as
     from tacit.simulate.federation.run import default_directory
     from tacit.simulate.private_inference.distillation import distil, with_data
 
@@ -60,23 +62,23 @@ def distill(
     total = chosen.distillation.layer_epochs + chosen.distillation.prediction_epochs
     begun = False
 
-    def progress(event: str, fields: dict[str, Any]) -> None:
+    def progress(metrics: TeacherMetrics | ConvertedMetrics | DistillationEpoch) -> None:
         nonlocal begun
         begun = True
-        if event == "teacher":
-            trained = f"trained for {fields['epochs']} epochs" if fields["epochs"] else "loaded"
-            output.say(console, f"teacher {trained}: test accuracy {fields['accuracy']:.3f}")
-        elif event == "converted":
-            output.say(console, f"converted, before distillation: test accuracy {fields['accuracy']:.3f}")
-        else:
-            losses = ", ".join(f"{name} {value:.4f}" for name, value in fields["losses"].items())
-            line = f"epoch {fields['number']:>3} of {total}  {losses}  test accuracy {fields['accuracy']:.3f}"
-            output.say(console, line)
+        match metrics:
+            case TeacherMetrics():
+                shown = f"teacher {f'trained for {metrics.epochs} epochs' if metrics.epochs else 'loaded'}:"
+            case ConvertedMetrics():
+                shown = "converted, before distillation:"
+            case DistillationEpoch():
+                losses = ", ".join(f"{name} {value:.4f}" for name, value in metrics.losses.items())
+                shown = f"epoch {metrics.number:>3} of {total}  {losses} "
+        output.say(console, f"{shown} test accuracy {metrics.accuracy:.3f}")
         status.update("distilling")
 
     try:
         with console.status("training the teacher") as status:
-            figures = distil(chosen, device=device, out=directory, progress=progress)
+            result = distil(chosen, device=device, out=directory, progress=progress)
     except KeyboardInterrupt:
         reason = "interrupted"
         if (teacher := directory / "teacher.safetensors").exists():
@@ -88,12 +90,6 @@ def distill(
         if not any(directory.iterdir()):
             directory.rmdir()
         raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None
-    legacy_output.keep_json(json_file, "distillation", figures)
-    student = figures["student"]
-    refused = f", {student['refused']} images beyond the calibrated intervals" if student["refused"] else ""
-    output.say(
-        console,
-        f"student: test accuracy {student['accuracy']:.3f}, teacher {figures['teacher']['accuracy']:.3f}; "
-        f"same label for {student['agreement']:.1%} of {figures['test_images']} images{refused}",
-    )
-    output.say(console, f"{figures['seconds']:.0f} s; everything is in {directory}")
+    output.keep_json(json_file, result)
+    output.show(console, result)
+    output.say(console, f"{result.seconds:.0f} s; everything is in {directory}")

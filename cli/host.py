@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from tacit.cli import legacy_output, output
+from tacit.cli import output
 
 if TYPE_CHECKING:
     from tacit.protocol.core.events import Event
@@ -120,9 +120,9 @@ def server(
 
         run, summary, done = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
         write_report(run)
-    legacy_output.keep_json(json_file, "summary", summary)
-    if screen is not None:
-        screen.finish(summary)
+    output.keep_json(json_file, summary)
+    output.show(console, summary)
+    output.say(console, f"everything is in {run.path}")
     raise output.outcome(summary, run.path, done=done)
 
 
@@ -190,9 +190,6 @@ def status(
     output.keep_json(json_file, found)
     output.show(output.screen(), found)
     raise typer.Exit(0 if found.running else output.FAILED)
-
-
-_SHOWN = 20
 
 
 def dealer(party: PartyToml, quiet: Quiet = False) -> None:
@@ -288,32 +285,18 @@ def data_owner(
         from tacit.parties.inference.conversation import InferenceError
 
         try:
-            figures = asyncio.run(interruptible(run_data_owner(opened, show=output.party_screen(console))))
+            answers = asyncio.run(interruptible(run_data_owner(opened, show=output.party_screen(console))))
         except AnswersError as error:
             raise output.failure(error, output.FAILED) from None
         except InferenceError as error:
             lost = error.code in (Code.LEFT, Code.TIMEOUT)
             raise output.failure(error, output.SERVER_LOST if lost else output.FAILED) from None
-    legacy_output.keep_json(json_file, "answers", figures)
-    _show_answers(console, figures)
-    output.all_answered(figures["images"])
+    output.keep_json(json_file, answers)
+    output.show(console, answers)
+    output.all_answered(answers)
 
 
 def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> None:
     for address in addresses:
         output.say(console, f"the others reach it at {address}")
     output.say(console, f"roster {fingerprint}")
-
-
-def _show_answers(console: Console, figures: dict[str, Any]) -> None:
-    images = figures["images"]
-    console.print(legacy_output.answered_images(images[:_SHOWN]))
-    count, right = len(images), figures["accuracy"]
-    if count > _SHOWN:
-        output.say(console, f"and {count - _SHOWN} more; --json FILE has all of them")
-    output.say(
-        console,
-        f"{count} images{'' if right is None else f', {right:.1%} of them right'}; "
-        f"{1000 * figures['online_seconds'] / count:.0f} ms an image online, and "
-        f"{1000 * figures['waited_for_material_seconds'] / count:.0f} ms of waiting for material",
-    )

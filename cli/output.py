@@ -6,7 +6,7 @@ A command that cannot do what it was asked says why in one line on standard erro
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -23,6 +23,8 @@ from tacit.parties.runs.results import Caution, Result, Table, prose
 from tacit.protocol.core.errors import printable
 
 if TYPE_CHECKING:
+    from tacit.parties.runs.answers import PrivateAnswers
+    from tacit.parties.runs.summary import Summary
     from tacit.protocol.core.events import Event
 
 FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
@@ -117,26 +119,24 @@ def failure(complaint: object, status: int) -> typer.Exit:
     return typer.Exit(status)
 
 
-def outcome(summary: Mapping[str, Any], directory: Path, *, done: bool = False) -> typer.Exit:
+def outcome(summary: Summary, directory: Path, *, done: bool = False) -> typer.Exit:
     """What ends the command of a run: 0 if all rounds were completed, else complains of what became of them.
 
     done: whether they are all done, of which some may have been aborted: then it complains only where all were.
     """
-    planned = summary["configuration"]["federation"]["rounds"]
-    completed = sum(entry["status"] == "completed" for entry in summary["rounds"])
-    if completed == planned:
+    if summary.completed == summary.planned:
         return typer.Exit()
-    aborted = next((entry for entry in summary["rounds"] if entry["status"] == "aborted"), None)
-    reason = summary["ended"] if aborted is None else f"round {aborted['round']} was aborted: {aborted['detail']}"
-    if not summary["rounds"]:
-        join = summary["configuration"]["deadlines"]["join"]
+    aborted = next((one for one in summary.rounds if one.status == "aborted"), None)
+    reason = summary.ended if aborted is None else f"round {aborted.round} was aborted: {aborted.detail}"
+    if not summary.rounds:
+        join = summary.configuration["deadlines"]["join"]
         reason += f" (clients are waited for as long as deadlines.join says, {join:g} s)"
-    where = f"{directory / 'report.html'} tells what happened"
-    told = f"{completed} of {planned} rounds were completed; {reason}; {where}"
-    if done and completed:
-        warn(told)
+    where = f"see {directory / 'report.html'}"
+    complaint = f"{summary.completed} of {summary.planned} rounds were completed; {reason}; {where}"
+    if done and summary.completed:
+        warn(complaint)
         return typer.Exit()
-    return failure(told, ABORTED)
+    return failure(complaint, ABORTED)
 
 
 @contextmanager
@@ -201,16 +201,12 @@ def keep_json(json_file: Path | None, result: Result) -> None:
             result.write(json_file)
 
 
-REFUSED: Final = "refused: out of range, ask again with another image"
-"""What is shown in the place of a label."""
-
-
-def all_answered(images: Sequence[Mapping[str, Any]]) -> None:
-    """Ends the command of a data owner if some of its images were refused, and says what that means."""
-    if refused := sum(image["refused"] for image in images):
+def all_answered(answers: PrivateAnswers) -> None:
+    """End the command of a data owner if some of its images were refused, and say what that means."""
+    if refused := sum(image.refused for image in answers.images):
         raise failure(
-            f"{refused} of {len(images)} images refused: out of range, ask again with another image; of a pass with an "
-            "image out of range all are refused, and count against the model owner's daily limits",
+            f"{refused} of {len(answers.images)} images refused: out of range, ask again with another image; of a pass "
+            "with an image out of range all are refused, and count against the model owner's daily limits",
             FAILED,
         )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.infer import show_answers
-from tacit.cli.legacy_output import measured
-from tacit.cli.output import all_answered, device_option, json_option
+from tacit.cli.output import all_answered, device_option, json_option, measured
+
+if TYPE_CHECKING:
+    from tacit.simulate.private_inference.results import PredictionResult
 
 
 def predict(
@@ -26,16 +27,18 @@ def predict(
     labels: Annotated[
         int,
         typer.Option(
-            min=0, max=16, help="The data owner is told so many labels of an image alone, the best first; 0: logits."
+            min=0,
+            max=16,
+            help="The model owner reveals so many labels of an image, the best first, and no confidences; 0: logits.",
         ),
     ] = 0,
     device: Annotated[str, device_option("Where both owners compute blocks: cpu or cuda.")] = "cpu",
-    json_file: Annotated[Path | None, json_option("Write the figures here.", metavar="FILE")] = None,
+    json_file: Annotated[Path | None, json_option("Write answers and costs here.", metavar="FILE")] = None,
 ) -> None:
     """Predictions with the adapters that data owners have learned, by private inference.
 
     The model owner has the model, a data owner adapters, head and images; a dealer helps. The model owner sees neither
-    what was learned nor images, the data owner is told what is said of its images. It is compared with both in the
+    what was learned nor images, and the data owner receives the answers alone. They are compared with those in the
     clear, which no real party could do.
 
     Exit status: 0 all are answered; 1 a party failed, an image was refused, or the file cannot be written; 2 wrong
@@ -43,15 +46,15 @@ def predict(
     """
     from tacit.simulate.federation.processes import ProcessError, warm_up
 
-    def work(progress: Callable[[str], None]) -> dict[str, Any]:
+    def work(progress: Callable[[str], None]) -> PredictionResult:
         progress("loading torch")
-        # If the parties cannot be started here, that is told by whoever starts them.
+        # If the parties cannot be started here, `predict` says so.
         with suppress(OSError):
             warm_up()
         from tacit.simulate.adaptation.plan import Folder
         from tacit.simulate.private_inference.private_images import PredictionRequest, predict
 
-        request = PredictionRequest(Folder(directory), images)
+        request = PredictionRequest(folder=Folder(directory), images=images)
         return predict(request, batch=batch, device=device, labels=labels, progress=progress)
 
-    all_answered(measured(work, show_answers, json_file, schema="prediction", failed=ProcessError)["images"])
+    all_answered(measured(work, json_file, failed=ProcessError))

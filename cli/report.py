@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.legacy_output import keep_json, table
-from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, say, screen, warn
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, say, screen, show, warn
 
 
 def report(
@@ -64,7 +63,7 @@ def compare(
     if len(runs) < 2:
         raise failure("one run is no comparison: name two or more run directories", WRONG_INPUT)
     from tacit.parties.runs.directory import RunDirectoryError, writing
-    from tacit.parties.runs.experiment import ExperimentError, literal
+    from tacit.parties.runs.experiment import ExperimentError
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.report import comparison
 
@@ -73,22 +72,7 @@ def compare(
         page = comparison.comparison_page(found)
         with writing(out):
             out.write_text(page, encoding="utf-8")
-    keep_json(json_file, "comparison", {**found})
+    keep_json(json_file, found)
     console = screen()
-    for entry in found["differences"]:
-        say(
-            console,
-            f"{entry['key']}: {', '.join('not there' if one is None else literal(one) for one in entry['values'])}",
-        )
-    rows = [
-        (
-            run["run"],
-            *("" if run[key] is None else f"{run[key]:.3f}" for key in ("final_accuracy", "final_balanced_accuracy")),
-            str(run["completed"]),
-            f"{run['wall_seconds']:.1f} s",
-            f"{run['payload_bytes'] / 1e6:.2f} MB",
-        )
-        for run in found["runs"]
-    ]
-    console.print(table(("run", "accuracy", "balanced", "rounds", "wall time", "payload"), rows))
+    show(console, found)
     say(console, str(out))

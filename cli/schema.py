@@ -1,4 +1,4 @@
-"""`tacit schema`: what the files for programs hold, as JSON Schema of the types that their writers have."""
+"""`tacit schema`: the JSON Schema of the results that commands write for programs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import typer
 from tacit.cli.output import WRONG_INPUT, failure, say, screen
 from tacit.parties.runs.results import Result, schema_of
 
-_RUNS: Final = "tacit.parties.runs.outputs"
-_MORE: Final = "tacit.simulate.report.outputs"
-_ADAPTATION: Final = "tacit.simulate.report.outputs"
+_BENCH: Final = "tacit.simulate.bench.results"
 
 
 @dataclass(frozen=True)
@@ -25,53 +23,41 @@ class OutputFile:
     type_name: str
 
     @property
-    def type(self) -> Any:
-        """What it holds, beside `schema`. Imported when it is asked for."""
-        return getattr(import_module(self.module), self.type_name)
+    def type(self) -> type[Result]:
+        """Its type, which is imported when it is asked for."""
+        found: type[Result] = getattr(import_module(self.module), self.type_name)
+        return found
 
 
 OUTPUTS: Final = {
-    "summary": OutputFile("simulate, server; summary.json", _RUNS, "Summary"),
-    "comparison": OutputFile("compare", _MORE, "Comparison"),
-    "audit": OutputFile("audit", "tacit.simulate.audit.figures", "AuditFigures"),
-    "study": OutputFile("experiment, of federations; table.json", _MORE, "StudyTable"),
-    "measurement": OutputFile("experiment, of the rest; table.json", _MORE, "MeasurementTable"),
-    "distillation": OutputFile("distill; distillation.json", _MORE, "DistillationFigures"),
-    "inference": OutputFile("infer", _MORE, "InferenceFigures"),
-    "adaptation": OutputFile("adapt; summary.json", _ADAPTATION, "AdaptationFigures"),
-    "prediction": OutputFile("predict", _MORE, "PredictionFigures"),
-    "answers": OutputFile("data-owner", _RUNS, "AnswerFigures"),
-    "learned": OutputFile("data-owner, where it learns", _RUNS, "LearnedFigures"),
+    "summary": OutputFile("simulate, server; summary.json", "tacit.parties.runs.summary", "Summary"),
+    "comparison": OutputFile("compare", "tacit.simulate.report.comparison", "Comparison"),
+    "audit": OutputFile("audit", "tacit.simulate.audit.results", "AuditResult"),
+    "study": OutputFile("experiment; table.json", "tacit.simulate.experiments.results", "StudyResult"),
+    "distillation": OutputFile("distill; distillation.json", "tacit.parties.runs.distillation", "DistillationResult"),
+    "inference": OutputFile("infer", "tacit.simulate.private_inference.results", "InferenceResult"),
+    "adaptation": OutputFile("adapt; summary.json", "tacit.simulate.adaptation.results", "AdaptationSummary"),
+    "prediction": OutputFile("predict", "tacit.simulate.private_inference.results", "PredictionResult"),
+    "answers": OutputFile("data-owner", "tacit.parties.runs.answers", "Answers"),
+    "learned": OutputFile("data-owner, where it learns", "tacit.parties.runs.adaptation", "LearnedAdapters"),
     "status": OutputFile("status", "tacit.parties.hosting.folder", "Status"),
     "preflight": OutputFile("preflight", "tacit.parties.hosting.preflight", "Readiness"),
     "roster": OutputFile("roster show", "tacit.cli.roster", "RosterDescription"),
     "data": OutputFile("data inspect", "tacit.cli.data", "DataDescription"),
-    "bench-secagg": OutputFile("bench secagg", _MORE, "SumBenchmarkFigures"),
-    "bench-network": OutputFile("bench network", _MORE, "NetworkBenchmarkFigures"),
-    "bench-blocks": OutputFile("bench inference, of blocks", _MORE, "BlockBenchmarkFigures"),
-    "bench-student": OutputFile("bench inference, of a student", _MORE, "StudentBenchmarkFigures"),
-    "bench-adapt": OutputFile("bench adapt", _ADAPTATION, "AdaptationBenchmarkFigures"),
-    "vectors": OutputFile("conformance vectors", _MORE, "VectorVerdicts"),
-    "peer": OutputFile("conformance peer", _MORE, "PeerVerdicts"),
+    "bench-secagg": OutputFile("bench secagg", _BENCH, "SumBenchmarkResult"),
+    "bench-network": OutputFile("bench network", _BENCH, "NetworkBenchmarkResult"),
+    "bench-blocks": OutputFile("bench inference, of blocks", _BENCH, "BlockBenchmarkResult"),
+    "bench-student": OutputFile("bench inference, of a student", _BENCH, "StudentBenchmarkResult"),
+    "bench-adapt": OutputFile("bench adapt", _BENCH, "AdaptationBenchmarkResult"),
+    "vectors": OutputFile("conformance vectors", "tacit.simulate.conformance.vectors", "VectorVerdicts"),
+    "peer": OutputFile("conformance peer", "tacit.simulate.conformance.peer.script", "PeerVerdicts"),
 }
 """By the name of the schema."""
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of an output, with the field `schema` that its files begin with. KeyError if there is none."""
-    import msgspec
-
-    from tacit.parties.runs.directory import schema_name
-
-    output = OUTPUTS[name]
-    if issubclass(output.type, Result):
-        return schema_of(output.type)
-    found = msgspec.json.schema(output.type)
-    whole = found["$defs"][output.type_name]
-    whole["properties"] = {"schema": {"const": schema_name(name)}, **whole["properties"]}
-    whole["required"] = ["schema", *whole["required"]]
-    dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, "$id": schema_name(name), **found}
+    """The JSON Schema of a result. KeyError if there is none of this name."""
+    return schema_of(OUTPUTS[name].type)
 
 
 def schema(

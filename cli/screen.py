@@ -1,4 +1,4 @@
-"""The display of `tacit simulate`: a line for everything that matters, a live table of parties, the figures at the end.
+"""The display of a run while it goes on: a line for everything that matters, and a live table of the parties.
 
 Every process reports each phase that it enters and, once a second, that it is there, and how much of its training is
 done; the server reports whom it waits for. Below the table: how many rounds are done, and how long the others may take.
@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from tacit.cli.legacy_output import table
-from tacit.cli.output import say
+from tacit.cli.output import say, terminal
+from tacit.parties.runs.events import RunOpened
+from tacit.parties.runs.results import Column, Table, byte_count, prose
 from tacit.parties.runs.state import PartyState, RunState
 from tacit.parties.session.events import ConfigurationProposed, ModelEvaluated, Repeating
 from tacit.protocol.core.errors import Code
@@ -39,6 +40,25 @@ SERVER = "server"
 """Name of the server in simulations."""
 
 
+def _whole_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s"
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s ago"
+
+
+_COLUMNS: Final = (
+    Column("party"),
+    Column("phase", prose),
+    Column("for", _whole_seconds, minor=1),
+    Column("sent", byte_count, minor=3),
+    Column("received", byte_count, minor=4),
+    Column("last heard", _ago, minor=2),
+    Column("waits for", prose),
+)
+
+
 class PartyTable:
     """A renderable that is up to date whenever it is drawn. `clock` is in seconds since 1970."""
 
@@ -53,14 +73,9 @@ class PartyTable:
             yield Text("loading torch, once for all parties")
             return
         now = self._clock()
-        rows = []
         silent = sorted(parties, key=lambda name: parties[name].heard or 0.0)[:MOST_ROWS]
-        for name, party in parties.items():
-            if name in silent:
-                rows.append(self._row(party, now))
-        headings = ("party", "phase", "for", "sent", "received", "last heard", "waits for")
-        least = ("received", "sent", "last heard", "for")
-        yield table(headings, rows, left=("phase", "waits for"), least=least)
+        rows = [self._row(party, now) for name, party in parties.items() if name in silent]
+        yield terminal(Table(columns=_COLUMNS, rows=rows))
         results = [round.result for round in self._state.rounds if round.result]
         if results and results[-1].round >= self._rounds:
             yield Text("all rounds are done; the summary is made, and the report is drawn")
@@ -70,7 +85,7 @@ class PartyTable:
             left = max(0.0, (self._rounds - results[-1].round) * each - (now - results[-1].time))
             yield Text(f"{results[-1].round} of {self._rounds} rounds are done; about {_duration(left)} left")
 
-    def _row(self, party: PartyState, now: float) -> tuple[str, ...]:
+    def _row(self, party: PartyState, now: float) -> tuple[str | float, ...]:
         heard = party.heard or now
         phase = "starting" if party.phase is None else party.phase.value.lower().replace("_", " ")
         if party.ended is not None:
@@ -81,9 +96,8 @@ class PartyTable:
         if waiting and party.name == self._state.server and party.ended is None:
             named = ", ".join(waiting[:MOST_WAITS]) + (", ..." if len(waiting) > MOST_WAITS else "")
             waits = f"{named} ({now - self._state.waiting_since:.0f} s)"
-        moved = (f"{sum(counts.values()) / 1e6:.1f} MB" for counts in (party.sent, party.received))
-        since = party.since or heard
-        return (party.name, phase, f"{now - since:.0f} s", *moved, f"{now - heard:.0f} s ago", waits)
+        moved = (sum(counts.values()) for counts in (party.sent, party.received))
+        return (party.name, phase, now - (party.since or heard), *moved, now - heard, waits)
 
 
 def _duration(seconds: float) -> str:
@@ -125,6 +139,9 @@ class Screen:
         elif isinstance(event, ClientDropped) and event.code == Code.LEFT.name:
             # ClientLeft names it too.
             return
+        elif isinstance(event, RunOpened):
+            # The command has named the directory already.
+            return
         elif isinstance(event, Repeating) and event.party != self._state.server:
             # The server reports the link too, and when it ends its clients may notice first.
             return
@@ -157,47 +174,3 @@ class Screen:
         terms = structs.replace(self._experiment.terms(), colluders=proposed.colluders)
         needed = max(proposed.threshold, terms.fewest_survivors(proposed.cohort))
         return ", none may be lost" if needed == proposed.cohort else ""
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """The figures of the whole run."""
-        rows = []
-        for name, party in summary["parties"].items():
-            sent = sum(phase["bytes_sent"] for phase in party["phases"].values())
-            received = sum(phase["bytes_received"] for phase in party["phases"].values())
-            spent = (f"{party[f'{kind}_seconds']:.1f} s" for kind in ("training", "protocol", "waiting"))
-            rows.append((name, _megabytes(sent), _megabytes(received), *spent))
-        self._console.print(table(("party", "sent", "received", "training", "protocol", "waiting"), rows))
-        for entry in summary.get("verified", ()):
-            over = f"sum exact over {entry['clients']} clients"
-            if entry["bound"]:
-                error, bound = f"{entry['largest_error']:.3g}", f"{entry['bound']:.3g}"
-                over = f"ring {over}; float sum off by at most {error}, allowed {bound}"
-            self._say(f"round {entry['round']}: {over}")
-        if privacy := summary.get("privacy"):
-            from tacit.parties.runs.summary import MOST_EPSILON
-
-            update, sums = (_epsilon(privacy[key]) for key in ("epsilon_update", "epsilon_sum"))
-            self._say(
-                f"differential privacy of a client, delta {privacy['delta']:g}: epsilon {update} for one that sees its "
-                f"updates, {sums} for one that sees sums alone"
-            )
-            if privacy["epsilon_sum"] is None or privacy["epsilon_sum"] > MOST_EPSILON:
-                self._say(
-                    f"  an epsilon above {MOST_EPSILON:g} protects next to nobody: raise protection.dp_noise, "
-                    "with more clients, or hold fewer rounds",
-                    style="yellow",
-                )
-        accuracy = summary["final_accuracy"]
-        self._say(
-            f"test accuracy {'unknown' if accuracy is None else f'{accuracy:.3f}'} after "
-            f"{summary['wall_seconds']:.1f} s; "
-            f"everything is in {self._place}"
-        )
-
-
-def _epsilon(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.3g}"
-
-
-def _megabytes(count: float) -> str:
-    return f"{count / 1e6:.2f} MB"

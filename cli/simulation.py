@@ -6,15 +6,16 @@ import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from tacit.cli import legacy_output, output
+from tacit.cli import output
 from tacit.cli.interruption import interruptible
 
 if TYPE_CHECKING:
+    from tacit.parties.runs.summary import Summary
     from tacit.protocol.core.events import Event
 
 STARTED = time.time()
@@ -147,7 +148,8 @@ def simulate(
             context.call_on_close(browser.close)
     for line in plan.unread:
         output.warn(line)
-    screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
+    console = Console(highlight=False, quiet=quiet)
+    screen = Screen(console, chosen, plan.run.path)
     if board is not None:
         # It ends with the command, when the report is written.
         context.with_resource(board)
@@ -159,7 +161,7 @@ def simulate(
             board.take(event)
         screen.show(event)
 
-    async def shown() -> dict[str, Any]:
+    async def shown() -> Summary:
         # In here: whoever interrupts what the screen has announced finds a loop that runs.
         with browser or nullcontext(), screen:
             if browser is not None:
@@ -180,13 +182,14 @@ def simulate(
         raise output.failure(error, output.WRONG_INPUT) from None
     except SimulationError as error:
         if error.summary is not None:
-            legacy_output.keep_json(json_file, "summary", error.summary)
+            output.keep_json(json_file, error.summary)
         if isinstance(error, ServerLostError):
             kept = federation.kept(plan) or "no model is kept"
             raise output.failure(f"{error}; {kept}", output.SERVER_LOST) from None
         raise output.failure(error, output.FAILED) from None
     except (VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
-    legacy_output.keep_json(json_file, "summary", summary)
-    screen.finish(summary)
+    output.keep_json(json_file, summary)
+    output.show(console, summary)
+    output.say(console, f"everything is in {plan.run.path}")
     raise output.outcome(summary, plan.run.path)

@@ -20,9 +20,9 @@ from one_process import rounds
 from tacit.models.configuration import DataConfiguration
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
+from tacit.simulate.experiments.criteria import half_width
 from tacit.simulate.experiments.fedrsm_table2 import SMALL_MODELS, experiment
 from tacit.simulate.experiments.sawada import BINARY, locked
-from tacit.simulate.experiments.study import half_width
 
 
 def accuracies(protection: Protection, seed: int) -> list[float]:

@@ -16,10 +16,12 @@ import torch
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.adapters.federated import FullBatches, OneEpoch, RoundWork, Schedule
+from tacit.simulate.experiments.adaptation import AdaptationSettings, adaptations
+from tacit.simulate.experiments.adaptation_images import ByDirichlet
 from tacit.simulate.experiments.adaptation_methods import BesideBlocks, Setting
-from tacit.simulate.experiments.adaptation_parts import ByDirichlet
 from tacit.simulate.experiments.adaptation_runs import prepare
-from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1
+from tacit.simulate.experiments.measures import Request
+from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TWIN_BLOCK
 
 CPU = torch.device("cpu")
 METHODS = {PROBING: BesideBlocks(configuration=LinearProbeConfiguration()), OURS: BesideBlocks()}
@@ -29,10 +31,12 @@ RATE = 0.05
 
 def main(file: str, seed: int) -> None:
     torch.set_num_threads(1)
-    work = prepare(TABLE1, small=True, data=Path(file))
-    (block,), size = work.blocks, work.size
-    backbone = work.backbone(block.owned, seed, CPU, print)
-    target = work.tasks[block.adapted_to]
+    size = TABLE1.size(small=True)
+    assert isinstance(size.measure, AdaptationSettings)
+    request = Request(seeds=(seed,), data=Path(file), device="cpu", out=Path("."))
+    work = prepare(size.measure, adaptations(size.rows), request)
+    backbone = work.backbone(TWIN_BLOCK.owned, seed, lambda event: print(event.text))
+    target = work.tasks[TWIN_BLOCK.adapted_to]
     shares = ByDirichlet(clients=5, alpha=0.01).divide(target.train.labels.numpy(), None, seed=seed)
     clients = [target.train.part(share) for share in shares]
     for number, client in enumerate(clients, start=1):
@@ -43,14 +47,14 @@ def main(file: str, seed: int) -> None:
         device=CPU,
         clients=clients,
         test=target.test,
-        clients_outputs=[work.outputs(backbone, client, CPU) for client in clients],
-        test_outputs=work.outputs(backbone, target.test, CPU),
+        clients_outputs=[work.outputs(backbone, client) for client in clients],
+        test_outputs=work.outputs(backbone, target.test),
     )
-    steps = round(float(np.mean([np.ceil(len(share) / size.batch_size) for share in shares])))
+    steps = round(float(np.mean([np.ceil(len(share) / size.measure.batch_size) for share in shares])))
     ways: dict[str, tuple[int, RoundWork]] = {
-        f"an epoch, {steps} steps on average": (size.rounds, OneEpoch(size.batch_size)),
-        "4 steps": (size.rounds * (steps // 4), FullBatches(size.batch_size, 4)),
-        "1 step": (size.rounds * steps, FullBatches(size.batch_size, 1)),
+        f"an epoch, {steps} steps on average": (size.measure.rounds, OneEpoch(size.measure.batch_size)),
+        "4 steps": (size.measure.rounds * (steps // 4), FullBatches(size.measure.batch_size, 4)),
+        "1 step": (size.measure.rounds * steps, FullBatches(size.measure.batch_size, 1)),
     }
     for name, (rounds, batches) in ways.items():
         schedule = Schedule(rounds=rounds, learning_rate=RATE, decay_rounds=(rounds // 2, rounds * 4 // 5))

@@ -26,7 +26,7 @@ from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load
 from tacit.models.layers import layers
 from tacit.models.networks import LeNet
-from tacit.simulate.audit.scores import Pixels, judge, score
+from tacit.simulate.audit.scores import Pixels, image_metrics, score
 
 SIZE = 16
 SETTINGS = DeepLeakageSettings(iterations=60)
@@ -91,21 +91,22 @@ def main(count: int, picture: str) -> None:
     true = [pixels(data, data.x_test[index : index + 1])[0] for index in range(count)]
     others = list(pixels(data, data.x_test[count : count + CANDIDATES]))
     mean = pixels(data, data.x_train.mean(0, keepdim=True))[0]
-    blind = [score("", 0, mean, image, others) for image in true]
-    rows = [("the mean image", judge(blind, blind), 0.0, float("nan"))]
+    baseline = [score("", 0, mean, image, others) for image in true]
+    rows = [("the mean image", image_metrics(baseline, baseline), 0.0, float("nan"))]
     for arm in tried:
         began = time.perf_counter()
         for index in range(count):
             found = attack(model, arm, data.x_test[index : index + 1], data.y_test[index : index + 1], seed=index)
             arm.images.append(pixels(data, found)[0])
-        judged = judge([score("", 0, *pair, others) for pair in zip(arm.images, true, strict=True)], blind)
+        scores = [score("", 0, *pair, others) for pair in zip(arm.images, true, strict=True)]
+        judged = image_metrics(scores, baseline)
         seconds = (time.perf_counter() - began) / count
         rows.append((arm.name, judged, seconds, float(np.median([costs[-1] for costs in arm.costs]))))
     print("| the attack | PSNR (dB) | SSIM | picked among 100 | cost at the end | seconds |\n|---|---|---|---|---|---|")
     for name, judged, seconds, cost in rows:
         end = "" if np.isnan(cost) else f"{cost:.1e}"
         took = "" if np.isnan(cost) else f"{seconds:.1f}"
-        picked = f"{round(judged.identified * count)} of {count}"
+        picked = f"{round(judged.re_identification_rate * count)} of {count}"
         print(f"| {name} | {judged.psnr:.1f} | {judged.ssim:.2f} | {picked} | {end} | {took} |")
     draw(tried, true, picture)
 

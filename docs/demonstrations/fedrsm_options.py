@@ -65,7 +65,7 @@ def run(protection: Protection, seed: int) -> tuple[float, list[int]]:
     """Test accuracy in percent after the last round, and how many layers each client kept back in each round."""
     chosen = structs.replace(
         experiment("fedavg", SMALL_MODELS["lenet"], small=True),
-        data=find(None, small=True, clients=5, halved=False).configuration,
+        data=find(None, clients=5, halved=False).configuration,
         protection=protection,
     )
     finished = list(rounds(chosen, seed))

@@ -16,9 +16,8 @@ from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.hosted_parties import client_seed, prepare_stimuli
 from tacit.simulate.federation.hosting import weighed
-from tacit.simulate.federation.server_role import prepare_stimuli
 from tacit.simulate.world.federation import added
 
 CPU = torch.device("cpu")

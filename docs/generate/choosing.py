@@ -1,23 +1,26 @@
-"""docs/choosing.md: which protection for whom, as questions whose answers have the figures of an audit.
+"""docs/choosing.md: which protection for whom, as questions whose answers have the metrics of an audit.
 
-The figures are those of docs/security.json, as on the page on what leaks; `figure` finds that of the best attack on one
+The metrics are those of docs/security.json, as on the page on what leaks; `best` finds those of the best attack on one
 kind of observation.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from docs.generate.security import FIGURES
+from docs.generate.security import AUDIT
 from tacit.parties.protections.catalogue import registered
+from tacit.simulate.audit.results import BATCH, AuditResult, ImageMetrics
+from tacit.simulate.audit.views import DIFFERENCE, LESS_OWN, MASKED, SUM, UPLOAD, WITH_KEYS
 
 _PAGE: Final = """# How to choose a protection
 
-Begin at the top. Figures are of `tacit audit`, seed {seed}: decibels of the best attack that gives images, and which
-share of {images} images it picked out of 100 candidates each. A blind attacker has {blind:.1f} dB. The whole table,
-with what was not attacked, is [what leaks](security.md); it says nothing of attacks that are not in its list.
+Begin at the top. Numbers are of `tacit audit`, seed {seed}: decibels of the best attack that gives images, and which
+share of {images} images it picked out of 100 candidates each. The baseline, the mean of other images, has
+{baseline:.1f} dB. The whole table, with what was not attacked, is [what leaks](security.md); it says nothing of attacks
+that are not in its list.
 
 ```mermaid
 flowchart TD
@@ -71,38 +74,42 @@ rounds on the same images ([measured](audits.md#rounds-pooled)).
 
 
 def choosing_page() -> str:
-    """The page. ValueError where the audit has no figure for a place."""
-    audit: dict[str, Any] = msgspec.json.decode(FIGURES.read_bytes())
+    """Return the page. ValueError if the audit has no image for a place."""
+    audit = msgspec.json.decode(AUDIT.read_bytes(), type=AuditResult)
+    assert audit.baseline is not None
 
-    def figure(arm: str, what: str, cohort: int) -> str:
-        place = {"arm": arm, "what": what, "cohort": cohort}
-        found = [row["figures"] for row in audit["rows"] if place.items() <= row.items() and row["figures"]]
-        images = [one for one in found if one["psnr"] is not None]
+    def best(arm: str, observation: str, honest_clients: int) -> str:
+        place = (arm, observation, honest_clients)
+        found = [
+            row.metrics
+            for row in audit.image_attacks
+            if (row.arm, row.observation, row.honest_clients) == place and row.metrics
+        ]
+        images = [one for one in found if one.psnr is not None]
         if not images:
-            raise ValueError(f"{FIGURES.name} has no image back for {place}")
-        return _told(max(images, key=lambda one: (one["recovered"], one["found"], one["psnr"])))
+            raise ValueError(f"{AUDIT.name} has no image for {place}")
+        return _outcome(max(images, key=lambda one: (one.reconstructed, one.re_identified, one.psnr)))
 
     def of_batch(size: str) -> str:
-        (found,) = (one["figures"] for one in audit["limits"] if (one["factor"], one["setting"]) == ("batch", size))
-        return _told(found)
+        (found,) = (one.metrics for one in audit.closed_form if (one.factor, one.setting) == (BATCH, size))
+        return _outcome(found)
 
-    upload, keys = "upload", "upload, and the keys of a member"
     return _PAGE.format(
         disclosures=disclosures_table(),
-        seed=audit["seed"],
-        images=audit["blind"]["images"],
-        blind=audit["blind"]["psnr"],
-        plain=figure("unprotected", upload, 1),
-        masked=figure("secure-sum-5", "upload under masks", 1),
-        alone=figure("secure-sum-5", "opened sum less colluding clients", 1),
-        three=figure("secure-sum-3", "opened sum", 3),
-        five=figure("secure-sum-5", "opened sum", 5),
-        subtracted=figure("subtraction-no-groups", "difference of two sums", 1),
-        grouped=figure("subtraction-groups-of-2", "difference of two sums", 2),
-        weak=figure("binary-weights-0.2", upload, 1),
-        half=figure("binary-weights-0.5", upload, 1),
-        known=figure("encryption-orthogonal-known-model", upload, 1),
-        insider=figure("encryption-orthogonal", keys, 1),
+        seed=audit.seed,
+        images=audit.baseline.images,
+        baseline=audit.baseline.psnr,
+        plain=best("unprotected", UPLOAD, 1),
+        masked=best("secure-sum-5", MASKED, 1),
+        alone=best("secure-sum-5", LESS_OWN, 1),
+        three=best("secure-sum-3", SUM, 3),
+        five=best("secure-sum-5", SUM, 5),
+        subtracted=best("subtraction-no-groups", DIFFERENCE, 1),
+        grouped=best("subtraction-groups-of-2", DIFFERENCE, 2),
+        weak=best("binary-weights-0.2", UPLOAD, 1),
+        half=best("binary-weights-0.5", UPLOAD, 1),
+        known=best("encryption-orthogonal-known-model", UPLOAD, 1),
+        insider=best("encryption-orthogonal", WITH_KEYS, 1),
         one=of_batch("1"),
         two=of_batch("2"),
     )
@@ -117,6 +124,8 @@ def disclosures_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _told(figures: dict[str, Any]) -> str:
-    verdict = "recovered" if figures["recovered"] else "told from others" if figures["found"] else "not recovered"
-    return f"{verdict}, {figures['psnr']:.1f} dB, {100 * figures['identified']:.0f} % picked"
+def _outcome(found: ImageMetrics) -> str:
+    verdict = "not reconstructed"
+    if found.re_identified:
+        verdict = "reconstructed" if found.reconstructed else "re-identified"
+    return f"{verdict}, {found.psnr:.1f} dB, {found.re_identification_rate:.0%} picked"

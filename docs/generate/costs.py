@@ -1,6 +1,6 @@
 """docs/costs.md: what a secure sum costs, measured against N and D, beside the formula of the protocol.
 
-`python -m docs.generate.costs DIRECTORY` measures (minutes) and writes the page, its figure, and the raw figures.
+`python -m docs.generate.costs DIRECTORY` measures (minutes) and writes the page, its plot, and the raw results.
 The formula counts only what grows: with k neighbours, a client makes 2k key agreements and expands k + 1 masks of D
 words; the server expands one mask per survivor and one per neighbour of every dropped client. Its constants, the time
 of a key agreement and of a byte of a mask, are measured on the same machine.
@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,15 +24,20 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from docs.generate import adaptation_costs, declared_costs
+from tacit.parties.runs.results import Column, Table, decimals, markdown, plain, thousands
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.sum.configuration import share
 from tacit.protocol.sum.sharing import MASKS_AT_ONCE
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.ring import Ring
+from tacit.simulate.bench.results import AdaptationBenchmarkResult, SumBenchmarkResult
 from tacit.simulate.bench.secagg import SumBenchmark, measure
+from tacit.simulate.report.figures import COLOURS, style
 
 DIMENSION: Final = 100_000
 CLIENTS: Final = (10, 30, 100, 300, 1000)
@@ -42,8 +48,8 @@ MILLION: Final = 1_000_000
 SIXTEEN: Final = 16
 
 
-def measure_all(progress: Any) -> list[dict[str, Any]]:
-    """The figures of every setting of the page, with the setting in them."""
+def measure_all(progress: Callable[[str], object]) -> list[SumBenchmarkResult]:
+    """Measure every setting of the page."""
     settings = [(clients, DIMENSION) for clients in CLIENTS]
     settings += [(CLIENTS_FOR_DIMENSIONS, dimension) for dimension in DIMENSIONS if dimension != DIMENSION]
     rows = []
@@ -60,7 +66,7 @@ def measure_all(progress: Any) -> list[dict[str, Any]]:
             counts=False,
             sockets=False,
         )
-        rows.append({"clients": clients, "dimension": dimension} | measure(setting, lambda text: None, profile=False))
+        rows.append(measure(setting, lambda text: None, profile=False))
     return rows
 
 
@@ -73,14 +79,13 @@ def measure_run() -> dict[str, Any]:
     return summary
 
 
-def measured_by(*command: str) -> dict[str, Any]:
-    """The figures of `tacit bench` with these arguments, a thread for each process."""
+def measure_batches() -> AdaptationBenchmarkResult:
+    """Run `tacit bench adapt`, with a thread for each process."""
     with TemporaryDirectory() as directory:
-        file = Path(directory, "figures.json")
+        file = Path(directory, "batches.json")
         tacit = str(Path(sys.executable).with_name("tacit"))
-        run([tacit, "bench", *command, "--json", str(file)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        figures: dict[str, Any] = msgspec.json.decode(file.read_bytes())
-    return figures
+        run([tacit, "bench", "adapt", "--json", str(file)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return msgspec.json.decode(file.read_bytes(), type=AdaptationBenchmarkResult)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,57 +127,56 @@ def _seconds_of_mask_byte() -> float:
     return median(spent) / (len(masks) * words.nbytes)
 
 
-def formula(row: dict[str, Any], constants: Constants) -> tuple[float, float]:
-    """Milliseconds of a client and of the server that the formula gives for a row, on one core."""
-    client = 2 * row["neighbours"] * constants.agreement + _mask_bytes(row, "masks_per_client") * constants.mask_byte
-    dropped = row["clients"] - row["survivors"]
-    server = dropped * row["neighbours"] * constants.agreement
-    server += _mask_bytes(row, "masks_expanded_by_server") * constants.mask_byte
+def formula(row: SumBenchmarkResult, constants: Constants) -> tuple[float, float]:
+    """Milliseconds of a client and of the server by the formula, on one core."""
+    client = 2 * row.neighbours * constants.agreement
+    client += _mask_bytes(row, row.masks_per_client) * constants.mask_byte
+    server = (row.clients - row.survivors) * row.neighbours * constants.agreement
+    server += _mask_bytes(row, row.masks_expanded_by_server) * constants.mask_byte
     return 1e3 * client, 1e3 * server
 
 
-def _mask_bytes(row: dict[str, Any], masks: str) -> int:
+def _mask_bytes(row: SumBenchmarkResult, masks: int) -> int:
     word_bytes = 4
-    return int(row[masks]) * int(row["dimension"]) * word_bytes
+    return masks * row.dimension * word_bytes
 
 
-def draw(rows: list[dict[str, Any]], constants: Constants) -> Figure:
+def draw(rows: Sequence[SumBenchmarkResult], constants: Constants) -> Figure:
     """Two log-log plots: against N, and against D."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.6))
     axes = figure.subplots(1, 2)
-    by_clients = [row for row in rows if row["dimension"] == DIMENSION]
-    by_dimension = sorted(
-        (row for row in rows if row["clients"] == CLIENTS_FOR_DIMENSIONS), key=lambda row: int(row["dimension"])
-    )
-    for axis, chosen, key, label in (
-        (axes[0], by_clients, "clients", f"clients N (D = {DIMENSION:,})"),
-        (axes[1], by_dimension, "dimension", f"entries D (N = {CLIENTS_FOR_DIMENSIONS})"),
+    by_clients = [row for row in rows if row.dimension == DIMENSION]
+    by_dimension = sorted((row for row in rows if row.clients == CLIENTS_FOR_DIMENSIONS), key=lambda row: row.dimension)
+    for axis, chosen, places, label in (
+        (axes[0], by_clients, [row.clients for row in by_clients], f"clients N (D = {DIMENSION:,})"),
+        (axes[1], by_dimension, [row.dimension for row in by_dimension], f"entries D (N = {CLIENTS_FOR_DIMENSIONS})"),
     ):
-        places = [row[key] for row in chosen]
         expected = [formula(row, constants) for row in chosen]
-        for party, marker, colour, computed in (
-            ("client", "o", "#0072B2", [client for client, _ in expected]),
-            ("server", "s", "#D55E00", [server for _, server in expected]),
+        for party, marker, phase, measured, computed in (
+            ("client", "o", Phase.TRAIN, [row.client_total_ms for row in chosen], [client for client, _ in expected]),
+            ("server", "s", Phase.UNMASK, [row.server_total_ms for row in chosen], [server for _, server in expected]),
         ):
-            measured = [row[f"{party}_total_ms"] for row in chosen]
-            axis.loglog(places, measured, f"{marker}-", color=colour, label=f"{party}, measured")
-            axis.loglog(places, computed, "--", color=colour, label=f"{party}, formula")
+            axis.loglog(places, measured, f"{marker}-", color=COLOURS[phase], label=f"{party}, measured")
+            axis.loglog(places, computed, "--", color=COLOURS[phase], label=f"{party}, formula")
         axis.set_xlabel(label)
         axis.set_ylabel("time (ms)")
-        axis.grid(visible=True, which="major", color="#dddddd")
+        axis.grid(visible=True, which="major")
+        for one in (axis.xaxis, axis.yaxis):
+            one.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes[0].legend(fontsize=8)
     return figure
 
 
 def write_page(
     directory: Path,
-    rows: list[dict[str, Any]],
+    rows: Sequence[SumBenchmarkResult],
     constants: Constants,
     summary: dict[str, Any],
-    adaptation: dict[str, Any],
+    adaptation: AdaptationBenchmarkResult,
 ) -> None:
-    """The page, its figure and its figures."""
-    draw(rows, constants).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
+    """Write the page, its plot, and the raw results."""
+    with style():
+        draw(rows, constants).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
     (directory / "costs.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     lines = [
         "# What a secure sum costs",
@@ -184,17 +188,7 @@ def write_page(
         "",
         "![Time of a client and of the server against N and D, log-log](images/costs.svg)",
         "",
-        "| N | D | neighbours | client (ms) | formula | server (ms) | formula | bytes up | bytes down |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        client, server = formula(row, constants)
-        lines.append(
-            f"| {row['clients']:,} | {row['dimension']:,} | {row['neighbours']} | {row['client_total_ms']:.1f} | "
-            f"{client:.1f} | {row['server_total_ms']:.0f} | {server:.0f} | {row['bytes_up_per_client']:,} | "
-            f"{row['bytes_down_per_client']:,} |"
-        )
-    lines += [
+        *markdown(_sums(rows, constants)),
         "",
         "The formula counts what grows, on one core: a client with k neighbours makes 2k key agreements and expands",
         "k + 1 masks of D words; the server expands one for every survivor, and one for every surviving neighbour of",
@@ -210,10 +204,48 @@ def write_page(
     (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _sixteen_cores(rows: list[dict[str, Any]], constants: Constants) -> list[str]:
-    """What a server of sixteen cores would do: masks are divided among all cores, and nothing else is."""
+def _sums(rows: Sequence[SumBenchmarkResult], constants: Constants) -> Table:
+    found = []
+    for row in rows:
+        client, server = formula(row, constants)
+        sent = (row.bytes_up_per_client, row.bytes_down_per_client)
+        times = (row.client_total_ms, client, row.server_total_ms, server)
+        found.append((row.clients, row.dimension, row.neighbours, *times, *sent))
+    return Table(
+        columns=(
+            Column("N", thousands),
+            Column("D", thousands),
+            Column("neighbours", plain),
+            Column("client (ms)", decimals(1)),
+            Column("formula", decimals(1)),
+            Column("server (ms)", decimals(0)),
+            Column("formula", decimals(0)),
+            Column("bytes up", thousands),
+            Column("bytes down", thousands),
+        ),
+        rows=found,
+    )
+
+
+def _sixteen_cores(rows: Sequence[SumBenchmarkResult], constants: Constants) -> list[str]:
+    """A server of sixteen cores, by the formula: masks are divided among all cores, and nothing else is."""
     cores, gain = os.cpu_count() or 1, constants.mask_byte / constants.mask_byte_on_all
-    lines = [
+    found = []
+    for row in rows:
+        masks, total = 1e3 * _mask_bytes(row, row.masks_expanded_by_server), row.server_total_ms
+        here = masks * constants.mask_byte_on_all
+        found.append((row.clients, row.dimension, total, here, total - here + masks * constants.mask_byte / SIXTEEN))
+    shown = Table(
+        columns=(
+            Column("N", thousands),
+            Column("D", thousands),
+            Column(f"{cores} cores, measured", decimals(0)),
+            Column("of it masks", decimals(0)),
+            Column("16 cores, formula", decimals(0)),
+        ),
+        rows=found,
+    )
+    return [
         "",
         "## A server of sixteen cores",
         "",
@@ -221,16 +253,7 @@ def _sixteen_cores(rows: list[dict[str, Any]], constants: Constants) -> list[str
         f"machine the masks of vectors of {DIMENSION:,} entries went {gain:.2f} times as fast as on one. Were sixteen",
         "to share them evenly, which nothing here shows, the server's milliseconds would be, at best:",
         "",
-        f"| N | D | {cores} cores, measured | of it masks | 16 cores, formula |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        masks = 1e3 * _mask_bytes(row, "masks_expanded_by_server")
-        here, total = masks * constants.mask_byte_on_all, row["server_total_ms"]
-        sixteen = total - here + masks * constants.mask_byte / SIXTEEN
-        lines.append(f"| {row['clients']:,} | {row['dimension']:,} | {total:.0f} | {here:.0f} | {sixteen:.0f} |")
-    return [
-        *lines,
+        *markdown(shown),
         "",
         "In active mode that one core also checks what clients sign (see [below](#signed-packets)).",
     ]
@@ -274,10 +297,4 @@ def _run(summary: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     measured = measure_all(lambda text: sys.stderr.write(f"{text}\n"))
-    write_page(
-        Path(sys.argv[1]),
-        measured,
-        constants(),
-        measure_run(),
-        measured_by("adapt"),
-    )
+    write_page(Path(sys.argv[1]), measured, constants(), measure_run(), measure_batches())

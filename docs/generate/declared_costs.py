@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from docs.generate.traffic import Degrees, declared_bytes, declared_key_bytes
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SIGNATURE_BYTES
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.ring import Ring
 

@@ -10,14 +10,21 @@ from collections import defaultdict
 from enum import Enum
 from typing import Any, Final
 
-from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE, LEARNING_MODEL_OWNER_TABLE
-from tacit.protocol.core.machine import Cause, Inside, Row, Table, Trigger
+from tacit.protocol.adaptation.data_owner import LEARNING_DATA_OWNER_TABLE
+from tacit.protocol.adaptation.model_owner import LEARNING_MODEL_OWNER_TABLE
+from tacit.protocol.core.machine import Cause, Input, Inside, Row, Table
 from tacit.protocol.core.messages import Message
-from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, MEMBER_TABLE, RELAY_TABLE
-from tacit.protocol.inference.tables import DATA_OWNER_TABLE, DEALER_TABLE, MATERIAL_TABLE, MODEL_OWNER_TABLE
-from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TRAINING_SERVER_TABLE
+from tacit.protocol.group_key.holder import HOLDER_TABLE, MEMBER_TABLE
+from tacit.protocol.group_key.keeper import KEEPER_TABLE, RELAY_TABLE
+from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE
+from tacit.protocol.inference.dealer import DEALER_TABLE
+from tacit.protocol.inference.material import MATERIAL_TABLE
+from tacit.protocol.inference.model_owner import MODEL_OWNER_TABLE
+from tacit.protocol.session.client import TRAINING_CLIENT_TABLE
+from tacit.protocol.session.server import TRAINING_SERVER_TABLE
+from tacit.protocol.sum.client import CLIENT_TABLES
 from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
-from tacit.protocol.sum.tables import CLIENT_TABLES, SERVER_TABLES
+from tacit.protocol.sum.server import SERVER_TABLES
 
 MACHINES: Final[dict[str, Table[Any]]] = {
     "Training client": TRAINING_CLIENT_TABLE,
@@ -44,7 +51,7 @@ MACHINES: Final[dict[str, Table[Any]]] = {
 
 def name_of(cause: Cause) -> str:
     """A cause as people are told of it."""
-    if isinstance(cause, Trigger):
+    if isinstance(cause, Input):
         return cause.name
     return cause.TYPE if issubclass(cause, Message) else cause.__name__
 

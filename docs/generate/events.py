@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-import tacit.simulate.experiments.engine  # noqa: F401  # It imports all modules that declare events.
+import tacit.simulate.experiments.federations  # noqa: F401  # It imports all modules that declare events.
 from tacit.parties.session.event_log import declared_events
 from tacit.protocol.core.events import Event
 

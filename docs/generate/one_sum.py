@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, derive, digest, open_sealed, seal
+from tacit.protocol.core.primitives import AgreementKey, SigningKey, derive, digest, open_sealed, seal
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum import messages as say
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import SHARE_BYTES, decode_share, encode_share, reconstruct, share
 
@@ -46,11 +47,11 @@ def hold_sum(
     channel = [AgreementKey(draw(32)) for draw in entropy]
     mask_key = [AgreementKey(draw(32)) for draw in entropy]
     public = [channel[i].public + mask_key[i].public for i in everybody]
-    adverts = [public[i] + signing[i].sign(Label.SIGN_ADVERT, context, two(i), public[i]) for i in everybody]
+    adverts = [public[i] + signing[i].sign(SumLabel.SIGN_ADVERT, context, two(i), public[i]) for i in everybody]
     for i, advert in enumerate(adverts):
         keys = {"channel_key": advert[:32], "mask_key": advert[32:64], "choices": b"", "signature": advert[64:]}
         said.append((names[i], server, say.AdvertiseKeys(**keys), None))
-    list_of_keys = digest(Label.ADVERTS, context, all_bits, b"".join(adverts))
+    list_of_keys = digest(SumLabel.ADVERTS, context, all_bits, b"".join(adverts))
     listed = say.PeerKeys(advertised=all_bits, digest=list_of_keys, included=all_bits, adverts=b"".join(adverts))
     said += [(server, names[i], listed, None) for i in everybody]
 
@@ -61,7 +62,7 @@ def hold_sum(
 
     def sealing_key(owner: int, holder: int, own: AgreementKey, other: bytes) -> bytes:
         info = list_of_keys + two(owner) + two(holder)
-        return derive(own.agree(other), Label.SHARE_CHANNEL, salt=context, info=info)
+        return derive(own.agree(other), SumLabel.SHARE_CHANNEL, salt=context, info=info)
 
     for i in everybody:
         seeds.append(entropy[i](32))
@@ -72,14 +73,14 @@ def hold_sum(
         signatures.append([])
         for j in everybody:
             of_key, of_seed = (encode_share(shares[j, secret]) for secret in range(2))
-            committed = digest(Label.KEY_SHARE, context, two(i) + two(j), of_key)
-            committed += digest(Label.SEED_SHARE, context, two(i) + two(j), of_seed)
+            committed = digest(SumLabel.KEY_SHARE, context, two(i) + two(j), of_key)
+            committed += digest(SumLabel.SEED_SHARE, context, two(i) + two(j), of_seed)
             key = sealing_key(i, j, channel[i], channel[j].public)
             packets[i].append(committed + seal(key, of_key + of_seed, associated=committed))
             parts = (context, list_of_keys, two(i) + two(j), packets[i][j])
-            signatures[i].append(signing[i].sign(Label.SIGN_SHARES, *parts))
+            signatures[i].append(signing[i].sign(SumLabel.SIGN_SHARES, *parts))
         rows = {"packets": b"".join(packets[i]), "signatures": b"".join(signatures[i])}
-        committed = digest(Label.SEED, context, seeds[i])
+        committed = digest(SumLabel.SEED, context, seeds[i])
         said.append((names[i], server, say.ShareKeys(seed_commitment=committed, holders=all_bits, **rows), None))
     for j in everybody:
         columns = {"packets": b"".join(row[j] for row in packets), "signatures": b"".join(row[j] for row in signatures)}
@@ -87,14 +88,14 @@ def hold_sum(
 
     # MASKED_INPUT. Each adds a mask of its own, and one towards every other: added by the later of both, subtracted by
     # the earlier, so that they cancel. All masks depend on who shared.
-    sharing = digest(Label.SHARING, context, list_of_keys, all_bits)
+    sharing = digest(SumLabel.SHARING, context, list_of_keys, all_bits)
 
     def own_mask(seed: bytes, sign: Literal[1, -1]) -> Mask:
-        return Mask(derive(seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, sign)
+        return Mask(derive(seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, sign)
 
     def pair_mask(own: AgreementKey, i: int, j: int) -> Mask:
         info = two(min(i, j)) + two(max(i, j))
-        seed = derive(own.agree(mask_key[j].public), Label.PAIRWISE_SEED, salt=sharing, info=info)
+        seed = derive(own.agree(mask_key[j].public), SumLabel.PAIRWISE_SEED, salt=sharing, info=info)
         return Mask(seed, Usage.PAIRWISE_MASK, 1 if i > j else -1)
 
     total = np.zeros(agreement.length, ring.word)
@@ -109,7 +110,7 @@ def hold_sum(
     # CONSISTENCY_CHECK. Each signs whose vectors arrived. UNMASK. Whoever sees that enough others signed the same opens
     # of every survivor the share of its seed, and of every other one the share of its mask key: never both.
     said += [(server, names[i], say.Survivors(survivors=survivor_bits), None) for i in survivors]
-    signed = [signing[i].sign(Label.SIGN_SURVIVORS, sharing, two(i), survivor_bits) for i in survivors]
+    signed = [signing[i].sign(SumLabel.SIGN_SURVIVORS, sharing, two(i), survivor_bits) for i in survivors]
     for i, signature in zip(survivors, signed, strict=True):
         said.append((names[i], server, say.ConfirmSurvivors(signature=signature), None))
     signers = encode_members(survivors[:threshold], agreement.size)

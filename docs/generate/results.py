@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from tacit.simulate.experiments.results import StudyResult
+
 
 def marks(name: str) -> tuple[str, str]:
     """The lines before and after the table of a study."""
@@ -21,8 +23,8 @@ def marks(name: str) -> tuple[str, str]:
 
 def take_over(page: Path, directory: Path) -> None:
     """Put the results in a directory of a study onto the page. ValueError if the page has no place for them."""
-    table = msgspec.json.decode((directory / "table.json").read_bytes())
-    name = table["study"] + ("-full" if table["size"] == "full" else "")
+    table = msgspec.json.decode((directory / "table.json").read_bytes(), type=StudyResult)
+    name = table.study + ("-full" if table.size == "full" else "")
     begin, end = marks(name)
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)

@@ -19,22 +19,28 @@ from msgspec import inspect as types
 
 from docs.generate import one_sum
 from docs.generate.diagrams import MACHINES, name_of
+from tacit.parties.learning.task import TaskLabel
+from tacit.parties.links.keys import KeysLabel
+from tacit.parties.protections.binary_weights import WeightsLabel
+from tacit.parties.protections.encryption import EncryptionLabel
 from tacit.protocol.adaptation import messages as adaptation_messages
 from tacit.protocol.core import blob, codec, errors, messages, rate_limit
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.group_key.tables import HolderState, KeeperState, MemberState
+from tacit.protocol.core.roster import RosterLabel
+from tacit.protocol.group_key.states import HolderState, KeeperState, KeyLabel, MemberState
 from tacit.protocol.inference import dealer as inference_dealer
 from tacit.protocol.inference import messages as inference_messages
 from tacit.protocol.inference import schedule as inference_schedule
-from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
+from tacit.protocol.inference.states import DealerState, InferenceLabel, InferenceState, MaterialState
 from tacit.protocol.session import messages as session_messages
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.protocol.sum import agreement
+from tacit.protocol.sum import states as sum_states
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import ClientState, ServerState, SumLabel
 from tacit.secagg import shamir
 from tacit.secagg.keystream import Usage
 from tacit.secagg.packing import METRIC_BITS
@@ -42,7 +48,7 @@ from tacit.secagg.packing import METRIC_BITS
 _GENERATED: Final = "Generated from the code by `make docs`; a test fails when page and code differ."
 
 _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
-    ("VERSION", codec.VERSION, "version of transport, session, secure sum and group key, in their envelopes: open"),
+    ("VERSION", sum_states.VERSION, "version of session, secure sum and group key, in their envelopes: open"),
     ("INFERENCE_VERSION", inference_messages.INFERENCE_VERSION, "version of private inference, in its envelopes: open"),
     (
         "ADAPTATION_VERSION",
@@ -240,9 +246,16 @@ def errors_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+_LABELLED: Final = (
+    RosterLabel, SumLabel, KeyLabel, EncryptionLabel, WeightsLabel, InferenceLabel, TaskLabel, KeysLabel,
+)  # fmt: skip
+LABELS: Final = {name: label for kind in _LABELLED for name, label in vars(kind).items() if isinstance(label, Label)}
+"""All labels of hashes, derived keys and signatures, by their names."""
+
+
 def constants_page() -> str:
     """docs/spec/constants.md: labels and limits."""
-    labels = [(label.name, f"`{label.value.decode()}`", str(len(label.value)), label.value.hex()) for label in Label]
+    labels = [(name, f"`{label.decode()}`", str(len(label)), label.hex()) for name, label in LABELS.items()]
     usages = [(usage.name, f"`{usage.value.decode()}`", str(len(usage.value)), usage.value.hex()) for usage in Usage]
     head = ("name", "ASCII", "bytes", "hex")
     parts = [
@@ -275,7 +288,7 @@ def prose(text: str) -> list[str]:
 def _messages(kinds: Mapping[str, type[messages.Message]]) -> Iterator[str]:
     for name, kind in kinds.items():
         payload = "A raw frame may follow the body." if kind.PAYLOAD else "No raw frame."
-        yield from ("", f"## `{name}`", *_structure(kind, f"Traffic of {kind.PHASE.value}. {payload}"))
+        yield from ("", f"## `{name}`", *_structure(kind, f"Traffic of {kind.PHASE!s}. {payload}"))
 
 
 def _structure(kind: type[msgspec.Struct], *more: str) -> Iterator[str]:

@@ -18,13 +18,14 @@ from tacit.protocol.core.codec import Envelope, encode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, derive, digest, framed
+from tacit.protocol.core.primitives import AgreementKey, SigningKey, derive, digest, framed
 from tacit.protocol.core.roster import Member, Roster, encode_members
 from tacit.protocol.session.messages import Finish, Hello
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement, Graph, adverts_digest, pairwise_mask, sign_advert
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.sharing import commit_share, seal_shares
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.packing import Packing, WeightForm
@@ -103,9 +104,10 @@ def _answer(question: tuple[int, int, int, str, GraphChoice]) -> str:
 
 
 def _primitives() -> Iterator[tuple[str, Any]]:
-    yield "framed(MODEL, empty, 0102)", framed(Label.MODEL, b"", b"\x01\x02")
-    yield "H(MODEL, empty, 0102)", digest(Label.MODEL, b"", b"\x01\x02")
-    yield "derive(S, SELF_SEED, salt = 32 bytes aa, info empty)", derive(COUNTING, Label.SELF_SEED, salt=b"\xaa" * 32)
+    yield "framed(MODEL, empty, 0102)", framed(SumLabel.MODEL, b"", b"\x01\x02")
+    yield "H(MODEL, empty, 0102)", digest(SumLabel.MODEL, b"", b"\x01\x02")
+    derived = derive(COUNTING, SumLabel.SELF_SEED, salt=b"\xaa" * 32)
+    yield "derive(S, SELF_SEED, salt = 32 bytes aa, info empty)", derived
     yield "public X25519 key of the private key S", AgreementKey(COUNTING).public
     yield "public Ed25519 key of the private key S", SigningKey(COUNTING).public
     yield "sign(SIGN_ADVERT, S, u32(7), ASCII c0) under it", _signature()
@@ -114,7 +116,7 @@ def _primitives() -> Iterator[tuple[str, Any]]:
 
 
 def _signature() -> bytes:
-    return SigningKey(COUNTING).sign(Label.SIGN_ADVERT, COUNTING, (7).to_bytes(4, "little"), b"c0")
+    return SigningKey(COUNTING).sign(SumLabel.SIGN_ADVERT, COUNTING, (7).to_bytes(4, "little"), b"c0")
 
 
 def _encoding() -> Iterator[tuple[str, Any]]:
@@ -196,7 +198,7 @@ def _agreement() -> Agreement:
         roster=roster,
         configuration=_configuration(),
         cohort=roster.clients,
-        model=digest(Label.MODEL, bytes(20)),
+        model=digest(SumLabel.MODEL, bytes(20)),
     )
 
 
@@ -234,14 +236,14 @@ def _round() -> Iterator[tuple[str, Any]]:
         entropy=lambda length: COUNTING,
     )
     yield "packet of member 1 for member 2; self-mask seed S, polynomials from the seed S", packets[304:456]
-    yield "seed_commitment of the self-mask seed S", digest(Label.SEED, agreement.context, COUNTING)
+    yield "seed_commitment of the self-mask seed S", digest(SumLabel.SEED, agreement.context, COUNTING)
     yield (
         "key commitment of owner 1, holder 2 to a share of 36 zero bytes",
-        commit_share(Label.KEY_SHARE, agreement, owner=1, holder=2, share=bytes(36)),
+        commit_share(SumLabel.KEY_SHARE, agreement, owner=1, holder=2, share=bytes(36)),
     )
     sharing = agreement.sharing_digest(digest_of_adverts, encode_members((0, 1, 2), 3))
     yield "sharing digest, all three sharing", sharing
-    yield "self stream seed for the self-mask seed S", derive(COUNTING, Label.SELF_SEED, salt=sharing)
+    yield "self stream seed for the self-mask seed S", derive(COUNTING, SumLabel.SELF_SEED, salt=sharing)
     mask = pairwise_mask(masks[1], masks[2].public, sharing, 1, 2)
     yield "pairwise seed of members 1 and 2", mask.seed
     yield (
@@ -275,7 +277,7 @@ def _neighbourhoods() -> Iterator[tuple[str, Any]]:
     )
     yield "context as above, but nine members c0 .. c8, k = 4, t = 3", agreement.context
     graph = Graph(agreement, members, COUNTING, {})
-    seed = digest(Label.RING_SEED, agreement.context, COUNTING)
+    seed = digest(SumLabel.RING_SEED, agreement.context, COUNTING)
     yield "seed of the ring for the adverts digest S", seed
     yield "order of all but member 4", ring_order(np.array(members), seed).tolist()
     yield "neighbours of member 0", list(graph.of(0).holders)

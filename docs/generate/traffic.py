@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tacit.protocol.core.codec import VERSION, Envelope, encode_structure
-from tacit.protocol.core.messages import Message, Phase
+from tacit.protocol.core.codec import Envelope, encode_structure
+from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.group_key.agreement import COMMIT_BYTES, CONFIRMATION_BYTES, KeyAgreement
@@ -42,6 +42,7 @@ from tacit.protocol.sum.messages import (
     VectorChunk,
 )
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.states import VERSION, Phase
 from tacit.secagg.shamir import SHARE_BYTES
 
 
@@ -167,5 +168,5 @@ def _add_up(agreement: Agreement | KeyAgreement, sender: str, messages: Iterable
             sender=sender,
             sequence=sequence,
         )
-        total[message.PHASE] += len(encode_structure(envelope)) + len(encode_structure(message))
+        total[Phase(message.PHASE)] += len(encode_structure(envelope)) + len(encode_structure(message))
     return total

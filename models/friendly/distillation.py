@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -36,6 +36,7 @@ from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.calibration import fix_intervals, intervals
 from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.models.friendly.metrics import DistillationEpoch, DistillationStage, StudentMetrics
 from tacit.models.friendly.polynomials import ActivationError, Interval, lowest_argument
 from tacit.models.friendly.transformer import STOCK, Approximation, FriendlyTransformer, convert
 from tacit.models.layout import Layout
@@ -105,22 +106,6 @@ RANGE_WEIGHT: Final = 10.0
 """Of the loss that keeps scores where the polynomial is good."""
 DECAY: Final = 0.1
 """By what the learning rate is multiplied at the epochs of the configuration."""
-
-DistillationStage = Literal["layers", "predictions"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """What one epoch of distillation came to."""
-
-    number: int
-    """From 1, over both stages."""
-    stage: DistillationStage
-    losses: dict[str, float]
-    """Means over the images, added up over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction"
-    and on request "labels" in stage 2, "range" in both."""
-    accuracy: float
-    """Of the student on the test images, with its polynomials scaled to each batch: 0 to 1."""
 
 
 @dataclass
@@ -205,8 +190,8 @@ def distill(
     seed: int,
     device: torch.device,
     stages: Sequence[DistillationStage] = ("layers", "predictions"),
-    progress: Callable[[Epoch], None] = lambda epoch: None,
-) -> list[Epoch]:
+    progress: Callable[[DistillationEpoch], None] = lambda epoch: None,
+) -> list[DistillationEpoch]:
     """Train the student in place on images x, float32 [N, C, S, S], and on labels y, int64 [N], where the configuration
     says so; it is left on `device`, not calibrated.
 
@@ -220,7 +205,7 @@ def distill(
     student.to(device)
     order = torch.Generator().manual_seed(seed)
     within = Interval(lowest_argument(configuration.softmax_degree), configuration.largest_score)
-    epochs: list[Epoch] = []
+    epochs: list[DistillationEpoch] = []
     plan: dict[DistillationStage, tuple[int, float]] = {
         "layers": (configuration.layer_epochs, configuration.layer_learning_rate),
         "predictions": (configuration.prediction_epochs, configuration.prediction_learning_rate),
@@ -255,7 +240,7 @@ def distill(
                     optimizer.step()
                     for name, value in losses.items():
                         sums[name] = sums.get(name, 0.0) + value.item() * len(indices)
-                epoch = Epoch(
+                epoch = DistillationEpoch(
                     number=number,
                     stage=stage,
                     losses={name: value / len(x) for name, value in sums.items()},
@@ -276,22 +261,10 @@ def accuracy(student: FriendlyTransformer, x: torch.Tensor, y: torch.Tensor, *, 
     return correct / len(x)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """How well a calibrated student does on held-out images."""
-
-    accuracy: float
-    """Share of the images that are classified correctly, 0 to 1; one that is refused is not."""
-    agreement: float
-    """Share of the images with the same label as by the teacher."""
-    refused: int
-    """Images with an activation beyond the calibrated intervals."""
-
-
 @torch.no_grad()
 def judge(
     student: FriendlyTransformer, teacher: nn.Module, x: torch.Tensor, y: torch.Tensor, *, device: torch.device
-) -> Judgement:
+) -> StudentMetrics:
     """A student against labels y [N] and against its teacher, on images x [N, C, S, S]."""
     student.to(device).eval()
     teacher.to(device).eval()
@@ -305,7 +278,7 @@ def judge(
         except ActivationError:
             labels.append(torch.cat([_label(student, image) for image in torch.split(inputs, 1)]))
     ours, theirs = torch.cat(labels), torch.cat(wanted)
-    return Judgement(
+    return StudentMetrics(
         accuracy=(ours == y).double().mean().item(),
         agreement=(ours == theirs).double().mean().item(),
         refused=int((ours == _REFUSED).sum().item()),

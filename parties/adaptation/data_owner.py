@@ -10,12 +10,11 @@ summed. Sessions with the model owner that are lost are opened anew, and go on b
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ import torch
 from tacit.models.adapters.configuration import Weights
 from tacit.models.adapters.federated import FullBatches, Order
 from tacit.models.adapters.parallel import AdapterParameters
-from tacit.models.interruption import Interrupted, Proceed
+from tacit.models.interruption import Proceed
 from tacit.parties.adaptation.events import (
     AdaptersUpdated,
     BatchEnded,
@@ -55,17 +54,13 @@ from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
+from tacit.protocol.adaptation.states import RoundAnswered, SumTold
 from tacit.protocol.adaptation.sums import sum_of_weights, weight_of
-from tacit.protocol.adaptation.tables import RoundAnswered, SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Trigger
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import Agreed, PassBegun
 
-T = TypeVar("T")
-
-_LOOK_SECONDS: Final = 0.1
-"""How often it is looked whether what a round is learned for is still wanted."""
 _AGAIN_SECONDS: Final = 1.0
 """How long a model owner is left alone after a session that was lost."""
 _MAY_COME_BACK: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
@@ -92,7 +87,7 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class RoundLearned:
-    """What the sums of a round have told a data owner."""
+    """Results of a round, from its sums."""
 
     round: int
     parameters: AdapterParameters
@@ -119,8 +114,8 @@ class PrivateLearner:
     """What a data owner has learned, and its session with the model owner.
 
     images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; last: common parameters, float64, and
-    their round, of an earlier process; terms: the digest of those that were agreed on then, empty for none; on_told:
-    called with what every round has told; on_batch: with what every batch has cost. ValueError for images that are no
+    their round, of an earlier process; terms: the digest of those that were agreed on then, empty for none; on_round:
+    called with the results of every round; on_batch: with the costs of every batch. ValueError for images that are no
     batch.
     """
 
@@ -135,7 +130,7 @@ class PrivateLearner:
         *,
         last: tuple[AdapterParameters, int] | None = None,
         terms: bytes = b"",
-        on_told: Callable[[RoundLearned], None] = lambda told: None,
+        on_round: Callable[[RoundLearned], None] = lambda results: None,
         on_batch: Callable[[PassCosts], None] = lambda costs: None,
     ) -> None:
         if len(images) < settings.batch:
@@ -152,7 +147,7 @@ class PrivateLearner:
         self._images, self._labels = images, labels
         self._count = len(images) if settings.weights == "counts" else 0
         self._event_log = event_log
-        self._on_told = on_told
+        self._on_told = on_round
         self._on_batch = on_batch
         self._standing = Standing()
         self._exit = AsyncExitStack()
@@ -192,7 +187,7 @@ class PrivateLearner:
         try:
             await self._take_up(await self._opened(), last, survivors)
         except (InferenceError, EndpointError) as error:
-            raise TaskError(f"the last round's sum was not told: {error}") from error
+            raise TaskError(f"the last round's sum was not revealed: {error}") from error
 
     async def close(self) -> None:
         """Close the session, in order if it is between two batches."""
@@ -216,13 +211,13 @@ class PrivateLearner:
             return self._session
         await self._leave()
         settings, own = self._settings, self._settings.owner
-        wish = Wish(
+        request = InferenceRequest(
             images=settings.batch * settings.batches * settings.rounds,
             batch=settings.batch,
             channels=self._images.shape[1],
             side=self._images.shape[-1],
         )
-        machine = self._machine(wish)
+        machine = self._machine(request)
         conversation = await self._exit.enter_async_context(conversing(own, machine))
         self._conversation = conversation
         conversation.hear(machine.start(conversation.now()))
@@ -253,13 +248,13 @@ class PrivateLearner:
         self._session = _Session(conversation, machine, agreed, learning, passes, preparation, worker)
         return self._session
 
-    def _machine(self, wish: Wish) -> LearningDataOwner:
+    def _machine(self, request: InferenceRequest) -> LearningDataOwner:
         """Return the machine of a new session."""
         own = self._settings.owner
         return self.MACHINE(
             own.keys.name,
             own.roster,
-            wish=wish,
+            request=request,
             policy=own.policy,
             patience=FOR_OWNER * own.patience,
             purpose="learning",
@@ -291,11 +286,11 @@ class PrivateLearner:
             return
         conversation, learning = session.conversation, session.learning
         conversation.hear(session.machine.ask_sum(last.round, survivors, conversation.now()))
-        told = await conversation.expect(SumTold)
-        if told.data is None:
-            self._event_log.write(LearningRoundLost(round=told.number, detail=told.reason))
+        revealed = await conversation.expect(SumTold)
+        if revealed.data is None:
+            self._event_log.write(LearningRoundLost(round=revealed.number, detail=revealed.reason))
             return
-        total = last.words + torch.frombuffer(told.data, dtype=torch.int64)
+        total = last.words + torch.frombuffer(revealed.data, dtype=torch.int64)
         counted = Counted.of(total[-COUNTS:], learning.classes)
         least, most = sum_of_weights(last.owners, adaptation_terms(session.agreed.terms).least_count)
         if not least <= counted.weight <= most:
@@ -380,36 +375,22 @@ class PrivateLearner:
 class SharesTask(ClientTask):
     """A data owner's task in the sums: its shares of the adapters. The caller closes the session of `learner`.
 
-    expected: the task that the dealer is to have; None: any. Made within the event loop.
+    expected: the task that the dealer is to have; None: any.
     """
 
     def __init__(self, learner: PrivateLearner, *, expected: RoundsTask | None = None) -> None:
         self._learner = learner
         self._expected = expected
-        self._loop = asyncio.get_running_loop()
 
-    def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution:
+    async def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution:
         task, last = read_rounds_task(work.configuration), read_sum(work.state)
         if self._expected is not None:
             task.check(self._expected)
         opened, survivors = work.opened
         survivors = survivors if last is not None and opened == last.round else ()
         if work.round > task.rounds:
-            self._in_loop(self._learner.hear_last(last, survivors), proceed)
+            await self._learner.hear_last(last, survivors)
             share = torch.zeros(task.words, dtype=torch.int64)
         else:
-            share = self._in_loop(self._learner.learn(work.round, last, survivors), proceed)
+            share = await self._learner.learn(work.round, last, survivors)
         return Contribution(contribution(work.configuration, share))
-
-    def _in_loop(self, work: Coroutine[Any, Any, T], proceed: Proceed) -> T:
-        """What the session with the model owner comes to, in the event loop; from the thread of this party's work."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except concurrent.futures.TimeoutError:
-                try:
-                    proceed()
-                except Interrupted:
-                    future.cancel()
-                    raise

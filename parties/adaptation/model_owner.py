@@ -42,8 +42,8 @@ from tacit.parties.inference.stages import input_share
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.states import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import LARGEST_SUM, OpeningPolicy, RoundSums, sum_of_weights, weight_of
-from tacit.protocol.adaptation.tables import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun

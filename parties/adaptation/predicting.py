@@ -28,7 +28,7 @@ from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTe
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.inference.data_owner import InferenceDataOwner, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 
@@ -56,12 +56,12 @@ class PredictionSession(SessionKind):
         shares = shares_of_known(parameters)
         super().__init__(lambda terms: prediction_plan(terms, shares))
 
-    def machine(self, settings: DataOwnerSettings, wish: Wish) -> InferenceDataOwner:
+    def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
         """See SessionKind."""
         return LearningDataOwner(
             settings.keys.name,
             settings.roster,
-            wish=wish,
+            request=request,
             policy=settings.policy,
             patience=FOR_OWNER * settings.patience,
             purpose="prediction",

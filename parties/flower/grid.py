@@ -53,9 +53,10 @@ from tacit.parties.flower.records import (
     summed,
     taken,
 )
+from tacit.parties.links.keys import KeysLabel
 from tacit.parties.links.roster import read_roster
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, verify
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, verify
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.one_sum import SumResult, SumServer, SumSettings
 from tacit.protocol.sum.exchange import ServerAborted
@@ -172,7 +173,7 @@ class Nodes:
         if len(signature) != SIGNATURE_BYTES:
             raise ValueError(f"node {node} says that it is {name!r}, without a signature")
         signed = node_signed(name=name, roster=self._roster.hash, run=run, node=node, nonce=nonce)
-        verify(self._roster.member(name).signing_public, signature, Label.SIGN_NODE, *signed)
+        verify(self._roster.member(name).signing_public, signature, KeysLabel.SIGN_NODE, *signed)
         for other, known in self._names.items():
             if known == name:
                 raise ValueError(f"node {node} says that it is {name!r}, which is node {other} in this run")

@@ -52,13 +52,13 @@ from tacit.parties.flower.records import (
     taken,
     update,
 )
-from tacit.parties.links.keys import load
+from tacit.parties.links.keys import KeysLabel, load
 from tacit.parties.links.roster import check_own, read_roster
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import PartyKeys, Roster
 from tacit.protocol.session.one_sum import SumClient, SumSettings
 from tacit.protocol.session.rounds import JournalEntry
@@ -273,7 +273,7 @@ class _Party:
         )
         return {
             "name": self.keys.name,
-            "signature": SigningKey(self.keys.signing_secret).sign(Label.SIGN_NODE, *signed),
+            "signature": SigningKey(self.keys.signing_secret).sign(KeysLabel.SIGN_NODE, *signed),
         }
 
     def begin(self, record: ConfigRecord, entered: set[bytes], journal: JournalFile) -> list[bytes]:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import Label, digest, framed
+from tacit.protocol.core.primitives import digest, framed
+from tacit.protocol.sum.states import SumLabel
 
 RECORD: Final = "tacit"
 """The name of our record."""
@@ -54,14 +55,14 @@ def content_digest(content: RecordDict) -> bytes:
     for name in sorted(content.keys() - {RECORD}):
         record = content[name]
         if isinstance(record, ArrayRecord):
-            items = [
-                framed(Label.MODEL, key.encode(), array.dtype.encode(), repr(tuple(array.shape)).encode(), array.data)
-                for key, array in record.items()
-            ]
+            items = []
+            for key, array in record.items():
+                shape = repr(tuple(array.shape)).encode()
+                items.append(framed(SumLabel.MODEL, key.encode(), array.dtype.encode(), shape, array.data))
         else:
             items = [msgspec.msgpack.encode((key, record[key])) for key in sorted(record)]
-        parts.append(digest(Label.MODEL, type(record).__name__.encode(), name.encode(), *items))
-    return digest(Label.MODEL, *parts)
+        parts.append(digest(SumLabel.MODEL, type(record).__name__.encode(), name.encode(), *items))
+    return digest(SumLabel.MODEL, *parts)
 
 
 def arrays_of(content: RecordDict) -> ArrayRecord:

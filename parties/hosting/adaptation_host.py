@@ -47,7 +47,7 @@ from tacit.parties.adaptation.rounds import (
 )
 from tacit.parties.hosting.folder import OpenedParty, Status, at_work
 from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile, SummingSection, TeachingSection
-from tacit.parties.inference.conversation import Waiting
+from tacit.parties.inference.conversation import ReconnectPolicy
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.events import ModelLoaded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
@@ -105,8 +105,9 @@ def model_owner_settings(party: OpenedParty[ModelOwnerFile], event_log: EventLog
         "quota": Quota(images=file.policy.images_a_day, refused=file.policy.refused_a_day),
         "ledger": party.folder.ledger,
         "patience": file.answer,
-        "waiting": Waiting(
-            seconds=file.patience, told=lambda reason: event_log.write(ConnectionFailed(peer=dealer, reason=reason))
+        "reconnect": ReconnectPolicy(
+            seconds=file.patience,
+            on_failure=lambda reason: event_log.write(ConnectionFailed(peer=dealer, reason=reason)),
         ),
     }
 

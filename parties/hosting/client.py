@@ -17,9 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from tacit.models import checkpoint
+from tacit.models.configuration import ImagesConfiguration
 from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
 from tacit.models.interruption import Proceed
@@ -84,8 +86,6 @@ class ClientJob:
     grace: float
     connect_seconds: float | None = None
     """How long to try to reach the server; None: as long as its patience."""
-    seed: int | None = None
-    """Of batches and rounding; None draws from the operating system's randomness."""
     device: str = "cpu"
     start: str = ""
     """As of Learner."""
@@ -97,6 +97,27 @@ class ClientJob:
     """Called with every later version of the roster that it takes up, before the session is over."""
 
 
+class ClientHooks(Surroundings):
+    """What a simulation or an audit puts around a client. These do nothing: hosts have no others."""
+
+    seed: int | None = None
+    """Of batches and rounding; None draws from the operating system's randomness."""
+
+    def machine(self) -> Callable[..., TrainingClient]:
+        """Make the machine of the next session."""
+        return TrainingClient
+
+    def source(self, data: ImagesConfiguration) -> Source:
+        """Find the images. ValueError and OSError, naming what is wrong with them."""
+        return read(data)
+
+    def contributed(self, round: int, update: Update) -> None:
+        """The client has computed this update; called in the thread that trains."""
+
+    async def ended(self, work: ClientWork, ended: Ended) -> None:
+        """The last session is over."""
+
+
 class ClientWork:
     """One client for one session."""
 
@@ -106,18 +127,13 @@ class ClientWork:
         images: Callable[[Task], ClientImages],
         moments: Callable[[StatisticsTask, Proceed], Moments],
         event_log: EventLog,
-        *,
-        on_update: Callable[[int, Update], None] = lambda round, update: None,
-        surroundings: Surroundings | None = None,
-        make_machine: Callable[..., TrainingClient] = TrainingClient,
+        hooks: ClientHooks,
     ) -> None:
         self._job = job
         self._make_images = images
         self._moments = moments
         self._event_log = event_log
-        self._on_update = on_update
-        self._surroundings = surroundings
-        self._make_machine = make_machine
+        self._hooks = hooks
         self._test: Callable[[], Labelled] | None = None
         self.learner: Learner | None = None
         """Once it has begun to work."""
@@ -152,8 +168,8 @@ class ClientWork:
             settings,
             tasks,
             self._event_log,
-            surroundings=self._surroundings,
-            make_machine=self._make_machine,
+            surroundings=self._hooks,
+            make_machine=self._hooks.machine(),
         )
         with Stopwatch() as stopwatch:
             ended = await party.run()
@@ -195,7 +211,7 @@ class ClientWork:
         self.learner = Learner(
             configuration,
             *images.train,
-            seed=self._job.seed,
+            seed=self._hooks.seed,
             device=resolve_device(self._job.device),
             workload=own,
             tripwire=self._job.policy.tripwire,
@@ -204,7 +220,7 @@ class ClientWork:
         return self.learner
 
     def _keep(self, round: int, update: Update) -> None:
-        self._on_update(round, update)
+        self._hooks.contributed(round, update)
         did = update.local
         self._event_log.write(
             UpdateComputed(
@@ -232,6 +248,7 @@ async def run_client(
     show: Tell,
     accepted_groups: str = "",
     workload: Workload | None = None,
+    hooks: ClientHooks | None = None,
 ) -> Ended:
     """Take part in a session, or in one after the other, and return how the last one ended.
 
@@ -246,18 +263,33 @@ async def run_client(
         if workload is None and party.file.data.factory:
             # Looked for before there is a session.
             load("data.factory", party.file.data.factory)
+        hooks = hooks or ClientHooks()
         own_data = workload is not None or party.file.data.factory
-        source = None if own_data else own_images(party.file)
+        source = None if own_data else own_images(party.file, hooks)
         with EventFile(party.folder.events(party.name), party.name) as log:
-            return await _Sessions(party, source, log, tell, stay, accepted_groups, workload).follow()
+            sessions = _Sessions(party, source, log, tell, stay, accepted_groups, workload, hooks)
+            ended = await sessions.follow()
+            await hooks.ended(sessions.work, ended)
+            return ended
 
 
-def own_images(file: ClientFile) -> Source:
+def own_images(file: ClientFile, hooks: ClientHooks | None = None) -> Source:
     """Find this host's images. ValueError and OSError, naming what is wrong with them."""
-    source = read(file.data)
+    source, chosen = (hooks or ClientHooks()).source(file.data), file.data.indices
     if not len(source.train.images):
         raise ValueError(f"data.source {file.data.source!r} holds no training images")
-    return source
+    if not chosen:
+        return source
+    count = len(source.train.images)
+    try:
+        indices = np.load(chosen, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"data.indices {chosen!r} is no list of int64 ({error}): write one with numpy.save") from None
+    if indices.ndim != 1 or indices.dtype != np.int64 or not len(indices):
+        raise ValueError(f"data.indices {chosen!r} is no list of int64: write one with numpy.save")
+    if not 0 <= int(indices.min()) <= int(indices.max()) < count:
+        raise ValueError(f"data.indices {chosen!r} names images that {file.data.source!r} lacks: it has {count}")
+    return replace(source, train=source.train.part(indices))
 
 
 class _Sessions:
@@ -270,8 +302,12 @@ class _Sessions:
         stay: bool,
         accepted_groups: str,
         workload: Workload | None,
+        hooks: ClientHooks,
     ) -> None:
         file = party.file
+        self._hooks = hooks
+        self.work: ClientWork
+        """In the last session."""
         self._job = ClientJob(
             address=file.connect,
             keys=party.keys,
@@ -305,7 +341,7 @@ class _Sessions:
             event_log = EventLog(self._log, self._tell)
             try:
                 held = self._job.roster
-                work = ClientWork(self._job, self._images, self._moments, event_log)
+                self.work = work = ClientWork(self._job, self._images, self._moments, event_log, self._hooks)
                 ended = await work.run()
                 said = ""
                 if self._job.roster is not held:

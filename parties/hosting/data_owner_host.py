@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,15 +36,21 @@ from tacit.models.training import resolve_device
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.learner_host import Learned, read_learned
 from tacit.parties.hosting.party_file import DataOwnerFile
-from tacit.parties.inference.conversation import InferenceError, Waiting
-from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
+from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy
+from tacit.parties.inference.data_owner import (
+    Answer,
+    DataOwnerSession,
+    DataOwnerSettings,
+    SessionKind,
+    open_session,
+)
 from tacit.parties.inference.events import ImagesAnswered, ImagesRead, InferenceSessionEnded, ModelAgreed
 from tacit.parties.inference.model import Interface, PublicModel
+from tacit.parties.runs.answers import AnsweredImage, Answers
 from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
 from tacit.parties.session.events import ConnectionFailed
 from tacit.protocol.core.errors import Code
-from tacit.protocol.inference.data_owner import InferencePolicy, Wish
-from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +124,16 @@ class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pass"):
-    """What one pass has brought; the images are the next ones."""
+    """The answers of a pass, about the next images."""
 
     logits: tuple[tuple[float, ...] | None, ...]
-    """A row for each image, a number for each class; None for an image of a pass that was refused, or of which labels
-    alone were told."""
+    """A row for each image, a number for each class; None for an image of a pass that was refused, or whose labels
+    alone were received."""
     labels: tuple[tuple[int, ...] | None, ...] = ()
     """Where these were: a row for each image, the numbers of the best classes; None for an image that was refused."""
     online_seconds: float
     offline_seconds: float
-    """That it waited for material before."""
+    """Waiting for correlated randomness, before it."""
     sent: int
     """Bytes of shares, of this owner."""
     received: int
@@ -134,7 +141,7 @@ class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class AnsweredRow(NamedTuple):
-    """What a data owner knows of one image: one of these, or none if it was refused."""
+    """The answer about an image: one of these, or none if it was refused."""
 
     logits: Sequence[float] | None
     labels: Sequence[int] | None
@@ -143,8 +150,8 @@ class AnsweredRow(NamedTuple):
 _DECODER: Final = msgspec.json.Decoder(AnsweredBy | AnsweredPass)
 
 
-class Answers:
-    """The answers about so many images. AnswersError for a file that is none, or of other images."""
+class AnswersFile:
+    """The answers about so many images on the disk. AnswersError for a file that is none, or of other images."""
 
     def __init__(self, path: Path, *, images: int) -> None:
         self.by: AnsweredBy | None = None
@@ -215,8 +222,8 @@ _PAUSE: Final = 1.0
 """Seconds before that."""
 
 
-async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> dict[str, Any]:
-    """Ask, and return what is known then (docs/hosts.md says its keys).
+async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> Answers:
+    """Ask until all images are answered.
 
     ValueError or OSError for images that cannot be used, or a roster without a dealer; EndpointError for a party that
     is not there, InferenceError, which names who is at fault, AnswersError, EventLogError.
@@ -229,7 +236,7 @@ async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> di
         answers = own_answers(party.folder, images, learned)
         with EventFile(party.folder.events(party.name), party.name) as log:
             await _Asking(party, images, learned, answers, EventLog(log, tell)).finish()
-        return figures(images, answers)
+        return answers_of(images, answers)
 
 
 class _Asking:
@@ -238,7 +245,7 @@ class _Asking:
         party: OpenedParty[DataOwnerFile],
         images: OwnImages,
         learned: Learned | None,
-        answers: Answers,
+        answers: AnswersFile,
         event_log: EventLog,
     ) -> None:
         self._file = file = party.file
@@ -252,8 +259,8 @@ class _Asking:
             keys=party.keys,
             roster=party.roster,
             patience=file.answer,
-            waiting=Waiting(
-                seconds=file.patience, told=lambda reason: event_log.write(ConnectionFailed(reason=reason))
+            reconnect=ReconnectPolicy(
+                seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
             ),
             device=resolve_device(file.device),
         )
@@ -261,14 +268,14 @@ class _Asking:
     async def finish(self) -> None:
         """One session after the other, until all is answered."""
         answers, total, learned = self._answers, len(self._images.names), self._learned
-        session = None if learned is None else learned.session()
+        kind = None if learned is None else learned.session()
         self._event_log.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
         since = time.monotonic()
         while (before := answers.count) < total:
             known = answers.by is not None
-            wish, policy = wanted(self._file, self._images, answers, learned)
+            request, policy = wanted(self._file, self._images, answers, learned)
             try:
-                await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take, session)
+                await self._session(request, policy, kind)
             except InferenceError as error:
                 code = None if error.code is None else error.code.name
                 self._event_log.write(InferenceSessionEnded(code=code, detail=str(error)))
@@ -285,16 +292,25 @@ class _Asking:
                     raise
                 await asyncio.sleep(_PAUSE)
 
-    def _prepare(self, terms: Terms, public: PublicModel) -> torch.Tensor:
+    async def _session(self, request: InferenceRequest, policy: InferencePolicy, kind: SessionKind | None) -> None:
+        async with open_session(replace(self._settings, policy=policy), request, kind) as session:
+            images = await self._prepared(session)
+            async for answer in session.answers(images):
+                self._keep(answer)
+
+    async def _prepared(self, session: DataOwnerSession) -> torch.Tensor:
+        """Check the model that the session is with, and bring the images that are not answered to its input."""
+        terms = session.terms
         if self._learned is not None:
             self._learned.check(terms)
-        told = interface_of(public, self._answers, self._learned)
+        interface = interface_of(session.public, self._answers, self._learned)
         if self._answers.by is None:
-            self._answers.write(AnsweredBy(weights=terms.weights.hex(), classes=told.classes))
+            self._answers.write(AnsweredBy(weights=terms.weights.hex(), classes=interface.classes))
         self._event_log.write(ModelAgreed(weights=terms.weights.hex()))
-        return self._images.prepared(told, side=terms.sizes.side, first=self._answers.count)
+        prepared = partial(self._images.prepared, interface, side=terms.sizes.side, first=self._answers.count)
+        return await session.worker(prepared)
 
-    def _take(self, answer: Answer) -> None:
+    def _keep(self, answer: Answer) -> None:
         costs = answer.costs
         self._answers.write(
             AnsweredPass(
@@ -310,15 +326,15 @@ class _Asking:
         self._event_log.write(ImagesAnswered(images=self._answers.count, of=len(self._images.names), refused=refused))
 
 
-def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> Answers:
+def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> AnswersFile:
     """What it knows of its images. AnswersError."""
     name = images.digest if learned is None else learned.named(images.digest)
-    return Answers(folder.answers(name), images=len(images.names))
+    return AnswersFile(folder.answers(name), images=len(images.names))
 
 
 def wanted(
-    file: DataOwnerFile, images: OwnImages, answers: Answers, learned: Learned | None = None
-) -> tuple[Wish, InferencePolicy]:
+    file: DataOwnerFile, images: OwnImages, answers: AnswersFile, learned: Learned | None = None
+) -> tuple[InferenceRequest, InferencePolicy]:
     """What it comes with, for the images that are not answered yet. ValueError if it wants another model for them."""
     known = "" if answers.by is None else answers.by.weights
     if learned is not None:
@@ -328,57 +344,52 @@ def wanted(
     if known and file.policy.weights not in ("", known):
         raise ValueError(f"policy.weights: {answers.count} images are answered by another model; {remove(answers)}")
     weights = bytes.fromhex(known or file.policy.weights) or None
-    wish = Wish(images=len(images.names) - answers.count, batch=file.batch)
+    request = InferenceRequest(images=len(images.names) - answers.count, batch=file.batch)
     own = file.policy
     policy = InferencePolicy(bits=own.logits_bits, labels=own.labels, weights=weights)
-    return wish, policy
+    return request, policy
 
 
-def interface_of(public: PublicModel, answers: Answers, learned: Learned | None = None) -> Interface:
+def interface_of(public: PublicModel, answers: AnswersFile, learned: Learned | None = None) -> Interface:
     """What the model takes, and says, if need be with what was learned. ValueError if it is not known, or other than
     before."""
     if public.interface is None:
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
-    told = public.interface if learned is None else structs.replace(public.interface, classes=learned.classes)
-    if answers.by is not None and answers.by.classes != told.classes:
+    interface = public.interface if learned is None else structs.replace(public.interface, classes=learned.classes)
+    if answers.by is not None and answers.by.classes != interface.classes:
         raise ValueError(f"the model owner has given the classes other names; {remove(answers)}")
-    return told
+    return interface
 
 
-def remove(answers: Answers) -> str:
+def remove(answers: AnswersFile) -> str:
     """The remedy where former answers are in the way."""
     return f"remove {answers.path} to ask about all of them again"
 
 
-def figures(images: OwnImages, answers: Answers) -> dict[str, Any]:
-    """What is known when all is answered: a label for each image that was not refused, and what it has cost."""
+def answers_of(images: OwnImages, answers: AnswersFile) -> Answers:
+    """The result when all is answered."""
     by, passes = answers.by, answers.passes
     assert by is not None
-    rows = [
-        {"image": name, **_answered(told, by.classes)} for name, told in zip(images.names, answers.rows, strict=True)
-    ]
-    labels = images.labels or [None] * len(rows)
-    right = [row["label"] == label for row, label in zip(rows, labels, strict=True) if not row["refused"]]
-    return {
-        "images": rows,
-        "accuracy": None if images.labels is None or not right else sum(right) / len(right),
-        "classes": list(by.classes),
-        "weights": by.weights,
-        "passes": len(passes),
-        "online_seconds": sum(each.online_seconds for each in passes),
-        "waited_for_material_seconds": sum(each.offline_seconds for each in passes),
-        "data_owner_bytes": sum(each.sent for each in passes),
-        "model_owner_bytes": sum(each.received for each in passes),
-    }
+    answered = [_answered(name, row, by.classes) for name, row in zip(images.names, answers.rows, strict=True)]
+    labels = images.labels or [None] * len(answered)
+    right = [one.label == label for one, label in zip(answered, labels, strict=True) if not one.refused]
+    return Answers(
+        images=answered,
+        accuracy=None if images.labels is None or not right else sum(right) / len(right),
+        classes=list(by.classes),
+        weights=by.weights,
+        passes=len(passes),
+        online_seconds=sum(each.online_seconds for each in passes),
+        preprocessing_wait_seconds=sum(each.offline_seconds for each in passes),
+        data_owner_bytes=sum(each.sent for each in passes),
+        model_owner_bytes=sum(each.received for each in passes),
+    )
 
 
-def _answered(told: AnsweredRow, classes: Sequence[str]) -> dict[str, Any]:
-    """What is known of one image."""
-    row: dict[str, Any] = dict.fromkeys(("label", "labels", "confidence", "logits")) | {"refused": False}
-    if told.labels is not None:
-        labels = [classes[number] for number in told.labels]
-        return row | {"label": labels[0], "labels": labels}
-    if told.logits is None:
-        return row | {"refused": True}
-    confidence, number = torch.tensor(told.logits, dtype=torch.float64).softmax(dim=0).max(dim=0)
-    return row | {"label": classes[int(number)], "confidence": confidence.item(), "logits": list(told.logits)}
+def _answered(name: str, row: AnsweredRow, classes: Sequence[str]) -> AnsweredImage:
+    if row.labels is not None:
+        return AnsweredImage.of_labels(name, [classes[number] for number in row.labels])
+    if row.logits is None:
+        return AnsweredImage.out_of_range(name)
+    confidence, number = torch.tensor(row.logits, dtype=torch.float64).softmax(dim=0).max(dim=0)
+    return AnsweredImage.of_logits(name, classes[int(number)], confidence.item(), list(row.logits))

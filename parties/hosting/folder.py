@@ -85,11 +85,15 @@ _RUN = re.compile(r"(?P<number>[0-9]{4,})-.*")
 
 
 class PartyFolder:
-    """The folder of a party. OSError of `make` and `run` names what cannot be written."""
+    """The folder of a party. OSError of `make` and `run` names what cannot be written.
 
-    def __init__(self, path: Path) -> None:
+    party: its name, where it shares the folder with others, as in a simulation.
+    """
+
+    def __init__(self, path: Path, *, party: str = "") -> None:
         self.path = path
-        self.status = path / "status.json"
+        self._shared = bool(party)
+        self.status = path / "status" / f"{party}.json" if party else path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
         self.salt = path / "salt"
         self.ledger = path / "ledger.json"
@@ -97,16 +101,17 @@ class PartyFolder:
         self.learning = path / "learning.msgpack"
         self.openings = path / "openings.msgpack"
         self.sum = path / "sum.msgpack"
-        self._lock = path / "party.lock"
+        self._lock = path / "status" / f"{party}.lock" if party else path / "party.lock"
 
     def make(self) -> None:
         """Make what is missing of it. RunDirectoryError if it cannot be, or has state of another release."""
         self.check()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in ("events", "journal", "logs", "answers"):
+            for part in ("events", "journal", "logs", self.status.parent.name if self._shared else "answers"):
                 (self.path / part).mkdir(exist_ok=True)
-            mark_release(self.path)
+            if not self._shared:
+                mark_release(self.path)
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.path} cannot be made: {error.strerror or error}; name another folder as `directory`"

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import torch
@@ -35,10 +35,11 @@ from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
-from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, Waiting
+from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, ReconnectPolicy
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
 from tacit.parties.inference.events import ImagesRead, ModelAgreed
 from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.runs.adaptation import LearnedAdapters, LearnedRound
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
@@ -49,7 +50,7 @@ from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_t
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.sum.policy import Policy
@@ -148,8 +149,8 @@ _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT})
 
 async def run_learner(
     party: OpenedParty[DataOwnerFile], own: LearningSection, *, show: Tell
-) -> tuple[Ended, dict[str, Any]]:
-    """Learn, and return how the sums ended, and what is known then (docs/hosts.md says its keys).
+) -> tuple[Ended, LearnedAdapters]:
+    """Learn; return how the sums ended, and what was learned.
 
     ValueError or OSError for images that cannot be used, a roster without a dealer, and terms that are not those of the
     party's file; EndpointError for a party that is not there, InferenceError, which names who is at fault,
@@ -180,7 +181,7 @@ async def run_learner(
                 learning = _Learning(party, own, source, log, tell)
                 kept = await learning.agree(kept)
                 ended = await learning.follow(kept, last)
-        return ended, figures(folder.events(party.name), folder.adapters, kept, own.rounds)
+        return ended, learned_adapters(folder.events(party.name), folder.adapters, kept, own.rounds)
 
 
 def own_source(file: DataOwnerFile) -> Source:
@@ -243,8 +244,8 @@ class _Learning:
                 weights=weights or named,
             ),
             patience=file.answer,
-            waiting=Waiting(
-                seconds=file.patience, told=lambda reason: event_log.write(ConnectionFailed(reason=reason))
+            reconnect=ReconnectPolicy(
+                seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
             ),
             device=resolve_device(file.device),
         )
@@ -258,7 +259,7 @@ class _Learning:
         asking = LearningDataOwner(
             self.party.name,
             self.party.roster,
-            wish=Wish(images=file.batch, batch=file.batch),
+            request=InferenceRequest(images=file.batch, batch=file.batch),
             policy=settings.policy,
             patience=FOR_OWNER * file.answer,
             purpose="learning",
@@ -298,7 +299,7 @@ class _Learning:
             weights=own.weights,
             smallest_cohort=own.smallest_cohort,
         )
-        learner = PrivateLearner(settings, images, labels, event_log, last=last, terms=kept.terms, on_told=keep)
+        learner = PrivateLearner(settings, images, labels, event_log, last=last, terms=kept.terms, on_round=keep)
         expected = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=own.rounds)
         since, said = time.monotonic(), ""
         try:
@@ -344,38 +345,45 @@ def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, to
     return data.x_train, data.y_train
 
 
-_LEARNED: Final = ("owners", "images", "train_loss", "train_accuracy")
-
-
-def _learned_round(number: int, learned: AdaptersUpdated) -> dict[str, Any]:
-    return {"round": number, "lost": None, **{key: getattr(learned, key) for key in _LEARNED}}
-
-
-def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> dict[str, Any]:
-    """What is known when the rounds are over, by the events of all processes of this party."""
+def learned_adapters(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> LearnedAdapters:
+    """The result when the rounds are over, by the events of all processes of this party."""
     state = RunState()
     for event in read_events(events):
         state.take(event)
-    batches = [batch for party in state.parties.values() for batch in party.batches]
-    lost = {
-        number: why for party in state.parties.values() for number, why in party.missed.items() if number <= planned
-    }
+    parties = state.parties.values()
+    batches = [batch for party in parties for batch in party.batches]
+    lost = {number: why for party in parties for number, why in party.missed.items() if number <= planned}
     lost |= state.unlearned
-    return {
-        "adapters": str(adapters),
-        "round": max(state.learned, default=0),
-        "rounds": [
+    return LearnedAdapters(
+        adapters=str(adapters),
+        round=max(state.learned, default=0),
+        rounds=[
             _learned_round(number, state.learned[number])
             if number in state.learned
-            else {"round": number, "lost": lost[number], **dict.fromkeys(_LEARNED)}
+            else _lost_round(number, lost[number])
             for number in sorted({*lost, *state.learned})
         ],
-        "planned": planned,
-        "classes": list(kept.learning.names),
-        "weights": kept.weights.hex(),
-        "batches": len(batches),
-        "refused_batches": sum(event.refused for event in batches),
-        "data_owner_bytes": sum(event.sent for event in batches),
-        "model_owner_bytes": sum(event.received for event in batches),
-        "dealer_bytes": sum(event.material for event in batches),
-    }
+        planned=planned,
+        classes=list(kept.learning.names),
+        weights=kept.weights.hex(),
+        batches=len(batches),
+        refused_batches=sum(event.refused for event in batches),
+        data_owner_bytes=sum(event.sent for event in batches),
+        model_owner_bytes=sum(event.received for event in batches),
+        dealer_bytes=sum(event.material for event in batches),
+    )
+
+
+def _learned_round(number: int, learned: AdaptersUpdated) -> LearnedRound:
+    return LearnedRound(
+        round=number,
+        lost=None,
+        owners=learned.owners,
+        images=learned.images,
+        train_loss=learned.train_loss,
+        train_accuracy=learned.train_accuracy,
+    )
+
+
+def _lost_round(number: int, why: str) -> LearnedRound:
+    return LearnedRound(round=number, lost=why, owners=None, images=None, train_loss=None, train_accuracy=None)

@@ -202,6 +202,23 @@ class LogConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     files: Annotated[int, Meta(description="Files that were put aside and are kept.", ge=0, le=1000)] = 5
 
 
+class OwnImagesConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[data] of a client."""
+
+    indices: Annotated[
+        str,
+        Meta(
+            description="A .npy file of int64: of the training images, those that this client has. A simulation writes "
+            'one for each of its clients. "": all.'
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.indices and self.factory:
+            raise ValueError("data.indices is not used where data.factory gives the data; leave it out")
+
+
 class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
     """What every party is told."""
 
@@ -288,8 +305,8 @@ class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             'clients all the same; the server sees the other tensors. "": random weights.'
         ),
     ] = ""
-    data: Annotated[ImagesConfiguration, Meta(description="The client's own images; they stay here.")] = (
-        ImagesConfiguration()
+    data: Annotated[OwnImagesConfiguration, Meta(description="The client's own images; they stay here.")] = (
+        OwnImagesConfiguration()
     )
     policy: Annotated[ClientPolicy, Meta(description="What this client accepts from the server.")] = msgspec.field(
         default_factory=ClientPolicy
@@ -539,6 +556,11 @@ def _converted(kind: type[Kind], data: dict[str, Any], path: Path) -> Kind:
         raise PartyFileError(f"{path}: {refusal(error, data, kind)}") from None
 
 
+def party_text(file: PartyFile) -> str:
+    """The text of a party file, every key explained; reads back as the same file."""
+    return f'role = "{file.role}"\n{commented_toml(file, type(file))}'
+
+
 def party_toml(role: str) -> str:
     """An example of the file of such a party, every key explained. KeyError for no role."""
     kind = ROLES[role]
@@ -546,7 +568,7 @@ def party_toml(role: str) -> str:
     judged = "".join(f"#   {line}\n" for line in _judged()) if kind is ClientFile else ""
     if judged:
         judged = f"\n# What [policy] accepts in each field of a server's proposal:\n{judged}"
-    return f'{title}\nrole = "{role}"\n{commented_toml(kind(**kind.example), kind)}{judged}'
+    return f"{title}\n{party_text(kind(**kind.example))}{judged}"
 
 
 def _judged() -> Iterator[str]:
@@ -606,5 +628,5 @@ def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         home = placed(home, ("images",))
     if isinstance(images := data.get("data"), Mapping):
         known = images.get("source") in (None, "digits", *DIRECTORY_SOURCES)
-        home["data"] = placed(images, ("directory",) if known else ("source", "directory"))
+        home["data"] = placed(images, ("directory", "indices") if known else ("source", "directory", "indices"))
     return home

@@ -42,8 +42,8 @@ from tacit.models.workload import check_installed
 from tacit.parties.hosting.adaptation_host import kept_salt
 from tacit.parties.hosting.client import own_images as client_source
 from tacit.parties.hosting.data_owner_host import (
-    Answers,
     AnswersError,
+    AnswersFile,
     OwnImages,
     interface_of,
     own_answers,
@@ -759,7 +759,7 @@ def check_learned(file: DataOwnerFile) -> tuple[str, Learned]:
 
 
 @check("answers")
-def check_answers(file: DataOwnerFile, images: OwnImages, learned: Learned | None) -> tuple[str, Answers]:
+def check_answers(file: DataOwnerFile, images: OwnImages, learned: Learned | None) -> tuple[str, AnswersFile]:
     """Former answers can be read."""
     if _running(file):
         raise NotReady("a process of this party writes them now", "untested")
@@ -775,14 +775,14 @@ def check_terms(
     keys: PartyKeys,
     roster: Roster,
     images: OwnImages,
-    answers: Answers,
+    answers: AnswersFile,
     offer: Sequence[bytes],
 ) -> tuple[str, Agreed]:
     """The policy, and former answers, go with the model owner's offer."""
     if answers.count == len(images.names):
         raise NotReady(f"all {len(images.names)} images are answered: nobody will be asked", "untested")
-    wish, policy = wanted(file, images, answers)
-    owner = InferenceDataOwner(keys.name, roster, wish=wish, policy=policy, patience=math.inf)
+    request, policy = wanted(file, images, answers)
+    owner = InferenceDataOwner(keys.name, roster, request=request, policy=policy, patience=math.inf)
     owner.start(0.0)
     agreed = None
     for output in owner.feed(offer, 0.0):
@@ -808,7 +808,7 @@ def check_data_owner_memory(agreed: Agreed) -> str:
 
 
 @check("pixels")
-def check_pixels(file: DataOwnerFile, images: OwnImages, answers: Answers, agreed: Agreed) -> str:
+def check_pixels(file: DataOwnerFile, images: OwnImages, answers: AnswersFile, agreed: Agreed) -> str:
     """All images can be brought to the size that the model takes."""
     device = resolve_device(file.device)
     interface = interface_of(public_of(agreed.terms), answers)

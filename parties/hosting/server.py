@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -57,9 +57,8 @@ from tacit.parties.runs.directory import (
 )
 from tacit.parties.runs.events import ClassesEvaluated, InvocationRecorded, RunOpened
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, load
-from tacit.parties.runs.outputs import keep_summary
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.runs.summary import summarise
+from tacit.parties.runs.summary import Summary, summarise
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, RosterRefused, WorkMeasured
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
@@ -145,22 +144,52 @@ class ServerJob:
     """Rounds before that one that do not count."""
     weights_seed: int
     """Seeds the initial weights."""
+    device: str = "cpu"
+    newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
+    """A later version of this roster, by which the rounds that are left are to go."""
+
+
+class ServerHooks(Surroundings):
+    """What a simulation or an audit puts around a server. These do nothing: hosts have no others."""
+
     sampling: bytes = b""
     """Seeds the draws of cohorts, with 32 bytes; empty: from the operating system's randomness."""
     seed: int | None = None
     """Of the server's own training, if it trains; None draws from the operating system's randomness."""
     recorded_seed: Seed | None = None
     """What the run says of its seed."""
-    command: str = ""
-    """The command line that it was started with."""
-    started: float = field(default_factory=time.time)
-    """When that was, in seconds since 1970."""
-    device: str = "cpu"
-    newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
-    """A later version of this roster, by which the rounds that are left are to go."""
     missing: Callable[[], Mapping[str, str]] | None = None
-    """Clients that will not come, and why, where somebody starts them all and tells: others are then waited for,
-    however long they take."""
+    """Clients that will not come, and why, where one process starts them all: others are then waited for, however long
+    they take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.command = command_line()
+        self.started = time.time()
+        """When the command started, in seconds since 1970."""
+
+    def machine(self) -> Callable[..., TrainingServer]:
+        """Make the machine of the session."""
+        return TrainingServer
+
+    def hosted(self, party: OpenedParty[ServerFile], experiment: Experiment | None) -> HostedRun:
+        """Check the experiment and choose the run. ValueError for what this server and roster cannot run; raises as
+        `choose_run` does."""
+        if experiment is not None:
+            check_roster(experiment, party.roster)
+            # Looked at before there is a run, and once more by it.
+            self.images(party.file, experiment)
+            experiment = without_seed(experiment)
+        hosted = choose_run(party.folder, experiment)
+        check_changed(hosted.experiment, party.roster)
+        return hosted
+
+    def images(self, file: ServerFile, experiment: Experiment) -> ServerImages:
+        """Describe the images. Raises as `server_images` does."""
+        return server_images(file, experiment)
+
+    def opened_sum(self, done: RoundDone, total: Total, keeper: Keeper, configuration: Configuration) -> None:
+        """A sum was applied, and the model not yet saved; called in a thread."""
 
 
 STATISTICS_ATTEMPTS: Final = 3
@@ -169,26 +198,17 @@ STATISTICS_PAUSE: Final = 60.0
 LONGEST_STATISTICS_PAUSE: Final = 600.0
 """Seconds between such attempts; they double."""
 
-OnSum = Callable[[RoundDone, Total, Keeper, Configuration], None]
-
 
 async def serve(
-    job: ServerJob,
-    images: Callable[[DataConfiguration], ServerImages],
-    tell: Tell,
-    *,
-    on_sum: OnSum = lambda done, total, keeper, configuration: None,
-    surroundings: Surroundings | None = None,
-    make_machine: Callable[..., TrainingServer] = TrainingServer,
+    job: ServerJob, images: Callable[[DataConfiguration], ServerImages], tell: Tell, hooks: ServerHooks | None = None
 ) -> Ended:
     """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended. Before the
     rounds the clients sum up statistics, where the experiment asks for it and the run does not know them yet.
 
-    images: what is known of them, where the experiment has this section; on_sum: called in a thread with every sum
-    that was applied, before the model is saved; make_machine: as of ServerParty. ValueError, OSError and EndpointError
-    say what the owner can mend.
+    images: what is known of them, where the experiment has this section. ValueError, OSError and EndpointError say what
+    the owner can mend.
     """
-    experiment, run = job.experiment, job.run
+    experiment, run, hooks = job.experiment, job.run, hooks or ServerHooks()
     device, known = resolve_device(job.device), images(experiment.data)
     # Made before the clients are asked for anything, so that after the first sum they find the server at once.
     task = task_of(experiment, known, job.weights_seed)
@@ -197,7 +217,7 @@ async def serve(
     if job.completed:
         whole.load_into(model, checkpoint.load(run.model, whole)[0])
     if experiment.data.statistics == "sum":
-        found, address, ended = await summed_statistics(job, known, tell)
+        found, address, ended = await summed_statistics(job, known, tell, hooks)
         if found is None:
             return ended
         job, known = replace(job, address=address), images(experiment.data.given(found.mean, found.std))
@@ -209,7 +229,7 @@ async def serve(
         return configure(numbered.terms(len(roster.clients)), task, model, ring_bits=bits), numbered.clients
 
     configuration, participants = sized(job.roster)
-    keeper = Keeper(configuration, model, seed=job.seed, device=device)
+    keeper = Keeper(configuration, model, seed=hooks.seed, device=device)
     if job.completed and keeper.velocity is not None:
         keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.layout)[0]
 
@@ -255,21 +275,21 @@ async def serve(
             keeper.undo()
             raise UnusableSumError(f"the model that it leads to cannot be evaluated: {error}") from error
         if total is not None:
-            on_sum(done, total, keeper, keeper.configuration)
+            hooks.opened_sum(done, total, keeper, keeper.configuration)
             save(done.round)
         return judged
 
     if not job.completed:
         save(0)
     settings: ServerSettings | None = replace(
-        _settings(job, configuration, rounds=job.rounds, completed=job.completed),
+        _settings(job, configuration, hooks, rounds=job.rounds, completed=job.completed),
         newer_roster=job.newer_roster,
         resized=sized,
         participants=participants,
-        sampling=job.sampling,
+        sampling=hooks.sampling,
     )
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    origin = InvocationRecorded.now(job.command, started=job.started, device=place, seed=job.recorded_seed)
+    origin = InvocationRecorded.now(hooks.command, started=hooks.started, device=place, seed=hooks.recorded_seed)
     with EventFile(run.events(job.keys.name), job.keys.name) as log:
         while settings is not None:
             # An event log counts the traffic of one session.
@@ -285,7 +305,7 @@ async def serve(
             )
             event_log.write(origin)
             party = ServerParty(
-                settings, keeper, event_log, on_round=after_round, surroundings=surroundings, make_machine=make_machine
+                settings, keeper, event_log, on_round=after_round, surroundings=hooks, make_machine=hooks.machine()
             )
             with Stopwatch() as stopwatch:
                 ended = await party.run()
@@ -296,7 +316,9 @@ async def serve(
         return ended
 
 
-async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> tuple[Statistics | None, str, Ended]:
+async def summed_statistics(
+    job: ServerJob, known: ServerImages, tell: Tell, hooks: ServerHooks
+) -> tuple[Statistics | None, str, Ended]:
     """Mean and deviation of the clients' pixels, as the run knows them or from a session of their own, which is kept
     before anybody goes on; where the server listened; how that session ended. None if there is no sum."""
     address, run = job.address, job.run
@@ -319,7 +341,7 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
 
     regather, began, pause = job.experiment.deadlines.regather, time.monotonic(), STATISTICS_PAUSE
     while True:
-        settings = replace(_settings(job, configuration, rounds=STATISTICS_ATTEMPTS), address=address)
+        settings = replace(_settings(job, configuration, hooks, rounds=STATISTICS_ATTEMPTS), address=address)
         with EventFile(run.events(job.keys.name), job.keys.name) as log:
             event_log = EventLog(log, follow)
             ended = await ServerParty(settings, keeper, event_log, on_round=note).run()
@@ -327,7 +349,7 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
                 return keeper.found, address, ended
             # A sum does not show whose part of it is impossible: nobody can be left out for it.
             detail = f"none of {STATISTICS_ATTEMPTS} rounds had a possible sum of the clients' pixels"
-            over = job.missing is not None or 0 < regather <= time.monotonic() - began
+            over = hooks.missing is not None or 0 < regather <= time.monotonic() - began
             if over:
                 return None, address, Ended(Code.THRESHOLD, detail)
             remedy = f"{detail}; they are asked again in {pause:g} s, or state data.mean and data.std in the experiment"
@@ -336,7 +358,9 @@ async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> 
         pause = min(2 * pause, LONGEST_STATISTICS_PAUSE)
 
 
-def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, completed: int = 0) -> ServerSettings:
+def _settings(
+    job: ServerJob, configuration: Configuration, hooks: ServerHooks, *, rounds: int, completed: int = 0
+) -> ServerSettings:
     return ServerSettings(
         address=job.address,
         keys=job.keys,
@@ -345,9 +369,9 @@ def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, comp
         rounds=rounds,
         completed=completed,
         smallest_cohort=job.experiment.policy.smallest_cohort,
-        join_seconds=job.experiment.deadlines.join if job.missing is None else LONGEST_SECONDS,
+        join_seconds=job.experiment.deadlines.join if hooks.missing is None else LONGEST_SECONDS,
         grace=job.experiment.deadlines.grace,
-        missing=job.missing or dict,
+        missing=hooks.missing or dict,
         regather_seconds=job.experiment.deadlines.regather,
         repeats=True,
     )
@@ -556,7 +580,7 @@ def _own_channels(file: ServerFile) -> int:
 
 async def run_server(
     party: OpenedParty[ServerFile], experiment: Experiment | None, *, show: Tell
-) -> tuple[RunDirectory, dict[str, Any], bool]:
+) -> tuple[RunDirectory, Summary, bool]:
     """Run an experiment, or go on with one, and return its run directory, its summary, which is written too, and
     whether all rounds are done.
 
@@ -564,47 +588,51 @@ async def run_server(
     """
     # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
     open_many_files()
-    status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
-    with at_work(party, status, show) as tell:
-        if experiment is not None:
-            check_roster(experiment, party.roster)
-            # Looked at before there is a run, and once more by it.
-            server_images(party.file, experiment)
-            experiment = without_seed(experiment)
-        hosted = choose_run(party.folder, experiment)
-        experiment, run = hosted.experiment, hosted.run
-        check_changed(experiment, party.roster)
-        watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
-        tell(
-            RunOpened(
-                directory=str(run.path),
-                experiment=experiment.name,
-                completed=hosted.completed,
-                rounds=hosted.completed + hosted.left,
-            )
-        )
-        job = ServerJob(
-            experiment=experiment,
-            run=run,
-            keys=party.keys,
-            roster=party.roster,
-            address=party.file.bind,
-            rounds=hosted.left,
+    with at_work(party, server_status(party), show) as tell:
+        hosted, ended = await hold_rounds(party, experiment, tell, ServerHooks())
+        summary = summarise(hosted.run, hosted.experiment, ended=ended.detail)
+        summary.keep(hosted.run)
+    return hosted.run, summary, ended.code is None
+
+
+def server_status(party: OpenedParty[ServerFile]) -> Status:
+    """The state of a server that starts."""
+    return Status(name=party.name, role="server", process=os.getpid(), since=time.time())
+
+
+async def hold_rounds(
+    party: OpenedParty[ServerFile], experiment: Experiment | None, tell: Tell, hooks: ServerHooks
+) -> tuple[HostedRun, Ended]:
+    """Choose the run and hold the rounds that are left of it; return it, and how the session ended. The folder must be
+    held. Raises as `run_server` does."""
+    hosted = hooks.hosted(party, experiment)
+    chosen, run = hosted.experiment, hosted.run
+    watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, chosen), tell)
+    tell(
+        RunOpened(
+            directory=str(run.path),
+            experiment=chosen.name,
             completed=hosted.completed,
-            repeated=hosted.repeated,
-            weights_seed=hosted.weights_seed,
-            command=command_line(),
-            device=party.file.device,
-            newer_roster=watch.newer,
+            rounds=hosted.completed + hosted.left,
         )
-        ended = Ended(None, "all rounds were done before")
-        if job.rounds > 0:
+    )
+    job = ServerJob(
+        experiment=chosen,
+        run=run,
+        keys=party.keys,
+        roster=party.roster,
+        address=party.file.bind,
+        rounds=hosted.left,
+        completed=hosted.completed,
+        repeated=hosted.repeated,
+        weights_seed=hosted.weights_seed,
+        device=party.file.device,
+        newer_roster=watch.newer,
+    )
+    if job.rounds <= 0:
+        return hosted, Ended(None, "all rounds were done before")
 
-            def images(data: DataConfiguration) -> ServerImages:
-                return server_images(party.file, msgspec.structs.replace(experiment, data=data))
+    def images(data: DataConfiguration) -> ServerImages:
+        return hooks.images(party.file, msgspec.structs.replace(chosen, data=data))
 
-            ended = await serve(job, images, tell)
-        summary = summarise(run, experiment)
-        summary["ended"] = ended.detail
-        keep_summary(run, summary)
-    return run, summary, ended.code is None
+    return hosted, await serve(job, images, tell, hooks)

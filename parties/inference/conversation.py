@@ -109,7 +109,8 @@ class Courier:
         self._send = send
         self._stalled = stalled
         self._waiting: asyncio.Queue[Sequence[Frame]] = asyncio.Queue()
-        self._running = asyncio.ensure_future(self._run())
+        self.running = asyncio.ensure_future(self._run())
+        """The task that sends."""
 
     def put(self, frames: Sequence[Frame]) -> None:
         """Send this after what was put before."""
@@ -124,7 +125,7 @@ class Courier:
 
     async def close(self) -> None:
         """Stop; what is still waiting is dropped."""
-        await ended(self._running)
+        await ended(self.running)
 
     async def _run(self) -> None:
         while True:
@@ -346,21 +347,21 @@ def limits(patience: float) -> Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """How one who serves is waited for."""
+class ReconnectPolicy:
+    """Retry policy while a serving peer is not reachable yet."""
 
     seconds: float | None = None
-    """How long; None: once, as long as its patience."""
-    told: Callable[[str], None] = lambda reason: None
-    """Told why there is no link yet, whenever that is another reason."""
+    """How long to retry; None: a single attempt, for the patience of the party that connects."""
+    on_failure: Callable[[str], None] = lambda reason: None
+    """Called with the reason why there is no link yet, whenever the reason changes."""
 
 
 async def linked(
-    address: str, keys: PartyKeys, server: Member, patience: float, waiting: Waiting = Waiting()
+    address: str, keys: PartyKeys, server: Member, patience: float, reconnect: ReconnectPolicy = ReconnectPolicy()
 ) -> ClientEndpoint:
-    """A link to one who serves, and may not be there yet. EndpointError if he cannot be reached."""
-    at_once = waiting.seconds is None
-    end, said = time.monotonic() + (patience if waiting.seconds is None else waiting.seconds), ""
+    """Open a link to a serving peer, which may not be there yet. EndpointError if it cannot be reached."""
+    at_once = reconnect.seconds is None
+    end, said = time.monotonic() + (patience if reconnect.seconds is None else reconnect.seconds), ""
     while True:
         try:
             return await ClientEndpoint.connect(
@@ -375,7 +376,7 @@ async def linked(
                 raise
             if str(error) != said:
                 said = str(error)
-                waiting.told(said)
+                reconnect.on_failure(said)
 
 
 async def events(endpoint: Endpoint, surroundings: Surroundings) -> AsyncGenerator[Event, None]:

@@ -1,6 +1,10 @@
 """The data owner of private inference as a party: its images go through a model owner's model, which sees none of them.
 
-One session, over two links: to the model owner, and to the dealer.
+A session runs over two links, to the model owner and to the dealer:
+
+    async with open_session(settings, request) as session:
+        async for answer in session.answers(images):
+            ...
 """
 
 from __future__ import annotations
@@ -8,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 
@@ -22,7 +26,7 @@ from tacit.parties.inference.conversation import (
     Conversation,
     Courier,
     InferenceError,
-    Waiting,
+    ReconnectPolicy,
     Worker,
     ended,
     hear,
@@ -31,14 +35,16 @@ from tacit.parties.inference.conversation import (
 )
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
-from tacit.parties.inference.passes import Planned, Preparation, RoundCost, hold_pass, inference_plan
+from tacit.parties.inference.passes import PassPlan, Planned, Preparation, RoundCost, hold_pass, inference_plan
 from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.session.shell import Surroundings
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Trigger
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import Sizes, layer_shapes
@@ -57,8 +63,8 @@ class DataOwnerSettings:
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
     """Stages to have ready ahead; None: a pass at a time, before its clock starts (passes.py)."""
-    waiting: Waiting = field(default_factory=Waiting)
-    """For the two others to come."""
+    reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
+    """Towards both peers."""
     device: torch.device = CPU
     """Where it computes."""
     surroundings: Surroundings = field(default_factory=Surroundings, repr=False, compare=False)
@@ -66,11 +72,11 @@ class DataOwnerSettings:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """What one pass has cost the data owner."""
+    """Costs of a pass to the data owner."""
 
     images: int
     offline_seconds: float
-    """That it waited for material before the pass."""
+    """Waiting for preprocessing before the pass."""
     online_seconds: float
     rounds: tuple[RoundCost, ...]
     refused: bool
@@ -79,53 +85,166 @@ class PassCosts:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one pass has brought."""
+    """Result of a pass."""
 
     logits: torch.Tensor | None = field(repr=False)
-    """float64 [n, classes]; None where the pass was refused, or labels alone were told."""
+    """float64 [n, classes]; None where the pass was refused, or labels alone were revealed."""
     labels: torch.Tensor | None = field(repr=False)
     """int64 [n, labels], the numbers of the best classes, best first; None where the pass was refused, or logits were
-    told."""
+    revealed."""
     costs: PassCosts = field(repr=False)
     classes: int
-    """That are told apart."""
+    """How many classes the model has."""
 
 
 @dataclass(frozen=True)
 class SessionKind:
-    """What a session with a model owner is for: here, what its model says of images."""
+    """Purpose of a session with a model owner: here, predictions of its model."""
 
     MACHINE: ClassVar[type[InferenceDataOwner]] = InferenceDataOwner
     planned: Planned = inference_plan
 
-    def machine(self, settings: DataOwnerSettings, wish: Wish) -> InferenceDataOwner:
-        """Of the data owner."""
+    def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
+        """Make the data owner's machine."""
         return self.MACHINE(
             settings.keys.name,
             settings.roster,
-            wish=wish,
+            request=request,
             policy=settings.policy,
             patience=FOR_OWNER * settings.patience,
         )
 
 
-Prepare = Callable[[Terms, PublicModel], torch.Tensor]
-"""Makes of one's images what a model of these terms takes: float32 [N, C, S, S], within a thread. ValueError if that
-cannot be."""
+class DataOwnerSession:
+    """An open session with a model owner, after the agreement on terms. Made by open_session()."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        machine: InferenceDataOwner,
+        plan: PassPlan,
+        preparation: Preparation,
+        worker: Worker,
+        device: torch.device,
+    ) -> None:
+        self.worker = worker
+        """The thread for long computations of the session."""
+        self.weights_bytes = 0
+        """Bytes of masked weights, which are received once, before the first pass."""
+        self._conversation = conversation
+        self._machine = machine
+        self._plan = plan
+        self._preparation = preparation
+        self._device = device
+
+    @property
+    def terms(self) -> Terms:
+        """The terms that were agreed on."""
+        return self._machine.agreed.terms
+
+    @property
+    def public(self) -> PublicModel:
+        """The public part of the model."""
+        return self._plan.public
+
+    async def answers(self, images: torch.Tensor) -> AsyncGenerator[Answer, None]:
+        """Send the images that were agreed on, [N, C, S, S], through the model, and yield the answer of every pass.
+
+        Raises InferenceError, which names the party at fault. Answers that were yielded before it stand.
+        """
+        agreed = self._machine.agreed
+        if len(images) != agreed.images:
+            raise ValueError(f"{len(images)} images, and the session is about {agreed.images}")
+        self.weights_bytes = await masked_layers(self._conversation, self._preparation, self.public.sizes, self._device)
+        for pixels in torch.split(images, agreed.batch):
+            yield await self._pass(pixels)
+
+    async def _pass(self, pixels: torch.Tensor) -> Answer:
+        conversation, machine, plan, worker = self._conversation, self._machine, self._plan, self.worker
+        began = time.perf_counter()
+        share = await worker(input_share, plan.public, len(pixels), pixels)
+        await self._preparation.ready()
+        conversation.hear(machine.ask(conversation.now()))
+        await conversation.expect(PassBegun)
+        ready = time.perf_counter()
+        carried, costs = await hold_pass(conversation, self._preparation, worker, plan.begun(share))
+        online = time.perf_counter() - ready
+        self._preparation.over(machine.number)
+        results, opened = self.terms.results, None if carried is None else carried.share
+        return Answer(
+            logits(opened, results) if opened is not None and results.bits else None,
+            opened.cpu() if opened is not None and results.labels else None,
+            PassCosts(len(pixels), ready - began, online, tuple(costs), opened is None),
+            plan.classes,
+        )
+
+
+@asynccontextmanager
+async def open_session(
+    settings: DataOwnerSettings, request: InferenceRequest, kind: SessionKind | None = None
+) -> AsyncIterator[DataOwnerSession]:
+    """Open a session and agree on its terms; close it in order behind the block, or end it for the block's error.
+
+    kind: the purpose of the session; None: private inference. Raises InferenceError, which names the party at fault,
+    and EndpointError when a party cannot be reached.
+    """
+    kind = kind or SessionKind()
+    machine = kind.machine(settings, request)
+    async with conversing(settings, machine) as conversation:
+        worker = Worker()
+        preparation: Preparation | None = None
+        try:
+            conversation.hear(machine.start(conversation.now()))
+            agreed = await conversation.expect(Agreed)
+            try:
+                plan = kind.planned(agreed.terms)
+            except ValueError as error:
+                conversation.refuse(f"its scales are not usable: {error}")
+            preparation = Preparation(
+                conversation, plan.public.sizes, plan.course, rank=DATA, ahead=settings.ahead, device=settings.device
+            )
+            yield DataOwnerSession(conversation, machine, plan, preparation, worker, settings.device)
+            await _close(conversation, machine)
+        except InferenceError:
+            raise
+        except BaseException as error:
+            conversation.fail(error)
+            raise
+        finally:
+            if preparation is not None:
+                await preparation.close()
+            worker.close()
+
+
+async def _close(conversation: Conversation, machine: InferenceDataOwner) -> None:
+    """Come to the end of a session, which is regular between two passes. InferenceError if it ended otherwise."""
+    if machine.over or machine.admits(Trigger.FINISH):
+        conversation.hear(machine.finish(conversation.now()))
+        await conversation.closed()
+    else:
+        left = RemoteProtocolError(Code.LEFT, "it has closed the session early", culprit=machine.own)
+        conversation.hear(machine.give_up(left, conversation.now()))
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """What came out."""
+    """Results of a session for all its images."""
 
     logits: torch.Tensor = field(repr=False)
-    """float64 [N, classes]; not a number in the rows of images that were refused, and where labels alone were told."""
+    """float64 [N, classes]; not a number in the rows of images that were refused, and where labels alone were
+    revealed."""
     labels: torch.Tensor = field(repr=False)
-    """int64 [N, labels], the numbers of the best classes, best first: what was told, or the best one by the logits; -1
-    in the rows of images that were refused."""
+    """int64 [N, labels], the numbers of the best classes, best first, as revealed, or the best one by the logits; -1 in
+    the rows of images that were refused."""
     passes: tuple[PassCosts, ...] = field(repr=False)
     weights_bytes: int
-    """Of masked weights, received once."""
+    """Bytes of masked weights, received once."""
+
+    @classmethod
+    def collected(cls, session: DataOwnerSession, answers: Sequence[Answer]) -> Self:
+        """Join all answers of a session."""
+        logits, labels = zip(*(_rows(each, session.terms) for each in answers), strict=True)
+        return cls(torch.cat(logits), torch.cat(labels), tuple(each.costs for each in answers), session.weights_bytes)
 
     @property
     def refused(self) -> torch.Tensor:
@@ -134,48 +253,8 @@ class Inferred:
         return torch.tensor([each.refused for each in self.passes]).repeat_interleave(counts)
 
 
-async def infer(
-    settings: DataOwnerSettings,
-    images: torch.Tensor,
-    *,
-    batch: int,
-    progress: Callable[[int], None] = lambda done: None,
-    session: SessionKind | None = None,
-) -> Inferred:
-    """What the model owner's model says of images [N, C, S, S], `batch` at a time. `progress` gets the images done;
-    session: of what kind, None: of private inference.
-
-    One image out of range has all images of its pass refused: nobody is told which it was.
-
-    Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
-    for images that are none, or that the model does not take.
-    """
-    if images.dim() != 4 or not len(images) or batch < 1:
-        raise ValueError(
-            f"images of shape {tuple(images.shape)}, {batch} at a time: give at least one image, [N, C, S, S], and a "
-            "batch of at least 1"
-        )
-    wish = Wish(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
-    answers: list[Answer] = []
-
-    def take(answer: Answer) -> None:
-        answers.append(answer)
-        progress(sum(each.costs.images for each in answers))
-
-    agreed: list[Terms] = []
-
-    def prepare(terms: Terms, public: PublicModel) -> torch.Tensor:
-        agreed.append(terms)
-        return images
-
-    weights_bytes = await ask(settings, wish, prepare, take, session)
-    (terms,) = agreed
-    logits, labels = zip(*(_rows(each, terms) for each in answers), strict=True)
-    return Inferred(torch.cat(logits), torch.cat(labels), tuple(answer.costs for answer in answers), weights_bytes)
-
-
 def _rows(answer: Answer, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits and labels of all images of a pass, with those for what was not told."""
+    """Logits and labels of all images of a pass, with placeholders for those that were not revealed."""
     images, logits, labels = answer.costs.images, answer.logits, answer.labels
     if labels is None:
         count = max(terms.results.labels, 1)
@@ -185,22 +264,27 @@ def _rows(answer: Answer, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, labels
 
 
-async def ask(
-    settings: DataOwnerSettings,
-    wish: Wish,
-    prepare: Prepare,
-    take: Callable[[Answer], None],
-    session: SessionKind | None = None,
-) -> int:
-    """One session, whose answers are taken as they come; returns the bytes of masked weights.
+def request_for(images: torch.Tensor, batch: int) -> InferenceRequest:
+    """Make the request for images [N, C, S, S], `batch` in a pass. ValueError for images that are none.
 
-    Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
-    for images that the model does not take. What was taken before stands.
+    One image out of range has all images of its pass refused: nobody learns which it was.
     """
-    kind = session or SessionKind()
-    machine = kind.machine(settings, wish)
-    async with conversing(settings, machine) as conversation:
-        return await _session(conversation, machine, settings, prepare, take, kind.planned)
+    if images.dim() != 4 or not len(images) or batch < 1:
+        raise ValueError(
+            f"images of shape {tuple(images.shape)}, {batch} at a time: give at least one image, [N, C, S, S], and a "
+            "batch of at least 1"
+        )
+    return InferenceRequest(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
+
+
+async def infer(settings: DataOwnerSettings, images: torch.Tensor, *, batch: int) -> Inferred:
+    """Return the predictions of the model owner's model for images [N, C, S, S], `batch` in a pass.
+
+    Raises as open_session(), DataOwnerSession.answers() and request_for() do.
+    """
+    async with open_session(settings, request_for(images, batch)) as session:
+        answers = [answer async for answer in session.answers(images)]
+    return Inferred.collected(session, answers)
 
 
 LAST_WORDS_SECONDS = 1.0
@@ -211,11 +295,11 @@ LAST_WORDS_SECONDS = 1.0
 async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -> AsyncIterator[Conversation]:
     """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
     reached."""
-    keys, roster, waiting, around = settings.keys, settings.roster, settings.waiting, settings.surroundings
+    keys, roster, reconnect, around = settings.keys, settings.roster, settings.reconnect, settings.surroundings
     dealer = roster.dealer
     async with (
-        await linked(settings.model_owner_address, keys, roster.server, settings.patience, waiting) as peer,
-        await linked(settings.dealer_address, keys, dealer, settings.patience, waiting) as dealing,
+        await linked(settings.model_owner_address, keys, roster.server, settings.patience, reconnect) as peer,
+        await linked(settings.dealer_address, keys, dealer, settings.patience, reconnect) as dealing,
     ):
         to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
         to_dealer = Courier(dealing.send, lambda detail: conversation.dealer_lost(detail))
@@ -242,69 +326,8 @@ async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -
                         async with asyncio.timeout(LAST_WORDS_SECONDS):
                             await courier.drained()
             finally:
-                # Also of a program that is stopped while its last words are on their way.
-                await to_peer.close()
-                await to_dealer.close()
-                await ended(*listening)
-
-
-async def _session(
-    conversation: Conversation,
-    machine: InferenceDataOwner,
-    settings: DataOwnerSettings,
-    prepare: Prepare,
-    take: Callable[[Answer], None],
-    planned: Planned,
-) -> int:
-    now = conversation.now
-    conversation.hear(machine.start(now()))
-    agreed = await conversation.expect(Agreed)
-    worker = Worker()
-    preparation: Preparation | None = None
-    try:
-        try:
-            plan = planned(agreed.terms)
-        except ValueError as error:
-            conversation.refuse(f"its scales are not usable: {error}")
-        public = plan.public
-        images = await worker(prepare, agreed.terms, public)
-        preparation = Preparation(
-            conversation, public.sizes, plan.course, rank=DATA, ahead=settings.ahead, device=settings.device
-        )
-        weights_bytes = await masked_layers(conversation, preparation, public.sizes, settings.device)
-        for number, pixels in enumerate(torch.split(images, agreed.batch), 1):
-            began = time.perf_counter()
-            share = await worker(input_share, public, len(pixels), pixels)
-            await preparation.ready()
-            conversation.hear(machine.ask(now()))
-            await conversation.expect(PassBegun)
-            ready = time.perf_counter()
-            carried, costs = await hold_pass(conversation, preparation, worker, plan.begun(share))
-            told = None if carried is None else carried.share
-            online = time.perf_counter() - ready
-            spent = PassCosts(len(pixels), ready - began, online, tuple(costs), told is None)
-            preparation.over(number)
-            results = agreed.terms.results
-            take(
-                Answer(
-                    logits(told, results) if told is not None and results.bits else None,
-                    told.cpu() if told is not None and results.labels else None,
-                    spent,
-                    plan.classes,
-                )
-            )
-        conversation.hear(machine.finish(now()))
-        await conversation.closed()
-        return weights_bytes
-    except InferenceError:
-        raise
-    except BaseException as error:
-        conversation.fail(error)
-        raise
-    finally:
-        if preparation is not None:
-            await preparation.close()
-        worker.close()
+                # In one wait: a program that is stopped meanwhile leaves none of them behind.
+                await ended(to_peer.running, to_dealer.running, *listening)
 
 
 async def masked_layers(

@@ -29,9 +29,9 @@ from tacit.parties.inference.conversation import (
     Conversation,
     Courier,
     InferenceError,
+    ReconnectPolicy,
     ServingParty,
     ServingSettings,
-    Waiting,
     Worker,
     ended,
     hear,
@@ -103,8 +103,8 @@ class ModelOwnerSettings(ServingSettings):
     """Where it keeps what they have used; None: in memory, until it ends."""
     ahead: int | None = AHEAD
     """As of the data owner."""
-    waiting: Waiting = field(default_factory=Waiting)
-    """For the dealer to come."""
+    reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
+    """Towards the dealer."""
     device: torch.device = CPU
     """Where it computes."""
 
@@ -137,7 +137,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""
         own = self._settings
         await self.check_address()
-        async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.waiting) as dealing:
+        async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.reconnect) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
                 await self.serve(

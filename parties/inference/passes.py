@@ -191,10 +191,10 @@ class Preparation:
 async def hold_pass(
     conversation: Conversation, preparation: Preparation, worker: Worker, carried: Carried | None
 ) -> tuple[Carried | None, list[RoundCost]]:
-    """All stages of a pass, from what this owner begins with to what it ends with, and what they cost.
+    """Compute all stages of a pass on this owner's shares; return the last ones, and the costs of the rounds.
 
-    That is None if the pass was refused because it is out of range. InferenceError when the session ends before, or a
-    program refuses what the other owner opened.
+    The shares are None if the pass was refused because it is out of range. InferenceError when the session ends before,
+    or a program refuses what the other owner opened.
     """
 
     async def advance(*given: Any) -> tuple[Communication, memoryview | None] | Carried:
@@ -204,6 +204,8 @@ async def hold_pass(
             conversation.refuse(error.detail, error.code)
 
     costs: list[RoundCost] = []
+    # As the machine counts: rounds in which neither owner opens anything count too.
+    step = 0
     since = time.perf_counter()
     async for stage in preparation.stages():
         if carried is None:
@@ -213,11 +215,11 @@ async def hold_pass(
         while not isinstance(advanced, Carried):
             exchange, data = advanced
             if data is not None:
-                conversation.hear(conversation.machine.give(len(costs), data, conversation.now()))
+                conversation.hear(conversation.machine.give(step, data, conversation.now()))
             received = (await conversation.expect(Opened)).data if exchange.expected else b""
             sent, now = 0 if data is None else data.nbytes, time.perf_counter()
             costs.append(RoundCost(stage.name, exchange.operation, now - since, sent, len(received)))
-            since = now
+            since, step = now, step + 1
             if conversation.kept(PassRefused) is not None:
                 program.close()
                 break
@@ -255,7 +257,6 @@ class PassPlan:
     public: PublicModel
     course: Course
     classes: int
-    """That are told apart."""
     begun: Callable[[torch.Tensor], Carried] = Carried
     """What a pass begins with, from this owner's share of its images."""
 

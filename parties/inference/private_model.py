@@ -19,9 +19,10 @@ from tacit.parties.inference.model import (
     weight_octets,
 )
 from tacit.parties.inference.ranking import check
-from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.core.primitives import KEY_BYTES, digest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import LOGITS, Results
+from tacit.protocol.inference.states import InferenceLabel
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def prepared_model(
     public = msgspec.structs.replace(found.public, interface=interface)
     weights = integer_model(transformer, public, found.balances)
     salt = os.urandom(KEY_BYTES) if salt is None else salt
-    return PrivateModel(public, weights, digest(Label.WEIGHTS, salt, *weight_octets(weights)))
+    return PrivateModel(public, weights, digest(InferenceLabel.WEIGHTS, salt, *weight_octets(weights)))
 
 
 def public_of(terms: Terms) -> PublicModel:

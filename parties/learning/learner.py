@@ -46,10 +46,11 @@ from tacit.parties.protections.sides import (
     integer,
     round_seeds,
 )
-from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.primitives import digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Words
 
@@ -332,7 +333,7 @@ class Learner:
 
     def _digest(self, model: bytes) -> bytes:
         """Of the server's model, where it matters."""
-        return digest(Label.MODEL, model) if self._has_memory else b""
+        return digest(SumLabel.MODEL, model) if self._has_memory else b""
 
     def encode(self, draft: Draft) -> Update:
         """The draft as words."""
@@ -345,10 +346,10 @@ class Learner:
             clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
             values = np.clip(draft.values, -clip, clip)
         values *= multipliers
-        told, held_out = self._side.told(draft.statistics), draft.held_out
-        metrics = draft.protected.metrics | {"samples": told.samples, "clipped": clipped}
+        reported, held_out = self._side.reported(draft.statistics), draft.held_out
+        metrics = draft.protected.metrics | {"samples": reported.samples, "clipped": clipped}
         if not self._task.training.factory:
-            metrics |= {"correct": told.correct, "loss": round(told.loss_sum / LOSS_UNIT)}
+            metrics |= {"correct": reported.correct, "loss": round(reported.loss_sum / LOSS_UNIT)}
         if self._task.training.held_out:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))

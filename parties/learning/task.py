@@ -28,6 +28,7 @@ from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT, Blob
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.sum.configuration import Configuration, Proposal
+from tacit.protocol.sum.states import SumLabel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +44,12 @@ HELD_OUT_METRICS: Final = ("held_out", "held_out_correct", "held_out_loss")
 round began with makes of them."""
 
 LOSS_UNIT: Final = 2.0**-16
+
+
+class TaskLabel:
+    """Label of what a task is about."""
+
+    CLASSES: Final = Label(b"tacit/1 names of classes")
 
 
 class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +92,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 def class_digest(names: Sequence[str]) -> bytes:
     """Of a list of classes, for Work.class_digest."""
-    return digest(Label.CLASSES, *(name.encode() for name in names))
+    return digest(TaskLabel.CLASSES, *(name.encode() for name in names))
 
 
 def check_classes(task: Work | StatisticsTask, names: Sequence[str]) -> None:
@@ -120,7 +127,7 @@ def configure(
         chosen["max_weight"] = 1
     facts, layout = protection.facts(), task.layout(model)
     if fixed is None:
-        fixed = announce(layout.fixed_bytes(model), Label.FIXED) if layout.fixed else NO_BLOB
+        fixed = announce(layout.fixed_bytes(model), SumLabel.FIXED) if layout.fixed else NO_BLOB
     if encryption is not None:
         encryption.fits(layout)
         # One key serves both; it is renewed as often as either asks.

@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from zmq.utils import z85
@@ -17,6 +18,13 @@ from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, SigningKey, verify
 from tacit.protocol.core.roster import Member, Role, new_keys
 from tacit.protocol.core.roster import PartyKeys as PartyKeys
+
+
+class KeysLabel:
+    """Labels of what the key of a party signs outside of protocols."""
+
+    CARD: Final = Label(b"tacit/1 card of a member")
+    SIGN_NODE: Final = Label(b"tacit/1 sign node of another framework")
 
 
 class KeyFileError(Exception):
@@ -35,7 +43,7 @@ def save(keys: PartyKeys, directory: Path, *, role: Role) -> tuple[Path, Path]:
     """
     secret_path, card_path = directory / f"{keys.name}.key", directory / f"{keys.name}.card"
     _check_new(secret_path, card_path)
-    signature = SigningKey(keys.signing_secret).sign(Label.CARD, *_signed(keys.member(role)))
+    signature = SigningKey(keys.signing_secret).sign(KeysLabel.CARD, *_signed(keys.member(role)))
     card = f'name = "{keys.name}"\nrole = "{role}"\n{_public_lines(keys)}signature = "{_z85(signature)}"\n'
     _save_secret(keys, secret_path)
     _create(card_path, "# Public: hand it to whoever makes the roster.\n" + card, mode=0o644)
@@ -115,7 +123,7 @@ def load_card(path: Path) -> Member:
             curve_public=decode_key(entry.curve),
             signing_public=decode_key(entry.signing),
         )
-        verify(member.signing_public, _decode(entry.signature, SIGNATURE_BYTES), Label.CARD, *_signed(member))
+        verify(member.signing_public, _decode(entry.signature, SIGNATURE_BYTES), KeysLabel.CARD, *_signed(member))
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
     except RemoteProtocolError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Drawn = npt.NDArray[np.bool_]
+
+
+class WeightsLabel:
+    """Label of the weights that clients draw alike."""
+
+    COORDINATED_WEIGHTS: Final = Label(b"tacit/1 coordinated binary weights")
 
 
 class _BinaryWeights(Scheme, frozen=True, kw_only=True):
@@ -158,7 +164,7 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
     def agreed(self, layout: Layout, round: int, group: Group, *, survivors: int) -> Drawn:
         """The weights [D] of one member; survivors: of the smallest sum that any member helps to open."""
         members = len(group.key.members)
-        seed = group.key.derive(Label.COORDINATED_WEIGHTS, round.to_bytes(4, "little"))
+        seed = group.key.derive(WeightsLabel.COORDINATED_WEIGHTS, round.to_bytes(4, "little"))
         return coordinated_weights(
             layout,
             self.probabilities(layout),

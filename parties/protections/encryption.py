@@ -44,6 +44,13 @@ POSITION_DEVIATION: Final = 0.02
 """Standard deviation of a fresh position embedding, as in timm."""
 
 
+class EncryptionLabel:
+    """Labels of the encrypted model."""
+
+    MODEL_KEY: Final = Label(b"tacit/1 key of the model")
+    INITIAL_MODEL: Final = Label(b"tacit/1 initial model")
+
+
 class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[encryption]: the server holds and updates a model whose embeddings are encrypted under a key of the clients."""
 
@@ -108,7 +115,7 @@ class GroupModel:
         return self._attempt(group_key, MOST_ATTEMPTS)
 
     def _attempt(self, group_key: GroupKey, attempt: int) -> ModelKey:
-        seed = group_key.derive(Label.MODEL_KEY, bytes([attempt]))
+        seed = group_key.derive(EncryptionLabel.MODEL_KEY, bytes([attempt]))
         random = keystream(seed, Usage.MODEL_KEY, random_bytes(self._layout))
         return ModelKey.draw(self._layout, random, matrix=self._matrix)
 
@@ -124,8 +131,9 @@ class GroupModel:
 
     def initial(self, group_key: GroupKey) -> Flat:
         """The first model, the same for all members: float32 [size]."""
-        seed = group_key.derive(Label.INITIAL_MODEL)
-        flat = self._first(int.from_bytes(group_key.derive(Label.INITIAL_MODEL, b"public")[:8], "little") >> 1)
+        seed = group_key.derive(EncryptionLabel.INITIAL_MODEL)
+        public = group_key.derive(EncryptionLabel.INITIAL_MODEL, b"public")
+        flat = self._first(int.from_bytes(public[:8], "little") >> 1)
         parts = self._layout.split(flat)
         kernel, positions = parts[PATCH_EMBEDDING], parts[POSITION_EMBEDDING]
         random = np.frombuffer(keystream(seed, Usage.INITIAL_MODEL, 4 * (kernel.size + positions.size)), "<u4")

@@ -108,7 +108,7 @@ class _Client(ClientSide):
         values = noisy(shortened(trained.values, self._noise.norm), self._noise.deviation, random)
         return weighted(replace(trained, values=values), 1)
 
-    def told(self, statistics: LocalStatistics) -> LocalStatistics:
+    def reported(self, statistics: LocalStatistics) -> LocalStatistics:
         # What is accounted for is the noise of the update; numbers without noise would reveal more.
         from tacit.models.training import NOTHING
 

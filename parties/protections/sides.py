@@ -182,7 +182,7 @@ class ClientSide:
         """What to contribute."""
         return weighted(trained, trained.samples)
 
-    def told(self, statistics: LocalStatistics) -> LocalStatistics:
+    def reported(self, statistics: LocalStatistics) -> LocalStatistics:
         """What is said of the training within the sum."""
         return statistics
 

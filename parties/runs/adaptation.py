@@ -1,4 +1,6 @@
-"""The experiment of `tacit adapt`: that of `tacit simulate` with two sections more, [adapter] and [adaptation].
+"""The experiment of `tacit adapt`, and what a data owner has learned at its end.
+
+The experiment is that of `tacit simulate` with two sections more, [adapter] and [adaptation].
 
 [model] and [training] are of the model owner's model, where that is trained first; [data] has all images, of which the
 known classes are the model owner's, and the others are divided among the data owners, who are the clients;
@@ -8,15 +10,18 @@ known classes are the model owner's, and the others are divided among the data o
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, convert, structs
 
 from tacit.models.adapters.configuration import AdaptationConfiguration, AdapterConfiguration, ParallelConfiguration
 from tacit.models.configuration import place
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.runs.experiment import Experiment, FederationSection
+from tacit.parties.runs.results import Result
 from tacit.parties.runs.served import served_experiment
 from tacit.protocol.adaptation.sums import LARGEST, LARGEST_SUM
 
@@ -83,6 +88,48 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
         place(self.data)
         if self.adaptation.backbone:
             served_experiment(Path(self.adaptation.backbone))
+
+
+class LearnedRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A round of learning that all data owners received the sum of, or that was lost: then its metrics are null."""
+
+    round: int
+    lost: str | None
+    """Why it was."""
+    owners: int | None
+    """Data owners in the sum."""
+    images: int | None
+    train_loss: float | None
+    train_accuracy: float | None
+
+
+class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
+    """The common adapters that a data owner has learned with others, beside a model that it does not get."""
+
+    adapters: str
+    """Path of their file."""
+    round: int
+    """After which they are the common ones; 0 before the first."""
+    rounds: list[LearnedRound]
+    planned: int
+    """Rounds in all."""
+    classes: list[str]
+    """In the order of the head."""
+    weights: str
+    """The commitment to the model, in hexadecimal digits."""
+    batches: int
+    refused_batches: int
+    """Out of range, which taught nothing."""
+    data_owner_bytes: int
+    """Of shares in these batches, by sender; likewise the next."""
+    model_owner_bytes: int
+    dealer_bytes: int
+    """Of correlated randomness for these batches, to this data owner."""
+
+    def view(self) -> Iterator[str]:
+        """The file of the adapters."""
+        if self.round:
+            yield f"the common adapters after round {self.round} are in {self.adapters}"
 
 
 def is_adaptation(path: Path) -> bool:

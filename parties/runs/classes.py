@@ -1,7 +1,6 @@
-"""How a model does on each class of the server's test images, and which classes it takes for which.
+"""Accuracy by class of the server's test images, and their confusion matrix.
 
-The server evaluates the model after every round anyway; what that showed of the last one it writes when the session
-ends.
+The server evaluates the model after every round; it writes the result of the last one when the session ends.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class TestClasses(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     classes: tuple[TestClass, ...]
     confusion: tuple[tuple[int, ...], ...] | None
-    """By class, in the order of `classes`: how many of its images were taken for each. None for many classes."""
+    """By true class, then by predicted class, in the order of `classes`: images. None for many classes."""
 
 
 def described(round: int, names: Sequence[str], confusion: torch.Tensor) -> TestClasses:
-    """The figures of a matrix, int64 [C, C], of which row and column are the number of a class: the right one first."""
+    """Describe a confusion matrix, int64 [C, C]: the true class by row, the predicted one by column."""
     images, correct = confusion.sum(dim=1).tolist(), confusion.diagonal().tolist()
     return TestClasses(
         round=round,

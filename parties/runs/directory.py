@@ -31,7 +31,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from tacit.models.file_system import FILES
+from tacit.models.file_system import FILES, replace_file
 from tacit.parties.learning.statistics import Statistics
 from tacit.protocol.core.errors import printable
 
@@ -121,9 +121,6 @@ def _processor() -> str:
     return names[1] if names else platform.machine()
 
 
-_SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 3, "bench-blocks": 3, "bench-adapt": 2}
-"""Of files for programs, 1 of all others: a number rises when a key is taken away, or changes its meaning; others may
-join at any time."""
 _PROGRESS = "progress"
 _PLACE_IS_WRONG = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT)
 """Failures that room on the disk does not mend."""
@@ -146,7 +143,7 @@ _RELEASE = "release"
 def mark_release(folder: Path) -> None:
     """Write which release the state in a folder is of. OSError as of `writing`."""
     with writing(folder / _RELEASE):
-        (folder / _RELEASE).write_text(f"{STATE_RELEASE}\n", encoding="ascii")
+        replace_file(folder / _RELEASE, f"{STATE_RELEASE}\n".encode())
 
 
 def check_release(folder: Path) -> None:
@@ -186,16 +183,6 @@ def write_json(value: Any, path: Path) -> None:
     """Write what msgspec can encode as indented JSON. OSError, as of `writing`, if it cannot be written."""
     with writing(path):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
-def schema_name(name: str) -> str:
-    """What files for programs say of their form; `tacit schema NAME` prints it."""
-    return f"tacit.{name}.{_SCHEMA_NUMBERS.get(name, 1)}"
-
-
-def write_output(name: str, figures: Mapping[str, Any], path: Path) -> None:
-    """Write a file for programs, which begins with the name of its schema. OSError as of `writing`."""
-    write_json({"schema": schema_name(name), **figures}, path)
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:

@@ -9,9 +9,6 @@ expected a number above 0 and at most 1000`. Refusals by the rules of a struct i
 __post_init__) are complete sentences already and stay as they are. A section may be one of several, each with keys of
 its own, one of which selects the section: msgspec knows all adapters, and the catalogue of protections reads a
 protection (`read_section`).
-
-The experiment of a student of `tacit distill` is that of `tacit simulate` with one section more, [distillation]. The
-rest of its directory is described in tacit.simulate.private_inference.distillation; served.py reads the student.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ import msgspec.inspect
 from msgspec import Meta
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
-from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.learning.policy import ClientPolicy, ProposedTask, value_of
 from tacit.parties.learning.statistics import SCHEME
@@ -40,7 +36,6 @@ from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.gaussian_noise import affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection, name_of
-from tacit.parties.runs.directory import check_release
 from tacit.protocol.core.roster import group_numbers
 from tacit.protocol.session.sampling import check_cohorts, cohorts, least_cohort, most_colluders
 from tacit.protocol.sum.configuration import Configuration, Mode, Proposal, share
@@ -846,39 +841,3 @@ def _build(kind: type[Kind], data: dict[str, Any], where: str, *, numbered: bool
     except ValueError as error:
         raise ExperimentError(f"{where}: {error}") from error
     return found
-
-
-FIGURES: Final = "distillation.json"
-STUDENT: Final = "student.safetensors"
-
-
-class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An experiment with the section [distillation]. Raises as Experiment does."""
-
-    distillation: Annotated[
-        DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
-    ] = DistillationConfiguration()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if key := next(iter(self.factories), ""):
-            raise ValueError(f'{key} = "{self.factories[key]}": only a federation takes it; leave it out')
-
-
-def distilled(directory: Path) -> DistillationExperiment:
-    """The experiment of a finished distillation. ValueError for a directory that does not hold a student of one."""
-    path = directory / FIGURES
-    if path.exists():
-        check_release(directory)
-    try:
-        written = msgspec.json.decode(path.read_bytes())["experiment"]
-        experiment = msgspec.convert(written, DistillationExperiment, dec_hook=read_section)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not what `tacit distill` writes: {error}") from error
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
-        ) from error
-    if not (directory / STUDENT).is_file():
-        raise ValueError(f"there is no {directory / STUDENT}; name a directory that `tacit distill --out` has written")
-    return experiment

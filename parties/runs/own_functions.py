@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.models.workload import Workload, reference
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, built
+from tacit.parties.runs.summary import Summary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,13 +36,13 @@ class FederationResult:
     directory: Path
     """The run directory, as `tacit simulate` leaves it (docs/run-directory.md)."""
     experiment: Experiment = field(repr=False)
-    summary: dict[str, Any] = field(repr=False)
-    """What is in its summary.json; empty where the run ended before one could be made."""
+    summary: Summary | None = field(repr=False)
+    """That of summary.json; None where the run ended before one could be made."""
 
     @property
     def completed(self) -> int:
         """Rounds that have a sum."""
-        return sum(entry["status"] == "completed" for entry in self.summary.get("rounds", ()))
+        return self.summary.completed if self.summary else 0
 
     @cached_property
     def model(self) -> nn.Module:
@@ -57,16 +58,16 @@ class FederationResult:
         return model.eval()
 
     def checked(self, reasons: Mapping[str, list[str]]) -> FederationResult:
-        """This result. FederationError if rounds are missing; reasons: what was told of failures, and by whom."""
+        """This result. FederationError if rounds are missing; reasons: failures, each with who reported it."""
         rounds = self.experiment.federation.rounds
         if self.completed == rounds:
             return self
         where = self.directory / "logs"
-        told = [f"{self.completed} of {rounds} rounds were completed; what the parties said is in {where}"]
+        lines = [f"{self.completed} of {rounds} rounds were completed; what the parties said is in {where}"]
         # What the server says is the echo of what happened to clients.
         for reason, who in sorted(reasons.items(), key=lambda entry: "server" in entry[1]):
-            told.append(f"{', '.join(sorted(who, key=lambda name: (len(name), name)))}: {reason}" if who else reason)
-        raise FederationError("\n  ".join(told), self)
+            lines.append(f"{', '.join(sorted(who, key=lambda name: (len(name), name)))}: {reason}" if who else reason)
+        raise FederationError("\n  ".join(lines), self)
 
 
 def experiment_of(

@@ -58,8 +58,10 @@ def scientific(value: float) -> str:
 
 def duration(value: float | None) -> str:
     """A duration: "8.3 ms", "2.41 s", "3 min 20 s", "5 h 3 min"; a dash for none."""
-    if not value:
+    if value is None:
         return NOTHING
+    if not value:
+        return "0 s"
     if value < 0.9995:
         return f"{1000 * value:.3g} ms"
     if value < 99.5:

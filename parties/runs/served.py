@@ -15,7 +15,8 @@ import numpy as np
 
 from tacit.parties.runs import experiment as experiments
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release
-from tacit.parties.runs.experiment import FIGURES, STUDENT, DistillationExperiment, Experiment, distilled
+from tacit.parties.runs.distillation import RESULT, STUDENT, DistillationExperiment, distilled
+from tacit.parties.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     import torch
@@ -105,19 +106,19 @@ def read_student(directory: Path) -> ServedModel:
     from tacit.models.friendly import distillation
 
     experiment = distilled(directory)
-    data = _images(experiment, told_by=directory / FIGURES)
+    data = _images(experiment, told_by=directory / RESULT)
     student = distillation.load(directory / STUDENT, experiment.model, classes=data.classes, channels=data.channels)
     return ServedModel(experiment, data, student)
 
 
 def _is_student(directory: Path) -> bool:
-    if (directory / FIGURES).exists():
+    if (directory / RESULT).exists():
         return True
     if RunDirectory(directory).experiment.exists():
         check_release(directory)
         return False
     raise ValueError(
-        f"{directory} holds neither {FIGURES} nor {RunDirectory(directory).experiment.name}; name a directory that "
+        f"{directory} holds neither {RESULT} nor {RunDirectory(directory).experiment.name}; name a directory that "
         "`tacit distill --out` or `tacit simulate --out` has written"
     )
 

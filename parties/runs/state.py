@@ -64,9 +64,9 @@ from tacit.parties.session.events import (
 )
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event, Level, MessageRefused
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
 from tacit.protocol.sum.events import ClientDropped
+from tacit.protocol.sum.states import Phase
 
 JUDGED_ON: Final = {"images": "the test images", "sums": "the images that clients train on, by their sum"}
 """Whose accuracies and losses after rounds are, by what the server has."""

@@ -1,182 +1,332 @@
-"""summary.json: the figures of a run, made from nothing but its event logs.
-
-Keys, stable: `name`, `final_accuracy`, `final_balanced_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of
-the rounds), `rounds` (each with `round`, `status`, `accuracy`, `balanced_accuracy`, `loss`, `absent` (who was not in
-its cohort, and why), `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and coordinates that it
-kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics` (mean and deviation
-of the pixels, where a first sum yielded them), `test_classes` (see classes.py), `incidents` (in words, with `session`,
-`round` and `what`: see incidents.py), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`,
-`bytes_received`), `privacy` (of runs with noise), `aggregation` (ring, vector, threshold), `configuration` (the
-experiment), `seed` and `sessions` (by which command, versions and machine: see directory.py), `ended` (how, in words),
-`verified` (with --verify).
-
-`privacy` is the guarantee of `dp-gaussian`: epsilon for the delta of the experiment. The unit is all data of one
-client: two federations are neighbours if one client has other data in one of them. Its updates then differ by at most 2
-dp_clip in Euclidean norm, and each carries noise of dp_noise * dp_clip, so that a round is a Gaussian mechanism of
-noise multiplier dp_noise / 2, and the rounds together one whose inverse square is the sum of theirs (Dong, Roth and Su
-2022, "Gaussian Differential Privacy"). Epsilon is as in Balle and Wang 2018, exact.
-
-`update` holds towards whoever sees the client's updates one by one: the server without secure aggregation. `sum` holds
-towards whoever sees nothing but the sums: the noise of those in the sum adds up, without that of clients who collude,
-and where it is cut or rounded away, without that of anybody else. Both are of the client with the least protection.
-Every round that a client takes part in counts in full, also where the server draws its cohort: nothing is made of
-amplification by sampling, because the server knows its draws. An update for a round that was never closed, as when the
-server was killed, counts as one more.
-"""
+"""summary.json, rounds.csv and clients.csv: the result of a federation, made from nothing but its event logs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 
-from tacit.parties.protections.protection import Noise
-from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.learning.statistics import Statistics
+from tacit.parties.runs.classes import TestClasses
+from tacit.parties.runs.directory import Invocation, RunDirectory, Seed
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.incidents import incidents
-from tacit.parties.runs.outputs import AggregationFigures, PhaseFigures, PrivacyFigures, Summary
+from tacit.parties.runs.incidents import Incident, incidents
+from tacit.parties.runs.privacy import PrivacyGuarantee, guarantee
 from tacit.parties.runs.reading import natural, read_state
+from tacit.parties.runs.results import Column, Result, Table, byte_count, duration, write_csv
 from tacit.parties.runs.state import PartyState
-from tacit.protocol.core.messages import Phase
+from tacit.parties.session.events import Dropout, HeldOut, RoundEnded
+from tacit.protocol.sum.states import Phase
 
-MOST_EPSILON: Final = 10.0
-"""Above it a guarantee is next to none: what is seen may change an adversary's odds by a factor of exp(10), 22,000."""
-
-
-def guarantee(
-    experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: Mapping[str, int], *, colluders: int
-) -> dict[str, Any] | None:
-    """`delta`, `epsilon_update` and `epsilon_sum`; None without noise. rounds: those of summary.json; updates: how many
-    each client made, where that is known; colluders: clients whose noise does not count.
-
-    An epsilon of None stands for infinity: without dp_clip noise of any size guarantees nothing. So does that of sums
-    without secure aggregation, where nobody sees the sums alone.
-    """
-    noise, aggregation = experiment.protection.noise(), experiment.aggregation
-    if noise is None:
-        return None
-    result: dict[str, Any] = {"delta": noise.delta, "epsilon_update": None, "epsilon_sum": None}
-    cohorts = [frozenset(entry["cohort"] or ()) for entry in rounds]
-    # A round that was aborted opened no sum, but is counted as the least that it could have.
-    honest = [max(1, len(entry["survivors"]) - colluders) for entry in rounds]
-    if not _arrives_whole(experiment, noise):
-        honest = [1] * len(rounds)
-    seen = {
-        name: [count for count, cohort in zip(honest, cohorts, strict=True) if name in cohort]
-        for name in frozenset(updates).union(*cohorts)
-    }
-    held = [counts + [1] * (updates.get(name, 0) - len(counts)) for name, counts in seen.items()]
-    if not noise.norm or not any(held):
-        return result
-    multiplier = noise.multiplier / 2
-    result["epsilon_update"] = epsilon_of(noise.delta, max(map(len, held)) / multiplier**2)
-    if aggregation.mode != "none":
-        worst = max(sum(1 / count for count in counts) for counts in held)
-        result["epsilon_sum"] = epsilon_of(noise.delta, worst / multiplier**2)
-    return result
-
-
-def _arrives_whole(experiment: Experiment, noise: Noise) -> bool:
-    """Whether clipping and rounding leave the noise of the other clients in the sum."""
-    # Sampled at steps of half a standard deviation a Gaussian is one, but for a share of exp(-2 (2 pi)^2).
-    step = experiment.packing(tensor_sizes=(1,), metrics=()).step
-    return experiment.clip >= noise.norm + noise.room and step <= noise.deviation / 2
-
-
-def epsilon_of(delta: float, inverse_square: float) -> float:
-    """Of Gaussian mechanisms of which the inverse squares of the noise multipliers add up to this."""
-    # Imported here: it takes seconds to load, and only runs with noise need it.
-    from dp_accounting import get_epsilon_gaussian
-
-    return float(get_epsilon_gaussian(1 / math.sqrt(inverse_square), delta))
-
-
-LOCAL_KEYS: Final = ("kept", "layers", "training_seconds", "choosing_seconds")
-"""Fields of an update that its client's local work is reported by."""
-AGGREGATION_KEYS: Final = tuple(AggregationFigures.__annotations__)
-"""Fields of the server's proposal that the summary has."""
-SECURE_SUM = (
-    Phase.MASKED_INPUT,
-    Phase.ANSWER_COMPLAINTS,
-    Phase.CONSISTENCY_CHECK,
-    Phase.UNMASK,
-)
+SECURE_SUM: Final = (Phase.MASKED_INPUT, Phase.ANSWER_COMPLAINTS, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
 """The phases in which the server waits for nobody's training any more."""
 
 
-def summarise(run: RunDirectory, experiment: Experiment) -> dict[str, Any]:
-    """The summary of all sessions of a run."""
+class LocalMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of a client on its own update."""
+
+    kept: int
+    """Coordinates that it kept back."""
+    layers: list[str]
+    """Layers that it kept back."""
+    training_seconds: float
+    choosing_seconds: float
+    """Choosing what to keep back."""
+
+
+class RoundMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A round that is over; rates in [0, 1], losses in nats."""
+
+    round: int
+    status: Literal["completed", "aborted"]
+    code: str | None
+    detail: str
+    culprit: str | None
+    cohort: list[str]
+    absent: dict[str, str]
+    """Clients of the roster that are not in the cohort, each with the reason."""
+    repeated: bool
+    """Whether it lost its clients and was held again: it does not count."""
+    survivors: list[str]
+    dropped: list[Dropout]
+    seconds: float
+    samples: int
+    train_accuracy: float | None
+    train_loss: float | None
+    clipped: int | None
+    """Clipped coordinates of all updates."""
+    held_out: HeldOut | None
+    accuracy: float | None
+    balanced_accuracy: float | None
+    """Mean over the classes of the test images; null where the server has none."""
+    loss: float | None
+    bytes_sent: dict[str, int]
+    """Payload by party."""
+    local: dict[str, LocalMetrics]
+    """By client."""
+
+
+class PhaseMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A party in a phase, over all rounds."""
+
+    seconds: float
+    bytes_sent: int
+    bytes_received: int
+
+
+class PartyMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A party of a run; seconds are over all rounds and sessions."""
+
+    role: Literal["server", "client"]
+    training_seconds: float
+    protocol_seconds: float
+    """Computing the protocol."""
+    waiting_seconds: float
+    """The rest of its rounds."""
+    phases: dict[str, PhaseMetrics]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload of all phases."""
+        return sum(phase.bytes_sent for phase in self.phases.values())
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload of all phases."""
+        return sum(phase.bytes_received for phase in self.phases.values())
+
+
+class SumParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """The secure sum, as the server proposed it."""
+
+    parameters: int
+    ring_bits: int
+    vector_bytes: int
+    step: float
+    max_weight: int
+    colluders: int
+    """Clients that may collude."""
+    clients: int | None
+    """Clients that take part."""
+    cohort: int
+    """Most clients of a round."""
+    threshold: int
+    neighbours: int
+    configuration_hash: str
+    evaluates: Literal["images", "sums"]
+
+
+class VerifiedRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A secure sum that --verify has checked: exact in the ring, and its float sum within the bound of rounding."""
+
+    round: int
+    clients: int
+    largest_error: float
+    """Of the float sum."""
+    bound: float
+    """The error that stochastic rounding allows; 0 without secure aggregation."""
+
+    def __str__(self) -> str:
+        exact = f"sum exact over {self.clients} clients"
+        if not self.bound:
+            return f"round {self.round}: {exact}"
+        return (
+            f"round {self.round}: ring {exact}; float sum off by at most {self.largest_error:.3g}, allowed "
+            f"{self.bound:.3g}"
+        )
+
+
+class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.1"):
+    """Metrics of a run."""
+
+    name: str
+    final_accuracy: float | None
+    """After the last round, as the next two."""
+    final_balanced_accuracy: float | None
+    final_loss: float | None
+    wall_seconds: float
+    protocol_share: float | None
+    """Fraction of its rounds that the server spent in the secure sum; null without secure aggregation."""
+    test_classes: TestClasses | None
+    rounds: list[RoundMetrics]
+    statistics: Statistics | None
+    """Mean and deviation of pixels, where a first sum yielded them."""
+    incidents: list[Incident]
+    parties: dict[str, PartyMetrics]
+    privacy: PrivacyGuarantee | None
+    """Null without noise."""
+    aggregation: SumParameters | None
+    """Null before the server proposed it."""
+    configuration: dict[str, Any]
+    """The experiment."""
+    seed: Seed | None
+    sessions: list[Invocation]
+    ended: str
+    """How the last session ended, in words."""
+    verified: list[VerifiedRound] = msgspec.field(default_factory=list)
+    """With --verify."""
+
+    @property
+    def completed(self) -> int:
+        """Rounds that have a sum."""
+        return sum(one.status == "completed" for one in self.rounds)
+
+    @property
+    def planned(self) -> int:
+        """Rounds of the experiment."""
+        return int(self.configuration["federation"]["rounds"])
+
+    def view(self) -> Iterator[Table | str]:
+        """Costs of the parties, verified sums, the guarantee of noise, and the accuracy."""
+        # What a party never did is left empty.
+        rows = [
+            (
+                name,
+                *(party.bytes_sent, party.bytes_received),
+                *(party.training_seconds or None, party.protocol_seconds or None, party.waiting_seconds or None),
+            )
+            for name, party in self.parties.items()
+        ]
+        times = (Column(heading, duration) for heading in ("training", "protocol", "waiting"))
+        columns = (Column("party"), Column("sent", byte_count), Column("received", byte_count), *times)
+        yield Table(columns=columns, rows=rows)
+        yield from map(str, self.verified)
+        if self.privacy is not None:
+            yield from self.privacy.view()
+        accuracy = "unknown" if self.final_accuracy is None else f"{self.final_accuracy:.3f}"
+        yield f"test accuracy {accuracy} after {duration(self.wall_seconds)}"
+
+    @property
+    def round_table(self) -> Table:
+        """rounds.csv: a row for each round; bytes of all parties together."""
+        names = (
+            "round", "status", "code", "culprit", "accuracy", "balanced_accuracy", "loss", "train_accuracy",
+            "train_loss", "held_out_round", "held_out_images", "held_out_accuracy", "held_out_loss", "samples",
+            "clipped", "cohort", "survivors", "dropped", "seconds", "bytes_sent",
+        )  # fmt: skip
+        rows = [
+            (
+                *(one.round, one.status, one.code, one.culprit, one.accuracy, one.balanced_accuracy, one.loss),
+                *(one.train_accuracy, one.train_loss),
+                *_values(one.held_out, "round", "images", "accuracy", "loss"),
+                *(one.samples, one.clipped, len(one.cohort), len(one.survivors), len(one.dropped)),
+                *(one.seconds, sum(one.bytes_sent.values())),
+            )
+            for one in self.rounds
+        ]
+        return Table(columns=[Column(name) for name in names], rows=rows)
+
+    @property
+    def client_table(self) -> Table:
+        """clients.csv: a row for each client in a round."""
+        names = (
+            "round", "client", "in_sum", "dropped_phase", "dropped_code", "dropped_detail", "bytes_sent",
+            "training_seconds", "choosing_seconds", "kept",
+        )  # fmt: skip
+        rows = []
+        for one in self.rounds:
+            dropped = {drop.party: drop for drop in one.dropped}
+            rows += [
+                (
+                    *(one.round, client, client in one.survivors),
+                    *_values(dropped.get(client), "phase", "code", "detail"),
+                    one.bytes_sent.get(client),
+                    *_values(one.local.get(client), "training_seconds", "choosing_seconds", "kept"),
+                )
+                for client in one.cohort
+            ]
+        return Table(columns=[Column(name) for name in names], rows=rows)
+
+    def keep(self, run: RunDirectory) -> None:
+        """Write summary.json and both tables. OSError, as of `writing`, if one of them cannot be written."""
+        self.write(run.summary)
+        write_csv(self.round_table, run.path / "rounds.csv")
+        write_csv(self.client_table, run.path / "clients.csv")
+
+
+def _values(part: msgspec.Struct | None, *names: str) -> list[Any]:
+    """Fields of a struct; None for each where there is none."""
+    return [None if part is None else getattr(part, name) for name in names]
+
+
+def _copied(kind: type[msgspec.Struct], event: msgspec.Struct) -> dict[str, Any]:
+    """The fields of an event that a part of the summary has too."""
+    return {name: getattr(event, name) for name in kind.__struct_fields__ if name in event.__struct_fields__}
+
+
+def summarise(run: RunDirectory, experiment: Experiment, *, ended: str) -> Summary:
+    """Make the summary of all sessions of a run; ended: how the last one did."""
     state = read_state(run.path / "events")
     parties = {name: state.parties[name] for name in sorted(state.parties, key=natural)}
-    results = {round.number: round.result for round in state.rounds if round.result}
-    listed: list[Any] = [
-        {
-            **_unstamped(msgspec.to_builtins(results[number])),
-            "bytes_sent": {name: party.sent_in[number] for name, party in parties.items()},
-            "local": {
-                name: {key: getattr(party.updates[number], key) for key in LOCAL_KEYS}
-                for name, party in parties.items()
-                if number in party.updates
-            },
-        }
-        for number in sorted(results)
-    ]
-    seconds = parties[state.server].seconds if state.server else {}
-    proposed = {} if state.configured is None else {name: getattr(state.configured, name) for name in AGGREGATION_KEYS}
-    colluders = experiment.terms().colluders if state.configured is None else state.configured.colluders
-    updates = {name: party.updated for name, party in parties.items()}
-    summary: Summary = {
-        "name": experiment.name,
-        "final_accuracy": listed[-1]["accuracy"] if listed else None,
-        "final_balanced_accuracy": listed[-1]["balanced_accuracy"] if listed else None,
-        "final_loss": listed[-1]["loss"] if listed else None,
-        "wall_seconds": state.wall_seconds,
+    # A round that a resumed run repeats has the later result.
+    found = {round.number: round.result for round in state.rounds if round.result}
+    results = [found[number] for number in sorted(found)]
+    last, proposed = results[-1] if results else None, state.configured
+    secure = experiment.aggregation.mode != "none"
+    return Summary(
+        name=experiment.name,
+        final_accuracy=last.accuracy if last else None,
+        final_balanced_accuracy=last.balanced_accuracy if last else None,
+        final_loss=last.loss if last else None,
+        wall_seconds=state.wall_seconds,
         # Without secure aggregation the vectors come while others still train.
-        "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
-        "test_classes": msgspec.to_builtins(state.classes),
-        "rounds": listed,
-        "statistics": msgspec.to_builtins(run.kept_statistics()),
-        "incidents": msgspec.to_builtins(incidents(state)),
-        "parties": {
-            name: {
-                "role": "server" if name == state.server else "client",
-                "training_seconds": party.activities["training"],
-                "protocol_seconds": party.activities["computing the protocol"],
-                "waiting_seconds": party.activities["waiting"],
-                "phases": phases(party),
-            }
+        protocol_share=_protocol_share(parties.get(state.server or "")) if secure else None,
+        test_classes=state.classes,
+        rounds=[_round(result, parties) for result in results],
+        statistics=run.kept_statistics(),
+        incidents=incidents(state),
+        parties={
+            name: PartyMetrics(
+                role="server" if name == state.server else "client",
+                training_seconds=party.activities["training"],
+                protocol_seconds=party.activities["computing the protocol"],
+                waiting_seconds=party.activities["waiting"],
+                phases=phases(party),
+            )
             for name, party in parties.items()
         },
-        "privacy": cast("PrivacyFigures | None", guarantee(experiment, listed, updates, colluders=colluders)),
-        "aggregation": cast("AggregationFigures", proposed),
-        "configuration": msgspec.to_builtins(experiment),
-        "seed": msgspec.to_builtins(state.seed),
-        "sessions": msgspec.to_builtins(state.origins),
-    }
-    return {**summary}
+        privacy=guarantee(
+            experiment,
+            results,
+            {name: party.updated for name, party in parties.items()},
+            colluders=experiment.terms().colluders if proposed is None else proposed.colluders,
+        ),
+        aggregation=SumParameters(**_copied(SumParameters, proposed)) if proposed else None,
+        configuration=msgspec.to_builtins(experiment),
+        seed=state.seed,
+        sessions=state.origins,
+        ended=ended,
+    )
 
 
-def _unstamped(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an event that are its own."""
-    return {name: value for name, value in event.items() if name not in ("event", "time", "party")}
+def _round(result: RoundEnded, parties: Mapping[str, PartyState]) -> RoundMetrics:
+    number = result.round
+    return RoundMetrics(
+        **_copied(RoundMetrics, result),
+        bytes_sent={name: party.sent_in[number] for name, party in parties.items()},
+        local={
+            name: LocalMetrics(**_copied(LocalMetrics, party.updates[number]))
+            for name, party in parties.items()
+            if number in party.updates
+        },
+    )
 
 
-def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
-    """The fraction of its rounds that the server spent in the secure sum; seconds: its time in each phase."""
+def _protocol_share(server: PartyState | None) -> float | None:
+    seconds = server.seconds if server else {}
     rounds = sum(spent for phase, spent in seconds.items() if phase is not Phase.SESSION)
     return sum(seconds.get(phase, 0.0) for phase in SECURE_SUM) / rounds if rounds else None
 
 
-def phases(party: PartyState) -> dict[str, PhaseFigures]:
+def phases(party: PartyState) -> dict[str, PhaseMetrics]:
     """Seconds and bytes of a party in each phase of the sums."""
     return {
-        phase.value: {
-            "seconds": party.seconds.get(phase, 0.0),
-            "bytes_sent": party.sent[phase],
-            "bytes_received": party.received[phase],
-        }
+        phase.value: PhaseMetrics(
+            seconds=party.seconds.get(phase, 0.0),
+            bytes_sent=party.sent[phase],
+            bytes_received=party.received[phase],
+        )
         for phase in Phase
         if phase in party.seconds or phase in party.sent
     }

@@ -1,4 +1,4 @@
-"""The client process: the client's machine on a ZeroMQ link, with the work on its task in a thread of its own.
+"""The client process: the client's machine on a ZeroMQ link, with the work on its task beside it.
 
 `Journal` outputs are on the disk before any later output leaves; a disk that takes none ends the client.
 """
@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tacit.models.file_system import FILES, replace_file
-from tacit.models.interruption import Proceed
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
@@ -22,17 +21,18 @@ from tacit.parties.protections.sides import CraftedModelError, OtherClassesError
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.shell import Shell, Surroundings
+from tacit.parties.session.shell import Shell, Surroundings, Work
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Blob
-from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.primitives import SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import Accepted, FixedPart, Journal, RosterChanged, RoundOver, Train
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
@@ -42,8 +42,8 @@ _TOLD: Final[dict[type[Exception], str]] = {OtherClassesError: OTHER_CLASSES, Cr
 STOPPED: Final = "its owner stopped it"
 
 
-_Tell = Callable[[float], list[Output]]
-"""Tells the machine, at this time, what work in the thread came to."""
+_Then = Callable[[Any, float], list[Output]]
+"""Gives the machine the result of work, at this time."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._tasks = tasks
         self._task = ClientTask()
         """That of the configuration that was accepted last."""
+        self._then: _Then
+        """For the work that was begun last."""
         self._obstacle = ""
         """Why it gave up; for this side only."""
         self._refusal = ""
@@ -128,15 +130,15 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                             endpoint, self._machine.give_up(STOPPED, self._event_log.now(), code=Code.LEFT)
                         )
                     raise
-                if ended.code in (None, Code.ROSTER) and (last := self._bench.present) is not None:
+                if ended.code in (None, Code.ROSTER) and (last := self._runner.present) is not None:
                     # The last model may still be at work.
                     await asyncio.wait([last])
                     self._take_work(last)
                 if ended.code is None:
                     self._task.finish()
         finally:
-            self._bench.drop()
             settings.journal.close()
+            await self._runner.close()
         self._event_log.close(self._machine.traffic)
         if ended.code is Code.LEFT and endpoint.refusal is not None:
             # Said by nobody who has shown a key, but most likely the reason.
@@ -163,15 +165,19 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
         return []
 
-    def _take_work(self, finished: asyncio.Future[_Tell]) -> list[Output]:
+    def _begin(self, work: Work, then: _Then) -> None:
+        self._then = then
+        self._runner.begin(work)
+
+    def _take_work(self, finished: asyncio.Future[Any]) -> list[Output]:
         now = self._event_log.now()
         try:
-            tell = finished.result()
+            result = finished.result()
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._event_log.write(events.TrainingFailed(detail=self._obstacle))
             return self._machine.give_up(_TOLD.get(type(error), CANNOT_TRAIN), now)
-        return tell(now)
+        return self._then(result, now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
@@ -187,11 +193,14 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 await asyncio.to_thread(replace_file, self._settings.fixed, output.data)
         elif isinstance(output, Train):
             self._event_log.follow(self._machine.round, self._machine.phase, self._machine.traffic)
-            self._bench.begin(partial(self._work, output))
+            work = RoundWork(self._machine.configuration, output.round, output.model, output.key, self._machine.opened)
+            self._begin(partial(self._task.contribute, work), partial(self._contribute, output.round))
         elif isinstance(output, Reencrypt):
-            self._bench.begin(partial(self._reencrypt, output))
+            reencrypt = partial(self._task.reencrypt, self._machine.configuration, output)
+            self._begin(lambda proceed: reencrypt(), partial(self._machine.provide, output.key.epoch))
         elif isinstance(output, LastModel):
-            self._bench.begin(partial(self._read_last, output))
+            read_last = partial(self._task.read_last, self._machine.configuration, self._machine.round, output)
+            self._begin(lambda proceed: read_last(), lambda result, now: [])
         elif isinstance(output, Accepted):
             chosen, session = output.configuration, self._machine.session.hex()
             self._task = self._tasks.get(chosen.scheme) or ClientTask()
@@ -212,7 +221,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 self._task.summed()
             self._event_log.write(events.ClientRoundEnded(round=output.round, code=code, detail=output.detail))
             # It may be over before its update was made.
-            self._bench.drop()
+            self._runner.drop()
 
     def _look_for(self, announced: Blob) -> None:
         """Use the fixed part of the model that an earlier session has left, if it is the announced one."""
@@ -221,24 +230,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return
         with suppress(OSError):
             data = FILES.read(path)
-            if digest(Label.FIXED, data) == announced.digest:
+            if digest(SumLabel.FIXED, data) == announced.digest:
                 self._task.take_fixed(data)
                 self._machine.hold(announced.digest)
 
-    def _work(self, job: Train, proceed: Proceed) -> _Tell:
-        work = RoundWork(self._machine.configuration, job.round, job.model, job.key, self._machine.opened)
-        contribution = self._task.contribute(work, proceed)
-        proceed()
-        return lambda now: self._contribute(contribution, job.round, now)
-
-    def _contribute(self, contribution: Contribution, round: int, now: float) -> list[Output]:
+    def _contribute(self, round: int, contribution: Contribution, now: float) -> list[Output]:
         contribution.keep()
         return self._machine.contribute(round, contribution.words, now)
-
-    def _reencrypt(self, order: Reencrypt, proceed: Proceed) -> _Tell:
-        model = self._task.reencrypt(self._machine.configuration, order)
-        return lambda now: self._machine.provide(order.key.epoch, model, now)
-
-    def _read_last(self, last: LastModel, proceed: Proceed) -> _Tell:
-        self._task.read_last(self._machine.configuration, self._machine.round, last)
-        return lambda now: []

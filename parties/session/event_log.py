@@ -40,8 +40,8 @@ from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_st
 from tacit.protocol.core.errors import RemoteProtocolError, printable
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.link import Traffic
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.states import Phase
 
 MOST_NOTES = 16
 """Notes of one peer and direction between two times that they are taken; a member's chatter fills no log."""
@@ -367,7 +367,8 @@ class EventLog:
     def _report(self, traffic: Traffic) -> None:
         if times := self._messages.take():
             self._log.write(MessagesTimed(sent=times.get("sent", []), received=times.get("received", [])))
-        for place in sorted({*traffic.sent, *traffic.received}, key=lambda place: (place[0], place[1].value)):
+        for round, name in sorted({*traffic.sent, *traffic.received}):
+            place = (round, Phase(name))
             sent, received = traffic.sent[place], traffic.received[place]
             before = self._reported.get(place, (0, 0))
             if (sent, received) != before:

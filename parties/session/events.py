@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 import msgspec
 
 from tacit.protocol.core.events import Event, Level
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.roster import Difference, Roster
+from tacit.protocol.sum.states import Phase
 
 
 class Repeating(Event, frozen=True, kw_only=True):

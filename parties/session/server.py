@@ -35,7 +35,7 @@ from tacit.protocol.core.roster import Roster, difference
 from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
 from tacit.protocol.session.rounds import NewModel, RoundDone
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.session.tables import SessionState
+from tacit.protocol.session.states import SessionState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 
@@ -155,7 +155,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _may_stop(self) -> bool:
         # A round that is stopped is lost, and no more; a sum that is there is applied and kept.
-        return self._bench.present is None
+        return self._runner.present is None
 
     def _take_event(self, event: Event) -> list[Output]:
         now = self._event_log.now()
@@ -198,7 +198,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             again = self._settings.repeats and output.missed
             self._repeated += again
             self._rounds_left -= not again
-            self._bench.begin(lambda proceed: self._apply(output))
+            self._runner.begin(lambda proceed: self._apply(output))
 
     def _take_work(self, finished: asyncio.Future[tuple[str, LoggedEvent]]) -> list[Output]:
         unusable, event = finished.result()

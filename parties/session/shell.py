@@ -1,11 +1,12 @@
 """The shell: the loop that a process runs around its machine. It receives, feeds, acts on outputs, and keeps deadlines.
 
 No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the peer
-is still heard meanwhile; its result is one more input of the machine.
+is still heard meanwhile, and work that waits for other parties is a coroutine; its result is one more input of the
+machine.
 
-New work replaces older work. The older one is interrupted where it allows that (Proceed), its result is discarded, and
-the new work begins when it has ended. So two never work on the same model. Parties that share a process may share the
-thread too: then they take turns.
+New work replaces older work. The older one is interrupted where it allows that (Proceed), or cancelled if it is a
+coroutine; its result is discarded, and the new work begins when it has ended. So two never work on the same model.
+Parties that share a process may share the thread too: then they take turns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
+from inspect import iscoroutinefunction
 from typing import Any, Generic, TypeVar
 
 import zmq.asyncio
@@ -28,9 +30,9 @@ from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import HeartbeatSent, SessionEnded, ShutdownIncomplete
 from tacit.protocol.core.events import Event as LoggedEvent
 from tacit.protocol.core.machine import Ended, Output, Transmit
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.work import WorkKind, observe
 
 
@@ -78,58 +80,90 @@ class _Lap:
 
 
 Work = Callable[[Proceed], Any]
+"""What it is given, it calls as often as it can. A coroutine function runs in the event loop, any other one in the
+thread."""
 
 
-class Workbench:
-    """The thread of one party. executor: where it is; None: wherever there is room."""
+class _Job:
+    """Work that was begun."""
+
+    def __init__(self, *, in_loop: bool) -> None:
+        self.in_loop = in_loop
+        self.done = 0.0
+        self._dropped = threading.Event()
+        self._coroutine: asyncio.Future[Any] | None = None
+
+    async def run(self, work: Work, before: asyncio.Future[Any] | None, executor: Executor | None) -> Any:
+        def take_turn() -> Any:
+            # It may have waited for others.
+            self._proceed()
+            return work(self._proceed)
+
+        if before is not None:
+            await asyncio.wait([before])
+        if not self.in_loop:
+            return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, take_turn)
+        self._coroutine = asyncio.ensure_future(take_turn())
+        return await self._coroutine
+
+    def drop(self) -> None:
+        """Interrupt it. A coroutine is cancelled once, and may tidy up."""
+        if not self._dropped.is_set():
+            self._dropped.set()
+            if self._coroutine is not None:
+                self._coroutine.cancel()
+
+    def _proceed(self, done: int = 0, total: int = 0, /) -> None:
+        if self._dropped.is_set():
+            raise Interrupted
+        self.done = done / total if total else 0.0
+
+
+class TaskRunner:
+    """Runs the work of one party, one piece at a time. executor: for plain functions; None: the event loop's own."""
 
     def __init__(self, executor: Executor | None = None) -> None:
         self._executor = executor
         self.present: asyncio.Future[Any] | None = None
-        """What is wanted now; None when there is nothing, or its result was taken."""
-        self.done = 0.0
-        """The share of the present work that is done, 0 to 1, as far as it says so."""
+        """The work that is wanted now; None when there is nothing, or its result was taken."""
+        self._job: _Job | None = None
         self._last: asyncio.Future[Any] | None = None
-        """What may still be in the thread."""
-        self._unwanted = threading.Event()
+        """The work that may not have ended yet."""
+
+    @property
+    def done(self) -> float:
+        """The share of the present work that is done, 0 to 1, as far as it says so."""
+        return 0.0 if self._job is None else self._job.done
 
     def begin(self, work: Work) -> None:
-        """Do this, in the place of what was begun before. It calls what it is given as often as it can."""
+        """Do this, in the place of what was begun before."""
         self.drop()
-        before, self._unwanted, self.done = self._last, threading.Event(), 0.0
-        self.present = self._last = asyncio.ensure_future(self._in_turn(before, work, self._unwanted))
+        self._job = _Job(in_loop=iscoroutinefunction(work))
+        self.present = self._last = asyncio.ensure_future(self._job.run(work, self._last, self._executor))
 
     def take(self) -> asyncio.Future[Any] | None:
-        """What is wanted and done, once."""
+        """Return the present work when it is done, once."""
         if self.present is None or not self.present.done():
             return None
-        done, self.present = self.present, None
-        # It holds its result, and who was interrupted may still be in the thread.
+        done, self.present, self._job = self.present, None, None
+        # It holds its result, and interrupted work may still be in the thread.
         self._last = None if self._last is done else self._last
         return done
 
     def drop(self) -> None:
-        """Nobody wants any more what was begun."""
-        self._unwanted.set()
+        """Interrupt the present work, and discard its result."""
+        if self._job is not None:
+            self._job.drop()
         if self.present is not None:
             # Whatever becomes of it.
             self.present.add_done_callback(lambda dropped: dropped.cancelled() or dropped.exception())
             self.present = None
 
-    async def _in_turn(self, before: asyncio.Future[Any] | None, work: Work, unwanted: threading.Event) -> Any:
-        def proceed(done: int = 0, total: int = 0, /) -> None:
-            if unwanted.is_set():
-                raise Interrupted
-            self.done = done / total if total else 0.0
-
-        def take_turn() -> Any:
-            # It may have waited for others.
-            proceed()
-            return work(proceed)
-
-        if before is not None:
-            await asyncio.wait([before])
-        return await asyncio.get_running_loop().run_in_executor(self._executor, copy_context().run, take_turn)
+    async def close(self) -> None:
+        """Drop the present work. A coroutine has ended then: it would go on with what its party closes next."""
+        self.drop()
+        if self._last is not None and self._job is not None and self._job.in_loop:
+            await asyncio.wait([self._last])
 
 
 ALIVE_SECONDS = 1.0
@@ -151,15 +185,15 @@ class Surroundings:
     """Where a party is: what it shares with others of its process, and what happens around it that is none of its
     doing. Here that is nothing; simulations put faults in its place.
 
-    bench: where it does what takes long; context: of its sockets.
+    executor: for work that takes long; context: of its sockets.
     """
 
-    def __init__(self, bench: Executor | None = None, context: zmq.asyncio.Context | None = None) -> None:
-        self.bench = bench
+    def __init__(self, executor: Executor | None = None, context: zmq.asyncio.Context | None = None) -> None:
+        self.executor = executor
         self.context = context
 
     def entering(self, round: int, phases: set[Phase]) -> None:
-        """The party is about to say or do what belongs to these phases."""
+        """The party is about to say or do what belongs to these phases of a round of training."""
 
     async def moved(self, count: int) -> None:
         """So many bytes go over the party's link."""
@@ -192,7 +226,7 @@ class Shell(Generic[MachineT, EndpointT]):
         self._machine = machine
         self._surroundings = surroundings
         self._event_log = event_log
-        self._bench = Workbench(surroundings.bench)
+        self._runner = TaskRunner(surroundings.executor)
         self._ended: Ended | None = None
         self._told_alive = 0.0
         self._stopped: asyncio.Future[None] | None = None
@@ -229,7 +263,7 @@ class Shell(Generic[MachineT, EndpointT]):
                         break
                     await self._hear(endpoint, receiving.result())
                     receiving = asyncio.ensure_future(endpoint.receive())
-                if (finished := self._bench.take()) is not None:
+                if (finished := self._runner.take()) is not None:
                     await self._perform(endpoint, self._take_work(finished))
                 await self._perform(endpoint, self._machine.expire(self._event_log.now()))
                 self._event_log.follow(self._machine.round, self._machine.phase, self._machine.traffic)
@@ -256,8 +290,8 @@ class Shell(Generic[MachineT, EndpointT]):
         due = ALIVE_SECONDS if deadline is None else deadline - self._event_log.now()
         timeout = max(LEAST_WAIT, min(due, ALIVE_SECONDS))
         awaited: list[asyncio.Future[Any]] = [receiving]
-        if self._bench.present is not None:
-            awaited.append(self._bench.present)
+        if self._runner.present is not None:
+            awaited.append(self._runner.present)
         if self._stopped is not None and not self._stopping:
             awaited.append(self._stopped)
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -283,8 +317,9 @@ class Shell(Generic[MachineT, EndpointT]):
 
     async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         # What is fetched and handed out for the training is on its way beside other phases.
-        said = {output.phase for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
-        self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
+        said = {Phase(output.phase) for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
+        if not self._event_log.outside:
+            self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
         for output in outputs:
             if isinstance(output, Transmit):
                 await self._surroundings.moved(sum(len(frame) for frame in output.frames))
@@ -308,7 +343,7 @@ class Shell(Generic[MachineT, EndpointT]):
         if now - self._told_alive < ALIVE_SECONDS:
             return []
         self._told_alive = now
-        self._event_log.mention(HeartbeatSent(done=self._bench.done if self._bench.present else 0.0))
+        self._event_log.mention(HeartbeatSent(done=self._runner.done if self._runner.present else 0.0))
         return self._look_around()
 
     def _look_around(self) -> list[Output]:

@@ -1,14 +1,15 @@
 """What a session computes, as its shells ask for it: a client's side of the task, and the server's.
 
 The configuration names the scheme, and a client looks its side up by that name; the server is given its own. State is
-bytes, in the form that the configuration declares. Whatever takes long is asked for in the thread of the party's work.
+bytes, in the form that the configuration declares. Whatever takes long is asked for in the thread of the party's work;
+a contribution may be a coroutine instead, which runs in the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -71,7 +72,7 @@ class ClientTask:
     unsaved = False
     """Whether `save` has something to write before anything else leaves."""
 
-    def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution:
+    def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution | Coroutine[Any, Any, Contribution]:
         """Compute this client's part of the sum. TaskError where it cannot take part."""
         raise TaskError(f"the server asks for the scheme {work.configuration.scheme}, in which this party has no part")
 

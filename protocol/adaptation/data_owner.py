@@ -27,18 +27,18 @@ from tacit.protocol.adaptation.messages import (
     SumLost,
 )
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
-from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE, RoundAnswered, SumTold
+from tacit.protocol.adaptation.states import AdaptationTrigger, RoundAnswered, SumTold
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
+from tacit.protocol.core.machine import IGNORE, Entropy, Heard, Output, Row, Step, Table
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE, InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import Round
 from tacit.protocol.inference.session import InferenceSession
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState, ending
 
 WORD_BYTES: Final = 8
 
@@ -52,7 +52,6 @@ def adaptation_terms(terms: Terms) -> AdaptationTerms:
 
 class LearningDataOwner(
     InferenceDataOwner,
-    tables=(LEARNING_DATA_OWNER_TABLE,),
     outputs=InferenceSession.outputs | RoundAnswered | SumTold,
 ):
     """purpose: what it comes for; smallest_cohort: the fewest survivors whose sum it wants opened, without those who
@@ -67,7 +66,7 @@ class LearningDataOwner(
         name: str,
         roster: Roster,
         *,
-        wish: Wish,
+        request: InferenceRequest,
         policy: InferencePolicy,
         patience: float,
         purpose: Purpose,
@@ -75,7 +74,7 @@ class LearningDataOwner(
         count: int = 0,
         entropy: Entropy,
     ) -> None:
-        super().__init__(name, roster, wish=wish, policy=policy, patience=patience)
+        super().__init__(name, roster, request=request, policy=policy, patience=patience)
         self.table = LEARNING_DATA_OWNER_TABLE
         self._purpose = purpose
         self._smallest_cohort = smallest_cohort
@@ -84,16 +83,16 @@ class LearningDataOwner(
 
     def begin_round(self, number: int, based: int, done: int, now: float) -> list[Output]:
         """Say that a round begins, from the common parameters of the round `based`, and how many batches are done."""
-        return [] if self.over else self.trigger(Trigger.BEGIN_ROUND, now, number, based, done)
+        return [] if self.over else self.trigger(AdaptationTrigger.BEGIN_ROUND, now, number, based, done)
 
     def keep_round(self, number: int, now: float) -> tuple[bytes, list[Output]]:
         """The batches of the round are over; the secret of the zeros that this side subtracts from its share."""
         secret = self._entropy(KEY_BYTES)
-        return secret, [] if self.over else self.trigger(Trigger.KEEP_ROUND, now, number, secret)
+        return secret, [] if self.over else self.trigger(AdaptationTrigger.KEEP_ROUND, now, number, secret)
 
     def ask_sum(self, number: int, survivors: tuple[str, ...], now: float) -> list[Output]:
         """The secure sum of the round is over, and these are in it; nobody, if this side was not there."""
-        return [] if self.over else self.trigger(Trigger.ASK_SUM, now, number, survivors)
+        return [] if self.over else self.trigger(AdaptationTrigger.ASK_SUM, now, number, survivors)
 
     def on_begin_round(self, number: int, based: int, done: int, now: float) -> Step[InferenceState]:
         message = BeginRound(number=number, based=based, done=done, count=self._count)
@@ -144,10 +143,10 @@ class LearningDataOwner(
             raise RemoteProtocolError(
                 Code.POLICY, f"it offers {found.purpose}; here {self._purpose} is wanted: agree on a purpose"
             )
-        if self._wish.batch != found.learning.batch and self._purpose == "learning":
+        if self._request.batch != found.learning.batch and self._purpose == "learning":
             raise RemoteProtocolError(
                 Code.POLICY,
-                f"it learns by batches of {found.learning.batch} images; here they have {self._wish.batch}",
+                f"it learns by batches of {found.learning.batch} images; here they have {self._request.batch}",
             )
         if bool(found.least_count) != bool(self._count) and self._purpose == "learning":
             said, here = ("by their images", "alike") if found.least_count else ("alike", "by their images")
@@ -160,3 +159,17 @@ class LearningDataOwner(
                 f"it opens sums of {found.smallest_cohort} data owners; the policy here wants {self._smallest_cohort} "
                 "or more",
             )
+
+
+_S = InferenceState
+LEARNING_DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
+    **DATA_OWNER_TABLE,
+    (_S.IDLE, AdaptationTrigger.BEGIN_ROUND): Row(LearningDataOwner.on_begin_round, (_S.AWAIT_ROUND,)),
+    (_S.AWAIT_ROUND, RoundBegun): Row(LearningDataOwner.on_round_begun, (_S.IDLE,)),
+    (_S.IDLE, AdaptationTrigger.KEEP_ROUND): Row(LearningDataOwner.on_keep_round, (_S.IDLE,)),
+    (_S.IDLE, AdaptationTrigger.ASK_SUM): Row(LearningDataOwner.on_ask_sum, (_S.AWAIT_SUM,)),
+    (_S.AWAIT_SUM, OwnSum): Row(LearningDataOwner.on_own_sum, (_S.AWAIT_SUM, _S.IDLE)),
+    (_S.AWAIT_SUM, SumLost): Row(LearningDataOwner.on_sum_lost, (_S.IDLE,)),
+    **ending(LearningDataOwner, _S.ABORTED, own=(), awaiting=(_S.AWAIT_ROUND, _S.AWAIT_SUM)),
+    **{(_S.ABORTED, kind): IGNORE for kind in (RoundBegun, OwnSum, SumLost)},
+}

@@ -4,7 +4,7 @@ of learning, in rounds (data_owner.py). When the sum of a round may be told is a
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tacit.protocol.adaptation.data_owner import WORD_BYTES, adaptation_terms
 from tacit.protocol.adaptation.messages import (
@@ -18,25 +18,24 @@ from tacit.protocol.adaptation.messages import (
     SumLost,
 )
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
+from tacit.protocol.adaptation.states import AdaptationTrigger, RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import RoundSums
-from tacit.protocol.adaptation.tables import LEARNING_MODEL_OWNER_TABLE, RoundAsked, RoundKept, SumAsked
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
+from tacit.protocol.core.machine import IGNORE, Entropy, Heard, Output, Row, Step, Table, Trigger
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import AgreeTerms, StartPass
-from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.model_owner import MODEL_OWNER_TABLE, InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.schedule import Round
 from tacit.protocol.inference.session import InferenceSession
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState, ending
 
 
 class LearningModelOwner(
     InferenceModelOwner,
-    tables=(LEARNING_MODEL_OWNER_TABLE,),
     outputs=InferenceSession.outputs | RoundAsked | RoundKept | SumAsked,
 ):
     """sums: what it decides over all sessions."""
@@ -62,7 +61,7 @@ class LearningModelOwner(
 
     def begin_round(self, done: int, now: float) -> list[Output]:
         """The round that was asked for goes on behind so many batches, which both have behind them."""
-        return [] if self.over else self.trigger(Trigger.BEGIN_ROUND, now, done)
+        return [] if self.over else self.trigger(AdaptationTrigger.BEGIN_ROUND, now, done)
 
     def provide(self, number: int, data: Frame | None, now: float, reason: str = "") -> list[Output]:
         """The sum that was asked for, 8 bytes a word; or None, and why there is none."""
@@ -160,3 +159,16 @@ class LearningModelOwner(
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
         return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
+
+
+_S = InferenceState
+LEARNING_MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
+    **{cell: row for cell, row in MODEL_OWNER_TABLE.items() if cell != (_S.IDLE, Trigger.EXPIRE)},
+    (_S.IDLE, BeginRound): Row(LearningModelOwner.on_begin_round, (_S.BEGINNING_ROUND,)),
+    (_S.BEGINNING_ROUND, AdaptationTrigger.BEGIN_ROUND): Row(LearningModelOwner.on_round_begun, (_S.IDLE,)),
+    (_S.IDLE, KeepRound): Row(LearningModelOwner.on_keep_round, (_S.IDLE,)),
+    (_S.IDLE, AskSum): Row(LearningModelOwner.on_ask_sum, (_S.SUMMING, _S.IDLE)),
+    (_S.SUMMING, Trigger.PROVIDE): Row(LearningModelOwner.on_sum, (_S.IDLE,)),
+    **ending(LearningModelOwner, _S.ABORTED, own=(_S.BEGINNING_ROUND, _S.SUMMING), awaiting=()),
+    **{(_S.ABORTED, kind): IGNORE for kind in (BeginRound, KeepRound, AskSum)},
+}

@@ -107,7 +107,7 @@ class IncomingBlob:
 
     @property
     def _name(self) -> str:
-        return self.label.name.lower()
+        return self.label.decode().removeprefix("tacit/1 ")
 
 
 class OutgoingBlob:

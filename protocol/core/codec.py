@@ -27,8 +27,6 @@ from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Kinds, Message, Round
 from tacit.secagg.work import WorkKind, work
 
-VERSION: Final = 5
-"""Of transport, session, secure sum and group key together. Other protocols have their own."""
 ENVELOPE_LIMIT: Final = 512
 Frame = bytes | memoryview
 Reader = Callable[[type, Any], Any]

@@ -25,7 +25,7 @@ from msgspec import structs
 from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Transmit
-from tacit.protocol.core.messages import Abort, Kinds, Message, Phase, Resume
+from tacit.protocol.core.messages import SESSION, TRAIN, Abort, Kinds, Message, Resume
 
 MOST_KEPT: Final = 64
 """Messages that are kept to be said again."""
@@ -41,8 +41,8 @@ class Traffic:
 
     def __init__(self, begun: int | None = None) -> None:
         self.begun = begun
-        self.sent: Counter[tuple[int, Phase]] = Counter()
-        self.received: Counter[tuple[int, Phase]] = Counter()
+        self.sent: Counter[tuple[int, str]] = Counter()
+        self.received: Counter[tuple[int, str]] = Counter()
 
 
 NO_SESSION = bytes(32)
@@ -56,7 +56,7 @@ class _Said:
     envelope: Envelope
     rest: tuple[Frame, ...] = field(repr=False)
     """The frames after the envelope."""
-    phase: Phase
+    phase: str
     size: int
 
 
@@ -250,7 +250,7 @@ class Link:
                 self._let_go()
         return self._counted(envelope, frames, phase)
 
-    def _counted(self, envelope: Envelope, frames: list[Frame], phase: Phase) -> Transmit:
+    def _counted(self, envelope: Envelope, frames: list[Frame], phase: str) -> Transmit:
         self.traffic.sent[envelope.round, phase] += sum(len(frame) for frame in frames)
         return Transmit(self.peer, frames, phase)
 
@@ -261,6 +261,6 @@ class Link:
         self.traffic.received[round, _phase(packet.kind, round)] += packet.size
 
 
-def _phase(kind: type[Message], round: int) -> Phase:
+def _phase(kind: type[Message], round: int) -> str:
     """What a message is traffic of."""
-    return Phase.SESSION if kind.PHASE is Phase.TRAIN and not round else kind.PHASE
+    return SESSION if kind.PHASE == TRAIN and not round else kind.PHASE

@@ -1,10 +1,9 @@
 """The core of every state machine: a transition table, a handler per row, and one order of processing.
 
 A role is a subclass with a table that maps (state, cause) to a Row, to IGNORE, or to the machine Inside that handles
-it. A cause is the type of a received message; an internal one: DROP (a member is gone), COMPLETE (nobody is waited for
-any more), EXPIRE (the deadline passed), or an input of the shell (Trigger); or the type of a Result of an inner
-machine. A cause that the table does not mention is refused: the exchange fails closed. Handlers are looked up when the
-class is made, so that a table that names a missing one fails on import.
+it. A cause is the type of a received message; an Input: DROP (a member is gone), COMPLETE (nobody is waited for any
+more), EXPIRE (the deadline passed), or one of the shell; or the type of a Result of an inner machine. A cause that the
+table does not mention is refused: the exchange fails closed.
 
 Processing of a message:
 
@@ -33,34 +32,25 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tacit.protocol.core.codec import Envelope, Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.messages import Message, Phase
+from tacit.protocol.core.messages import Message
 
 Entropy = Callable[[int], bytes]
 """Given n, draws n fresh random bytes: the operating system's, except in vectors and in-memory tests."""
 
 
-class Trigger(Enum):
-    """Transitions that no message causes."""
+class Input(Enum):
+    """Base of the causes of a transition that are no message. Each protocol declares its own."""
+
+
+class Trigger(Input):
+    """Inputs that every machine may have."""
 
     START = "start"
     DROP = "drop"
     COMPLETE = "complete"
     EXPIRE = "expire"
-    CONTRIBUTE = "contribute"
-    AGREE = "agree on a group key"
-    PROVIDE = "provide the model"
-    DISTRIBUTE = "distribute the last model"
-    NEXT_ROUND = "start the next round"
+    PROVIDE = "provide what is waited for"
     FINISH = "finish"
-    CHANGE_ROSTER = "go on with another roster"
-    ASK = "ask for a pass"
-    BEGIN = "begin a pass"
-    GIVE = "give what is to be opened"
-    ORDER = "order material"
-    DELIVER = "deliver material"
-    BEGIN_ROUND = "begin a round of learning"
-    KEEP_ROUND = "keep what a round has taught"
-    ASK_SUM = "ask for the sum of a round"
 
 
 class Output:
@@ -112,11 +102,15 @@ class Step(Generic[StateT]):
     """When the state times out; None keeps the deadline where the state stays the same."""
 
 
+Handler = Callable[..., Step[Any]]
+
+
 @dataclass(frozen=True)
 class Row(Generic[StateT]):
-    """A legal transition: the method that handles it, and every state that it may lead to."""
+    """A legal transition: the method that handles it, which a subclass may override, and every state that it may
+    lead to."""
 
-    handler: str
+    handler: Handler
     to: tuple[StateT, ...]
 
 
@@ -138,41 +132,31 @@ class Inside(Generic[StateT]):
     """What becomes of it if there is no such machine now, or one that does not hear it; refused if None."""
 
 
-Cause = type[Message] | type[Result] | Trigger
+Cause = type[Message] | type[Result] | Input
 Table = Mapping[tuple[StateT, Cause], Row[StateT] | Ignore | Inside[StateT]]
 
 
 class Machine(Generic[StateT]):
     """A role in one exchange. Subclasses supply the handlers, and `refuse`.
 
-    They name, when the class is made: `tables`, those that its machines may have; `outputs`, what these give, and
-    `contains`, by the name of an attribute the states in which it may hold a machine inside.
+    They name, when the class is made: `outputs`, those of its machines, and `contains`, by the name of an attribute the
+    states in which it may hold a machine inside.
     """
 
-    tables: ClassVar[tuple[Table[Any], ...]] = ()
     outputs: ClassVar[Any] = Output
     contains: ClassVar[Mapping[str, Collection[Enum]]] = {}
 
-    def __init_subclass__(
-        cls,
-        *,
-        tables: Iterable[Table[Any]] | None = None,
-        outputs: Any = None,
-        contains: Mapping[str, Collection[Enum]] | None = None,
-    ) -> None:
-        cls.tables = cls.tables if tables is None else tuple(tables)
+    def __init_subclass__(cls, *, outputs: Any = None, contains: Mapping[str, Collection[Enum]] | None = None) -> None:
         cls.outputs = cls.outputs if outputs is None else outputs
         cls.contains = cls.contains if contains is None else contains
-        for table in cls.tables:
-            for (state, cause), cell in table.items():
-                where = f"its table names for {getattr(cause, '__name__', cause)} in {state.name}"
-                if isinstance(cell, Inside) and state not in cls.contains.get(cell.machine, ()):
-                    raise TypeError(f"{cls.__name__} contains no machine {cell.machine!r}, which {where}")
-                row = cell.otherwise if isinstance(cell, Inside) else cell
-                if isinstance(row, Row) and not callable(getattr(cls, row.handler, None)):
-                    raise TypeError(f"{cls.__name__} has no handler {row.handler!r}, which {where}")
 
     def __init__(self, table: Table[StateT], state: StateT) -> None:
+        for (held_in, cause), cell in table.items():
+            if isinstance(cell, Inside) and held_in not in self.contains.get(cell.machine, ()):
+                where = f"{getattr(cause, '__name__', cause)} in {held_in.name}"
+                raise TypeError(
+                    f"{type(self).__name__} contains no {cell.machine!r}, which its table names for {where}"
+                )
         self.table = table
         self.state = state
         self.data: Any = None
@@ -246,7 +230,7 @@ class Machine(Generic[StateT]):
             outputs += self.trigger(Trigger.EXPIRE, now)
         return outputs
 
-    def trigger(self, cause: Trigger | type[Result], now: float, *arguments: Any) -> list[Output]:
+    def trigger(self, cause: Input | type[Result], now: float, *arguments: Any) -> list[Output]:
         """Run an internal transition; LocalProtocolError where the table has none."""
         cell = self.table.get((self.state, cause))
         if isinstance(cell, Inside):
@@ -255,7 +239,7 @@ class Machine(Generic[StateT]):
         if cell is IGNORE:
             return []
         if not isinstance(cell, Row):
-            named = cause.value if isinstance(cause, Trigger) else f"take a {cause.__name__}"
+            named = cause.value if isinstance(cause, Input) else f"take a {cause.__name__}"
             raise LocalProtocolError(f"{type(self).__name__} cannot {named} in state {self.state.name}")
         return self._take(self._handle(cell, *arguments, now), now)
 
@@ -304,9 +288,10 @@ class Machine(Generic[StateT]):
         return RemoteProtocolError(Code.UNEXPECTED, f"{kind.TYPE} is not expected in state {self.state.name}")
 
     def _handle(self, row: Row[StateT], *arguments: Any) -> Step[StateT]:
-        step: Step[StateT] = getattr(self, row.handler)(*arguments)
+        name = row.handler.__name__
+        step: Step[StateT] = getattr(self, name)(*arguments)
         if step.state not in row.to:
-            raise LocalProtocolError(f"{row.handler} led to {step.state.name}, which its row does not name")
+            raise LocalProtocolError(f"{name} led to {step.state.name}, which its row does not name")
         return step
 
     def _take(self, step: Step[StateT], now: float) -> list[Output]:
@@ -338,7 +323,7 @@ class Transmit(Output):
 
     to: str
     frames: list[Frame] = field(repr=False)
-    phase: Phase
+    phase: str
     """The phase that the message belongs to."""
 
 

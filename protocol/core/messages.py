@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -36,19 +35,10 @@ Round = Annotated[int, Meta(ge=0, le=2**31)]
 Size = Annotated[int, Meta(ge=0, le=2**40)]
 
 
-class Phase(StrEnum):
-    """The parts of a round, as deadlines, reports and fault injection name them."""
-
-    SESSION = "SESSION"
-    """What belongs to no phase of a round."""
-    ADVERTISE_KEYS = "ADVERTISE_KEYS"
-    SHARE_KEYS = "SHARE_KEYS"
-    TRAIN = "TRAIN"
-    """A client's own work, and what it fetches for it. It begins with the round, beside the phases before this one."""
-    MASKED_INPUT = "MASKED_INPUT"
-    ANSWER_COMPLAINTS = "ANSWER_COMPLAINTS"
-    CONSISTENCY_CHECK = "CONSISTENCY_CHECK"
-    UNMASK = "UNMASK"
+SESSION: Final = "SESSION"
+"""Phase of what belongs to no round. Each protocol declares the phases of its rounds."""
+TRAIN: Final = "TRAIN"
+"""Phase of a client's own work in a round, and of what it fetches for it."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +49,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     TYPE: ClassVar[str]
-    PHASE: ClassVar[Phase] = Phase.SESSION
+    PHASE: ClassVar[str] = SESSION
     PAYLOAD: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -94,14 +84,14 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Fetch(Message, frozen=True, kw_only=True):
     """Either way: send me this chunk of what you announced last, in this round or, with round 0, outside of rounds."""
 
-    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PHASE: ClassVar[str] = TRAIN
     chunk: Index
 
 
 class Chunk(Message, frozen=True, kw_only=True):
     """Either way: the bytes that were asked for, from chunk * CHUNK_BYTES on, in the raw frame."""
 
-    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PHASE: ClassVar[str] = TRAIN
     PAYLOAD: ClassVar[bool] = True
     chunk: Index
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from enum import Enum
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -32,46 +31,9 @@ TAG_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<Q")
 
 
-class Label(bytes, Enum):
-    """What a hash, a derived key or a signature is for. Part of the wire format."""
-
-    CONFIGURATION = b"tacit/1 configuration"
-    MODEL = b"tacit/1 model"
-    FIXED = b"tacit/1 fixed part"
-    ROUND = b"tacit/1 round"
-    ADVERTS = b"tacit/1 adverts"
-    SHARING = b"tacit/1 sharing"
-    RING_SEED = b"tacit/1 ring seed"
-    KEY_SHARE = b"tacit/1 commitment to a share of the mask key"
-    SEED_SHARE = b"tacit/1 commitment to a share of the self-mask seed"
-    SEED = b"tacit/1 commitment to the self-mask seed"
-    SHARE_CHANNEL = b"tacit/1 share encryption"
-    PAIRWISE_SEED = b"tacit/1 pairwise mask seed"
-    SELF_SEED = b"tacit/1 self mask seed"
-    SIGN_ADVERT = b"tacit/1 sign ADVERTISE_KEYS"
-    SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
-    SIGN_COMPLAINT = b"tacit/1 sign complaint in MASKED_INPUT"
-    SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
-    KEY_AGREEMENT = b"tacit/1 group key agreement"
-    KEY_TRANSCRIPT = b"tacit/1 group key transcript"
-    CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
-    CONTRIBUTION_CHANNEL = b"tacit/1 contribution encryption"
-    GROUP_KEY = b"tacit/1 group key"
-    KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
-    GROUP = b"tacit/1 group of clients"
-    MODEL_KEY = b"tacit/1 key of the model"
-    INITIAL_MODEL = b"tacit/1 initial model"
-    COORDINATED_WEIGHTS = b"tacit/1 coordinated binary weights"
-    SIGN_KEY_COMMIT = b"tacit/1 sign commitment to a contribution"
-    SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
-    SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
-    INFERENCE_TERMS = b"tacit/1 terms of inference"
-    WEIGHTS = b"tacit/1 commitment to weights"
-    MATERIAL = b"tacit/1 material"
-    CARD = b"tacit/1 card of a member"
-    CLASSES = b"tacit/1 names of classes"
-    SIGN_ROSTER = b"tacit/1 sign version of a roster"
-    SIGN_NODE = b"tacit/1 sign node of another framework"
+class Label(bytes):
+    """What a hash, a derived key or a signature is for. Part of the wire format: each is declared once, by the protocol
+    that uses it, and no two are equal (tests/protocol/core/test_primitives.py)."""
 
 
 def framed(label: Label, *parts: bytes) -> bytes:
@@ -158,7 +120,7 @@ def verify(public: bytes, signature: bytes, label: Label, *parts: bytes) -> None
     try:
         VerifyKey(public).verify(framed(label, *parts), signature)
     except CryptoError:
-        raise RemoteProtocolError(Code.SIGNATURE, f"a signature for {label.value.decode()} does not verify") from None
+        raise RemoteProtocolError(Code.SIGNATURE, f"a signature for {label.decode()} does not verify") from None
 
 
 _ONCE: Final = bytes(12)

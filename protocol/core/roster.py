@@ -48,6 +48,13 @@ from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, verify
 
 
+class RosterLabel:
+    """Labels of rosters and what belongs to them."""
+
+    GROUP: Final = Label(b"tacit/1 group of clients")
+    SIGN_ROSTER: Final = Label(b"tacit/1 sign version of a roster")
+
+
 def encode_members(members: Iterable[int], size: int) -> bytes:
     """The bitmap, ceil(size/8) bytes, of member positions within 0..size-1 (IndexError outside)."""
     bits = np.zeros(size, np.uint8)
@@ -211,7 +218,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
                 "have none; its operator has to make it anew"
             )
         try:
-            verify(self.operator, self.signature, Label.SIGN_ROSTER, self.hash)
+            verify(self.operator, self.signature, RosterLabel.SIGN_ROSTER, self.hash)
         except RemoteProtocolError:
             raise ValueError(
                 "its signature is not that of its operator, so it was changed: get it again from its operator"
@@ -221,12 +228,12 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey, lineage: bytes) -> Roster:
         """The roster of these members as its operator makes it. ValueError as of the class."""
         hashed = sha256(_encode(members, version, operator.public, lineage)).digest()
-        return cls(members, version, operator.public, operator.sign(Label.SIGN_ROSTER, hashed), lineage)
+        return cls(members, version, operator.public, operator.sign(RosterLabel.SIGN_ROSTER, hashed), lineage)
 
     @classmethod
     def decode(cls, encoded: bytes, signature: bytes, *, operator: bytes) -> Roster:
         """The roster with this encoding, which came over the network. Refuses what this operator did not sign."""
-        verify(operator, signature, Label.SIGN_ROSTER, sha256(encoded).digest())
+        verify(operator, signature, RosterLabel.SIGN_ROSTER, sha256(encoded).digest())
         try:
             _, rows, version, named, lineage = msgspec.msgpack.decode(encoded, type=_Encoded)
             names = Member.__struct_fields__
@@ -315,11 +322,11 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def dealer(self) -> Member:
-        """The one dealer of private inference; ValueError if there is none, or several."""
+        """The one dealer; ValueError if there is none, or several."""
         dealers = [member for member in self.members if member.role == "dealer"]
         if len(dealers) != 1:
             names = [member.name for member in dealers]
-            raise ValueError(f"private inference has exactly one dealer; the roster has {names}: correct the roles")
+            raise ValueError(f"a dealer is needed, and exactly one; the roster has {names}: correct the roles")
         return dealers[0]
 
     @cached_property

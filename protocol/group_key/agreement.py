@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Result
 from tacit.protocol.core.messages import LARGEST_COHORT
@@ -37,7 +36,9 @@ from tacit.protocol.core.primitives import (
     verify,
 )
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.group_key.states import KeyLabel
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.states import VERSION
 
 LARGEST_EPOCH: Final = 2**31
 
@@ -102,7 +103,7 @@ class KeyAgreement:
     def context(self) -> bytes:
         """32 bytes that depend on everything above but the server's name and the time."""
         return digest(
-            Label.KEY_AGREEMENT,
+            KeyLabel.KEY_AGREEMENT,
             VERSION.to_bytes(1, "little"),
             self.session,
             self.epoch.to_bytes(4, "little"),
@@ -162,8 +163,8 @@ def commit_record(
     agreement: KeyAgreement, member: int, signing: SigningKey, *, channel_key: bytes, contribution: bytes
 ) -> bytes:
     """Channel key, commitment, signature. A hash is enough, because a contribution is 32 bytes of randomness."""
-    signed = channel_key + digest(Label.CONTRIBUTION, agreement.context, _place(member), contribution)
-    return signed + signing.sign(Label.SIGN_KEY_COMMIT, agreement.context, _place(member), signed)
+    signed = channel_key + digest(KeyLabel.CONTRIBUTION, agreement.context, _place(member), contribution)
+    return signed + signing.sign(KeyLabel.SIGN_KEY_COMMIT, agreement.context, _place(member), signed)
 
 
 def check_commits(agreement: KeyAgreement, commits: dict[int, bytes]) -> None:
@@ -171,7 +172,7 @@ def check_commits(agreement: KeyAgreement, commits: dict[int, bytes]) -> None:
     for member, record in commits.items():
         check_public_key(channel_key_of(record))
         signed = record[: 2 * KEY_BYTES]
-        _check_signed(agreement, member, record, Label.SIGN_KEY_COMMIT, agreement.context, _place(member), signed)
+        _check_signed(agreement, member, record, KeyLabel.SIGN_KEY_COMMIT, agreement.context, _place(member), signed)
     if len({channel_key_of(record) for record in commits.values()}) != len(commits):
         raise RemoteProtocolError(Code.KEYS, "two channel keys of the agreement are equal")
 
@@ -191,7 +192,7 @@ class Transcript:
     @cached_property
     def digest(self) -> bytes:
         """32 bytes over all of it: the salt of every derived key, and part of every later signature."""
-        return digest(Label.KEY_TRANSCRIPT, self.agreement.context, b"".join(self.commits.values()))
+        return digest(KeyLabel.KEY_TRANSCRIPT, self.agreement.context, b"".join(self.commits.values()))
 
     def packet(
         self, channel: AgreementKey, signing: SigningKey, contribution: bytes, *, owner: int, holder: int
@@ -199,12 +200,12 @@ class Transcript:
         """The owner's contribution sealed for the holder, and its signature."""
         key = self._channel_key(channel, holder, owner=owner, holder=holder)
         signed = self.digest, _place(owner), _place(holder), seal(key, contribution, associated=self.digest)
-        return signed[-1] + signing.sign(Label.SIGN_CONTRIBUTION, *signed)
+        return signed[-1] + signing.sign(KeyLabel.SIGN_CONTRIBUTION, *signed)
 
     def check_packet(self, packet: bytes, *, owner: int, holder: int) -> None:
         """Refuse a packet that the owner did not sign for this holder."""
         signed = self.digest, _place(owner), _place(holder), packet[:SEALED_BYTES]
-        _check_signed(self.agreement, owner, packet, Label.SIGN_CONTRIBUTION, *signed)
+        _check_signed(self.agreement, owner, packet, KeyLabel.SIGN_CONTRIBUTION, *signed)
 
     def contribution(self, packet: bytes, channel: AgreementKey, peer: int, *, owner: int, holder: int) -> bytes:
         """What a packet holds; refuses what does not open, or is not what the owner committed to.
@@ -213,7 +214,7 @@ class Transcript:
         """
         key = self._channel_key(channel, peer, owner=owner, holder=holder)
         contribution = open_sealed(key, packet[:SEALED_BYTES], associated=self.digest)
-        committed = digest(Label.CONTRIBUTION, self.agreement.context, _place(owner), contribution)
+        committed = digest(KeyLabel.CONTRIBUTION, self.agreement.context, _place(owner), contribution)
         if not hmac.compare_digest(committed, self.commits[owner][KEY_BYTES : 2 * KEY_BYTES]):
             raise RemoteProtocolError(Code.SECRET, "its contribution to the group key is not what it committed to")
         return contribution
@@ -221,17 +222,17 @@ class Transcript:
     def group_key(self, contributions: dict[int, bytes]) -> bytes:
         """32 bytes: HKDF over the contributions in the order of the members, salted with the transcript."""
         secret = b"".join(contributions[member] for member in range(self.agreement.size))
-        return derive(secret, Label.GROUP_KEY, salt=self.digest)
+        return derive(secret, KeyLabel.GROUP_KEY, salt=self.digest)
 
     def confirmation(self, key: bytes, signing: SigningKey, member: int) -> bytes:
         """The member's tag under the group key, and its signature."""
         tag = self._tag(key, member)
-        return tag + signing.sign(Label.SIGN_CONFIRMATION, self.digest, _place(member), tag)
+        return tag + signing.sign(KeyLabel.SIGN_CONFIRMATION, self.digest, _place(member), tag)
 
     def check_confirmation(self, record: bytes, member: int) -> None:
         """Refuse a confirmation that the member did not sign. Whether its tag is right is for `check_tag`."""
         signed = self.digest, _place(member), record[:KEY_BYTES]
-        _check_signed(self.agreement, member, record, Label.SIGN_CONFIRMATION, *signed)
+        _check_signed(self.agreement, member, record, KeyLabel.SIGN_CONFIRMATION, *signed)
 
     def check_tag(self, record: bytes, key: bytes, member: int) -> None:
         """Refuse a confirmation of another key."""
@@ -239,11 +240,11 @@ class Transcript:
             raise RemoteProtocolError(Code.SECRET, "its confirmation is of another group key")
 
     def _tag(self, key: bytes, member: int) -> bytes:
-        return derive(key, Label.KEY_CONFIRMATION, salt=self.digest, info=_place(member))
+        return derive(key, KeyLabel.KEY_CONFIRMATION, salt=self.digest, info=_place(member))
 
     def _channel_key(self, channel: AgreementKey, peer: int, *, owner: int, holder: int) -> bytes:
         secret = channel.agree(channel_key_of(self.commits[peer]))
-        return derive(secret, Label.CONTRIBUTION_CHANNEL, salt=self.digest, info=_place(owner) + _place(holder))
+        return derive(secret, KeyLabel.CONTRIBUTION_CHANNEL, salt=self.digest, info=_place(owner) + _place(holder))
 
 
 def _check_signed(agreement: KeyAgreement, member: int, record: bytes, label: Label, *parts: bytes) -> None:

@@ -30,14 +30,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Send, Step, Trigger
+from tacit.protocol.core.machine import (
+    IGNORE,
+    Entropy,
+    Handler,
+    Heard,
+    Inside,
+    Machine,
+    Output,
+    Row,
+    Send,
+    Step,
+    Table,
+    Trigger,
+)
 from tacit.protocol.core.messages import Abort, Blob, Chunk, Fetch, Message
-from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, SigningKey
+from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, SigningKey
 from tacit.protocol.core.roster import Roster, decode_members, split_records
 from tacit.protocol.group_key.agreement import (
     COMMIT_BYTES,
@@ -63,10 +76,11 @@ from tacit.protocol.group_key.messages import (
     ReencryptModel,
     StartKey,
 )
-from tacit.protocol.group_key.tables import HOLDER_TABLE, MEMBER_TABLE, HolderState, MemberState
+from tacit.protocol.group_key.states import ATTEMPT_TO_MEMBER, HolderState, MemberState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Answering, ClientAborted
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ class _Contributed(_Committed):
     key: bytes = field(default=b"", repr=False)
 
 
-class GroupKeyMember(Answering[MemberState], tables=(MEMBER_TABLE,), outputs=Send | Event | GroupKey | ClientAborted):
+class GroupKeyMember(Answering[MemberState], outputs=Send | Event | GroupKey | ClientAborted):
     """One member in one attempt. It ends with a GroupKey or a ClientAborted."""
 
     ends = (MemberState.ACCEPTED, MemberState.ABORTED)
@@ -208,7 +222,6 @@ class _Fetching:
 
 class GroupKeyHolder(
     Machine[HolderState],
-    tables=(HOLDER_TABLE,),
     outputs=Send | Event | GroupKey | Reencrypt | LastModel | ClientAborted,
     contains={"attempt": (HolderState.AGREEING,)},
 ):
@@ -349,7 +362,7 @@ class GroupKeyHolder(
             return Step(HolderState.KEYED, (self._send(KeyedModel(epoch=self._epoch, model=NO_BLOB)),))
         if len(model) != self._model_bytes:
             raise LocalProtocolError(f"a model of {len(model)} bytes does not fit the layout")
-        offer = KeyedModel(epoch=self._epoch, model=announce(model, Label.MODEL))
+        offer = KeyedModel(epoch=self._epoch, model=announce(model, SumLabel.MODEL))
         outgoing = OutgoingBlob(model, (self._server,))
         return Step(HolderState.PROVIDING, (self._send(offer),), data=outgoing, deadline=self._patience(now))
 
@@ -373,7 +386,7 @@ class GroupKeyHolder(
         return self._configuration.state.size
 
     def _incoming(self, model: Blob) -> IncomingBlob:
-        return IncomingBlob(model, Label.MODEL, self._configuration.state)
+        return IncomingBlob(model, SumLabel.MODEL, self._configuration.state)
 
     def _check_encrypted(self) -> None:
         if not self._configuration.encrypted:
@@ -396,3 +409,57 @@ class GroupKeyHolder(
 
     def _send(self, message: Message, payload: memoryview | None = None) -> Send:
         return Send(self._server, message, payload)
+
+
+def _member_table() -> Table[MemberState]:
+    s = MemberState
+    rows: list[tuple[MemberState, type[Message], Handler, MemberState]] = [
+        (s.AWAIT_PEER_COMMITS, PeerKeyCommits, GroupKeyMember.on_peer_commits, s.AWAIT_PEER_CONTRIBUTIONS),
+        (
+            s.AWAIT_PEER_CONTRIBUTIONS,
+            PeerKeyContributions,
+            GroupKeyMember.on_peer_contributions,
+            s.AWAIT_PEER_CONFIRMATIONS,
+        ),
+        (s.AWAIT_PEER_CONFIRMATIONS, PeerKeyConfirmations, GroupKeyMember.on_peer_confirmations, s.ACCEPTED),
+    ]
+    table: dict[Any, Any] = {(s.READY, Trigger.START): Row(GroupKeyMember.on_start, (s.AWAIT_PEER_COMMITS,))}
+    for state, kind, handler, following in rows:
+        # A member that complains of another ends the attempt; nobody can complain before there are contributions.
+        table[state, kind] = Row(handler, (following,) if state is s.AWAIT_PEER_COMMITS else (following, s.ABORTED))
+        table[state, Abort] = Row(GroupKeyMember.on_abort, (s.ABORTED,))
+        table[state, Trigger.EXPIRE] = Row(GroupKeyMember.on_expire, (s.ABORTED,))
+    table[s.ACCEPTED, Abort] = IGNORE
+    # What was under way when this member gave up.
+    table.update({(s.ABORTED, kind): IGNORE for kind in (Abort, *ATTEMPT_TO_MEMBER)})
+    return table
+
+
+def _holder_table() -> Table[HolderState]:
+    s = HolderState
+    table: dict[Any, Any] = {
+        **{(s.AGREEING, kind): Inside("attempt") for kind in ATTEMPT_TO_MEMBER},
+        (s.AGREEING, GroupKey): Row(GroupKeyHolder.on_key, (s.KEYED,)),
+        (s.AGREEING, ClientAborted): Row(GroupKeyHolder.on_attempt_aborted, (s.NO_KEY,)),
+        (s.KEYED, ReencryptModel): Row(GroupKeyHolder.on_reencrypt, (s.FETCHING_MODEL, s.ENCRYPTING)),
+        (s.KEYED, KeyedModel): Row(GroupKeyHolder.on_last_model, (s.FETCHING_LAST,)),
+        (s.FETCHING_MODEL, Chunk): Row(GroupKeyHolder.on_chunk, (s.FETCHING_MODEL, s.ENCRYPTING)),
+        (s.ENCRYPTING, Trigger.PROVIDE): Row(GroupKeyHolder.on_provide, (s.PROVIDING, s.KEYED)),
+        (s.PROVIDING, Fetch): Row(GroupKeyHolder.on_fetch, (s.PROVIDING, s.KEYED)),
+        (s.FETCHING_LAST, Chunk): Row(GroupKeyHolder.on_chunk, (s.FETCHING_LAST, s.KEYED)),
+    }
+    # No deadline while encrypting: that waits for this client itself, and the server's limit is for the whole of it.
+    for state in (s.FETCHING_MODEL, s.PROVIDING, s.FETCHING_LAST):
+        table[state, Trigger.EXPIRE] = Row(GroupKeyHolder.on_expire, (s.NO_KEY,))
+    for state in s:
+        if state is not s.FETCHING_LAST:
+            table[state, EndKey] = Row(GroupKeyHolder.on_end_key, (s.NO_KEY,))
+        if state in (s.NO_KEY, s.KEYED):
+            table[state, StartKey] = Row(GroupKeyHolder.on_start_key, (s.AGREEING,))
+    # What was under way when this client complained of another, or had its attempt ended.
+    table.update({(s.NO_KEY, kind): IGNORE for kind in ATTEMPT_TO_MEMBER})
+    return table
+
+
+MEMBER_TABLE: Final = _member_table()
+HOLDER_TABLE: Final = _holder_table()

@@ -21,15 +21,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.machine import Heard, Machine, Output, Result, Send, Step, Trigger
+from tacit.protocol.core.machine import (
+    IGNORE,
+    Handler,
+    Heard,
+    Inside,
+    Machine,
+    Output,
+    Result,
+    Row,
+    Send,
+    Step,
+    Table,
+    Trigger,
+)
 from tacit.protocol.core.messages import Abort, Blob, Chunk, Fetch, Message
-from tacit.protocol.core.primitives import AgreementKey, Label
+from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.core.roster import Roster, encode_members, split_records
 from tacit.protocol.group_key.agreement import (
     PACKET_BYTES,
@@ -61,14 +74,15 @@ from tacit.protocol.group_key.messages import (
     ReencryptModel,
     StartKey,
 )
-from tacit.protocol.group_key.tables import KEEPER_TABLE, RELAY_TABLE, KeeperState, RelayState
+from tacit.protocol.group_key.states import ATTEMPT_TO_RELAY, TO_KEEPER, KeeperState, KeyTrigger, RelayState
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.states import SumLabel
 
 Answer = TypeVar("Answer")
 
 
-class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | Event | KeyAgreed | KeyFailed):
+class GroupKeyRelay(Machine[RelayState], outputs=Send | Event | KeyAgreed | KeyFailed):
     """The relay of one attempt; `now` starts the first deadline. It ends with a KeyAgreed or a KeyFailed."""
 
     def __init__(self, agreement: KeyAgreement, now: float) -> None:
@@ -294,7 +308,6 @@ class _Encrypting:
 
 class GroupKeyKeeper(
     Machine[KeeperState],
-    tables=(KEEPER_TABLE,),
     outputs=Send | Event | KeyReady | KeyFailed | KeyLost | Distributed | Refused,
     contains={"attempt": (KeeperState.AGREEING,)},
 ):
@@ -345,11 +358,11 @@ class GroupKeyKeeper(
 
     def agree(self, members: tuple[str, ...], model: bytes, now: float) -> list[Output]:
         """Let these clients agree on a new key; model: the server's, as it is now."""
-        return self.trigger(Trigger.AGREE, now, members, model)
+        return self.trigger(KeyTrigger.AGREE, now, members, model)
 
     def distribute(self, model: bytes, now: float) -> list[Output]:
         """Let those who can read it fetch the last model."""
-        return self.trigger(Trigger.DISTRIBUTE, now, model)
+        return self.trigger(KeyTrigger.DISTRIBUTE, now, model)
 
     def left(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """A member is gone: it holds no key any more, as far as the server knows."""
@@ -413,9 +426,9 @@ class GroupKeyKeeper(
             asked = tuple((name, round) for round in (self._completed, self._completed - 1) for name in readers)
         outgoing = OutgoingBlob(model, () if source in ("clients", "remembered") else (readers[0],))
         encrypting = _Encrypting(
-            agreement, result.transcript, source, asked, outgoing, IncomingBlob(NO_BLOB, Label.MODEL)
+            agreement, result.transcript, source, asked, outgoing, IncomingBlob(NO_BLOB, SumLabel.MODEL)
         )
-        announced = announce(model, Label.MODEL) if outgoing.awaited else NO_BLOB
+        announced = announce(model, SumLabel.MODEL) if outgoing.awaited else NO_BLOB
         return self._ask(encrypting, self._limit(now), agreed, model=announced)
 
     def _ask(
@@ -454,7 +467,7 @@ class GroupKeyKeeper(
             return Step(KeeperState.IDLE, (lost,))
         if epoch != self._epoch or model.size != self._configuration.state.size:
             raise RemoteProtocolError(Code.MODEL, "its model is under another key, or has another length")
-        return self._fetch(IncomingBlob(model, Label.MODEL, self._configuration.state))
+        return self._fetch(IncomingBlob(model, SumLabel.MODEL, self._configuration.state))
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
         encrypting = self.at(_Encrypting)
@@ -468,7 +481,7 @@ class GroupKeyKeeper(
         return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole(), remembered, round=round)
 
     def on_distribute(self, model: bytes, now: float) -> Step[KeeperState]:
-        offer = KeyedModel(epoch=self._epoch, model=announce(model, Label.MODEL))
+        offer = KeyedModel(epoch=self._epoch, model=announce(model, SumLabel.MODEL))
         offers = tuple(Send(name, offer) for name in self.readers)
         outgoing = OutgoingBlob(model, self.readers)
         return Step(KeeperState.DISTRIBUTING, offers, data=outgoing, deadline=self._limit(now))
@@ -525,3 +538,65 @@ class GroupKeyKeeper(
 
     def _limit(self, now: float) -> float:
         return now + TRANSFER_LIMIT * self._configuration.phase_seconds
+
+
+def _relay_table() -> Table[RelayState]:
+    s = RelayState
+    rows: list[tuple[RelayState, type[Message], Handler, Handler, RelayState]] = [
+        (s.KEY_COMMIT, KeyCommit, GroupKeyRelay.on_commit, GroupKeyRelay.close_commits, s.KEY_CONTRIBUTE),
+        (
+            s.KEY_CONTRIBUTE,
+            KeyContribution,
+            GroupKeyRelay.on_contribution,
+            GroupKeyRelay.close_contributions,
+            s.KEY_CONFIRM,
+        ),
+        (s.KEY_CONFIRM, ConfirmKey, GroupKeyRelay.on_confirmation, GroupKeyRelay.close_confirmations, s.KEY_ACCEPT),
+        (s.KEY_ACCEPT, KeyAccepted, GroupKeyRelay.on_accepted, GroupKeyRelay.close_acceptance, s.COMPLETED),
+    ]
+    table: dict[Any, Any] = {}
+    past: list[type[Message]] = []
+    for state, kind, handler, close, following in rows:
+        table.update({(state, earlier): IGNORE for earlier in past})
+        table[state, kind] = Row(handler, (state,))
+        table[state, Trigger.COMPLETE] = Row(close, (following,))
+        table[state, Abort] = Row(GroupKeyRelay.on_abort, (s.ABORTED,))
+        table[state, Trigger.EXPIRE] = Row(GroupKeyRelay.on_expire, (s.ABORTED,))
+        table[state, Trigger.DROP] = Row(GroupKeyRelay.on_drop, (s.ABORTED,))
+        past.append(kind)
+    for state in (s.KEY_CONFIRM, s.KEY_ACCEPT):
+        table[state, KeyComplaint] = Row(GroupKeyRelay.on_complaint, (s.ABORTED,))
+    for state in (s.COMPLETED, s.ABORTED):
+        table.update({(state, cause): IGNORE for cause in (*past, KeyComplaint, Abort, Trigger.DROP)})
+    return table
+
+
+def _keeper_table() -> Table[KeeperState]:
+    s = KeeperState
+    table: dict[Any, Any] = {
+        (s.IDLE, KeyTrigger.AGREE): Row(GroupKeyKeeper.on_agree, (s.AGREEING,)),
+        (s.IDLE, KeyTrigger.DISTRIBUTE): Row(GroupKeyKeeper.on_distribute, (s.DISTRIBUTING,)),
+        (s.IDLE, Trigger.DROP): IGNORE,
+        **{(s.AGREEING, cause): Inside("attempt") for cause in (*ATTEMPT_TO_RELAY, Trigger.DROP)},
+        (s.AGREEING, KeyAgreed): Row(GroupKeyKeeper.on_agreed, (s.AWAIT_MODEL, s.IDLE)),
+        (s.AGREEING, KeyFailed): Row(GroupKeyKeeper.on_failed, (s.IDLE,)),
+        (s.AWAIT_MODEL, Fetch): Row(GroupKeyKeeper.on_fetch, (s.AWAIT_MODEL,)),
+        (s.AWAIT_MODEL, KeyedModel): Row(GroupKeyKeeper.on_keyed_model, (s.FETCHING_MODEL, s.AWAIT_MODEL, s.IDLE)),
+        (s.FETCHING_MODEL, Chunk): Row(GroupKeyKeeper.on_chunk, (s.FETCHING_MODEL, s.IDLE)),
+        (s.DISTRIBUTING, Fetch): Row(GroupKeyKeeper.on_fetch, (s.DISTRIBUTING,)),
+        (s.DISTRIBUTING, Trigger.COMPLETE): Row(GroupKeyKeeper.on_distributed, (s.IDLE,)),
+        (s.DISTRIBUTING, Trigger.EXPIRE): Row(GroupKeyKeeper.on_distributed, (s.IDLE,)),
+        (s.DISTRIBUTING, Trigger.DROP): Row(GroupKeyKeeper.on_receiver_gone, (s.DISTRIBUTING,)),
+    }
+    for state in (s.AWAIT_MODEL, s.FETCHING_MODEL):
+        table[state, Trigger.EXPIRE] = Row(GroupKeyKeeper.on_expire, (s.IDLE,))
+        table[state, Trigger.DROP] = Row(GroupKeyKeeper.on_drop, (s.IDLE,))
+    # What was under way when an attempt, or the fetching of a model, was given up.
+    for state in s:
+        for kind in TO_KEEPER:
+            table.setdefault((state, kind), IGNORE)
+    return table
+
+
+RELAY_TABLE: Final = _relay_table()
+KEEPER_TABLE: Final = _keeper_table()

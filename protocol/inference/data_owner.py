@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tacit.protocol.core.codec import Packet, decode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Heard, Output, Step, Trigger
-from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.machine import Heard, Output, Row, Step, Table, Trigger
+from tacit.protocol.core.primitives import digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import (
@@ -28,6 +28,7 @@ from tacit.protocol.inference.messages import (
     InferenceHello,
     InferenceTerms,
     MaskedWeights,
+    Opening,
     PassStarted,
     StartPass,
     Terms,
@@ -35,7 +36,7 @@ from tacit.protocol.inference.messages import (
 from tacit.protocol.inference.results import Agreed, MaskedLayer
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
-from tacit.protocol.inference.tables import DATA_OWNER_TABLE, InferenceState
+from tacit.protocol.inference.states import InferenceLabel, InferenceState, InferenceTrigger, ending, over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,8 @@ class InferencePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What a data owner comes with."""
+class InferenceRequest:
+    """How many images a data owner wants to have classified, and their shape."""
 
     images: int
     batch: int
@@ -72,7 +73,7 @@ class Wish:
         return min(self.batch, self.images)
 
 
-class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
+class InferenceDataOwner(InferenceSession):
     """The data owner, towards the server of the roster."""
 
     terms_type: ClassVar[type[Terms]] = Terms
@@ -83,7 +84,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         name: str,
         roster: Roster,
         *,
-        wish: Wish,
+        request: InferenceRequest,
         policy: InferencePolicy,
         patience: float,
     ) -> None:
@@ -95,7 +96,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             roster=roster,
             patience=patience,
         )
-        self._wish = wish
+        self._request = request
         self._policy = policy
 
     def start(self, now: float) -> list[Output]:
@@ -104,7 +105,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
 
     def ask(self, now: float) -> list[Output]:
         """Begin the next pass; LocalProtocolError beyond those agreed on."""
-        return [] if self.over else self.trigger(Trigger.ASK, now)
+        return [] if self.over else self.trigger(InferenceTrigger.ASK, now)
 
     def finish(self, now: float) -> list[Output]:
         """Close the session."""
@@ -119,8 +120,8 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         terms = decode_structure(message.terms, self.terms_type, limit=TERMS_LIMIT)
         self._check(terms)
-        agreed_on, wish = digest(Label.INFERENCE_TERMS, message.terms), self._wish
-        agreed = Agreed(self.peer, self._link.session, terms, agreed_on, wish.images, wish.pass_images)
+        agreed_on, request = digest(InferenceLabel.INFERENCE_TERMS, message.terms), self._request
+        agreed = Agreed(self.peer, self._link.session, terms, agreed_on, request.images, request.pass_images)
 
         def commit() -> None:
             self._agreed = agreed
@@ -172,8 +173,8 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         return super()._accept(packet)
 
     def _check(self, terms: Terms) -> None:
-        """Refuse terms that this side's policy, or what it comes with, rules out."""
-        policy, wish, sizes = self._policy, self._wish, terms.sizes
+        """Refuse terms that this side's policy or its request rules out."""
+        policy, request, sizes = self._policy, self._request, terms.sizes
         if terms.results.bits < policy.bits:
             told = f"logits of {terms.results.bits} fractional bits" if terms.results.bits else "labels alone"
             raise RemoteProtocolError(
@@ -186,15 +187,38 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             )
         if policy.weights not in (None, terms.weights):
             raise RemoteProtocolError(Code.MODEL, "it offers another model than the policy here names")
-        if wish.channels not in (None, sizes.channels) or wish.side not in (None, sizes.side):
+        if request.channels not in (None, sizes.channels) or request.side not in (None, sizes.side):
             raise RemoteProtocolError(
                 Code.MODEL,
                 f"its model takes images of {sizes.channels} x {sizes.side} x {sizes.side}; here they are "
-                f"{wish.channels} x {wish.side} x {wish.side}",
+                f"{request.channels} x {request.side} x {request.side}",
             )
-        if wish.images > terms.most_images or wish.pass_images > terms.most_batch:
+        if request.images > terms.most_images or request.pass_images > terms.most_batch:
             raise RemoteProtocolError(
                 Code.POLICY,
-                f"it computes at most {terms.most_images} images, {terms.most_batch} at a time; here {wish.images} are "
-                f"wanted, {wish.pass_images} at a time",
+                f"it computes at most {terms.most_images} images, {terms.most_batch} at a time; here "
+                f"{request.images} are wanted, {request.pass_images} at a time",
             )
+
+
+_S = InferenceState
+DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
+    (_S.READY, Trigger.START): Row(InferenceDataOwner.on_start, (_S.AWAIT_TERMS,)),
+    (_S.READY, Trigger.DROP): Row(InferenceDataOwner.on_drop, (_S.ABORTED,)),
+    (_S.AWAIT_TERMS, InferenceTerms): Row(InferenceDataOwner.on_terms, (_S.AWAIT_WEIGHTS,)),
+    (_S.AWAIT_WEIGHTS, MaskedWeights): Row(InferenceDataOwner.on_weights, (_S.AWAIT_WEIGHTS, _S.IDLE)),
+    (_S.IDLE, InferenceTrigger.ASK): Row(InferenceDataOwner.on_ask, (_S.AWAIT_START,)),
+    (_S.AWAIT_START, PassStarted): Row(InferenceDataOwner.on_started, (_S.COMPUTING,)),
+    (_S.COMPUTING, Opening): Row(InferenceDataOwner.on_opening, (_S.COMPUTING, _S.IDLE)),
+    (_S.COMPUTING, InferenceTrigger.OPEN): Row(InferenceDataOwner.on_give, (_S.COMPUTING, _S.IDLE)),
+    (_S.IDLE, Trigger.FINISH): Row(InferenceDataOwner.on_finish, (_S.CLOSING,)),
+    (_S.CLOSING, InferenceClosed): Row(InferenceDataOwner.on_closed, (_S.CLOSED,)),
+    **ending(
+        InferenceDataOwner,
+        _S.ABORTED,
+        own=(_S.IDLE,),
+        awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.CLOSING),
+    ),
+    **over((_S.CLOSED,), ()),
+    **over((_S.ABORTED,), (InferenceTerms, MaskedWeights, PassStarted, Opening, InferenceClosed)),
+}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Send, Step, Transmit, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Row, Send, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
@@ -29,15 +29,13 @@ from tacit.protocol.inference.messages import (
     OrderMaterial,
 )
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
-from tacit.protocol.inference.tables import DEALER_TABLE, DealerState
+from tacit.protocol.inference.states import DealerState, InferenceTrigger, ending, over
 
 MOST_ORDERS: Final = 64
 """Orders that one owner may be ahead of the other. An owner may order all stages of a pass at once, one by one."""
 
 
-class InferenceDealer(
-    Machine[DealerState], tables=(DEALER_TABLE,), outputs=Transmit | KeysDealt | Deal | InferenceEnded
-):
+class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal | InferenceEnded):
     """The dealer, towards the server of the roster and one data owner.
 
     session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting.
@@ -96,7 +94,7 @@ class InferenceDealer(
 
     def deliver(self, owner: str, number: int, data: Frame, now: float) -> list[Output]:
         """The corrections of a request for an owner, 8 bytes a word."""
-        return self.trigger(Trigger.DELIVER, now, owner, number, data)
+        return self.trigger(InferenceTrigger.DELIVER, now, owner, number, data)
 
     def drop(self, owner: str, detail: str, now: float) -> list[Output]:
         """The link to an owner is lost."""
@@ -242,3 +240,16 @@ class InferenceDealer(
         self._hellos = {}
         for orders in self._orders.values():
             orders.clear()
+
+
+DEALER_TABLE: Final[Table[DealerState]] = {
+    (DealerState.AWAIT_OWNERS, MaterialHello): Row(
+        InferenceDealer.on_hello, (DealerState.AWAIT_OWNERS, DealerState.SERVING)
+    ),
+    (DealerState.SERVING, OrderMaterial): Row(InferenceDealer.on_order, (DealerState.SERVING,)),
+    (DealerState.SERVING, InferenceTrigger.DELIVER): Row(InferenceDealer.on_deliver, (DealerState.SERVING,)),
+    (DealerState.SERVING, MaterialOver): Row(InferenceDealer.on_over, (DealerState.SERVING, DealerState.CLOSED)),
+    **ending(InferenceDealer, DealerState.ABORTED, own=(), awaiting=(DealerState.AWAIT_OWNERS, DealerState.SERVING)),
+    **over((DealerState.CLOSED,), (InferenceTrigger.DELIVER,)),
+    **over((DealerState.ABORTED,), (MaterialHello, OrderMaterial, MaterialOver, InferenceTrigger.DELIVER)),
+}

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Transmit, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Output, Row, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import CHUNK_BYTES
-from tacit.protocol.core.primitives import KEY_BYTES, Label, derive, framed
+from tacit.protocol.core.primitives import KEY_BYTES, derive, framed
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.messages import (
@@ -30,7 +31,7 @@ from tacit.protocol.inference.messages import (
     OrderMaterial,
 )
 from tacit.protocol.inference.results import Agreed, InferenceEnded, MaterialArrived, MaterialKey
-from tacit.protocol.inference.tables import MATERIAL_TABLE, MaterialState
+from tacit.protocol.inference.states import InferenceLabel, InferenceTrigger, MaterialState, ending, over
 
 
 class Arrivals:
@@ -103,13 +104,12 @@ def material_key(*, session: bytes, terms: bytes, owner: str, owner_contribution
 
     terms: digest of the encoded terms; contribution: the dealer's.
     """
-    info = framed(Label.MATERIAL, terms, owner.encode())
-    return derive(owner_contribution + contribution, Label.MATERIAL, salt=session, info=info)
+    info = framed(InferenceLabel.MATERIAL, terms, owner.encode())
+    return derive(owner_contribution + contribution, InferenceLabel.MATERIAL, salt=session, info=info)
 
 
 class MaterialOwner(
     ExchangeSide[MaterialState],
-    tables=(MATERIAL_TABLE,),
     outputs=Transmit | MaterialKey | MaterialArrived | InferenceEnded,
 ):
     """One owner in one session. dealer: its name in the roster; patience: seconds to wait for what is due."""
@@ -140,7 +140,7 @@ class MaterialOwner(
 
     def order(self, requests: bytes, count: int, corrections: Sequence[tuple[int, int]], now: float) -> list[Output]:
         """Order `count` requests; corrections: numbers of those whose corrections come to this owner, and bytes."""
-        return [] if self.over else self.trigger(Trigger.ORDER, now, requests, count, corrections)
+        return [] if self.over else self.trigger(InferenceTrigger.ORDER, now, requests, count, corrections)
 
     def finish(self, now: float) -> list[Output]:
         """Order nothing more."""
@@ -199,3 +199,17 @@ class MaterialOwner(
             return False
         check_number(self._link.accept(packet), 0)
         return True
+
+
+MATERIAL_TABLE: Final[Table[MaterialState]] = {
+    (MaterialState.READY, Trigger.START): Row(MaterialOwner.on_start, (MaterialState.AWAIT_WELCOME,)),
+    (MaterialState.AWAIT_WELCOME, MaterialWelcome): Row(MaterialOwner.on_welcome, (MaterialState.SERVED,)),
+    (MaterialState.SERVED, InferenceTrigger.ORDER): Row(MaterialOwner.on_order, (MaterialState.SERVED,)),
+    (MaterialState.SERVED, Material): Row(MaterialOwner.on_material, (MaterialState.SERVED,)),
+    (MaterialState.SERVED, Trigger.FINISH): Row(MaterialOwner.on_finish, (MaterialState.CLOSED,)),
+    **ending(
+        MaterialOwner, MaterialState.ABORTED, own=(), awaiting=(MaterialState.AWAIT_WELCOME, MaterialState.SERVED)
+    ),
+    **over((MaterialState.CLOSED,), (Material,)),
+    **over((MaterialState.ABORTED,), (MaterialWelcome, Material)),
+}

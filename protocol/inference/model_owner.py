@@ -9,12 +9,13 @@ pass begins it is charged to the data owner's quota of the day.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from tacit.protocol.core.codec import Frame, encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
-from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.core.machine import Entropy, Heard, Output, Row, Step, Table, Trigger
+from tacit.protocol.core.primitives import KEY_BYTES, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import (
@@ -24,6 +25,7 @@ from tacit.protocol.inference.messages import (
     InferenceHello,
     InferenceTerms,
     MaskedWeights,
+    Opening,
     PassStarted,
     StartPass,
     Terms,
@@ -32,10 +34,10 @@ from tacit.protocol.inference.quota import Quota, Spent, answered, charged
 from tacit.protocol.inference.results import Agreed, Charged, PassAsked
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
-from tacit.protocol.inference.tables import MODEL_OWNER_TABLE, InferenceState
+from tacit.protocol.inference.states import InferenceLabel, InferenceState, InferenceTrigger, ending, over
 
 
-class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
+class InferenceModelOwner(InferenceSession):
     """The server of the roster, towards one data owner.
 
     entropy: gives the session its name; spent: what the data owner has used of its quota before.
@@ -62,7 +64,7 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         )
         self._terms = terms
         self._encoded = encode_structure(terms)
-        self._digest = digest(Label.INFERENCE_TERMS, self._encoded)
+        self._digest = digest(InferenceLabel.INFERENCE_TERMS, self._encoded)
         self._entropy = entropy
         self._sizes = weight_bytes(terms.sizes)
         self._quota = quota
@@ -77,7 +79,7 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
     def begin(self, weights: bytes, at: float, now: float) -> list[Output]:
         """The material of the pass is here; weights: the commitment to the model as it is now; at: Unix time, for the
         quota."""
-        return [] if self.over else self.trigger(Trigger.BEGIN, now, weights, at)
+        return [] if self.over else self.trigger(InferenceTrigger.BEGIN, now, weights, at)
 
     def on_hello(self, heard: Heard[InferenceHello], now: float) -> Step[InferenceState]:
         if self.peer not in self._roster.clients:
@@ -160,3 +162,25 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
 
     def on_close(self, heard: Heard[CloseInference], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed", "", self._send(InferenceClosed()))
+
+
+_S = InferenceState
+MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
+    (_S.AWAIT_HELLO, InferenceHello): Row(InferenceModelOwner.on_hello, (_S.AWAIT_AGREEMENT,)),
+    (_S.AWAIT_HELLO, Trigger.DROP): Row(InferenceModelOwner.on_drop, (_S.ABORTED,)),
+    (_S.AWAIT_AGREEMENT, AgreeTerms): Row(InferenceModelOwner.on_agreement, (_S.MASKING,)),
+    (_S.MASKING, Trigger.PROVIDE): Row(InferenceModelOwner.on_masked, (_S.MASKING, _S.IDLE)),
+    (_S.IDLE, StartPass): Row(InferenceModelOwner.on_start_pass, (_S.PREPARING,)),
+    (_S.PREPARING, InferenceTrigger.BEGIN): Row(InferenceModelOwner.on_begin, (_S.COMPUTING, _S.ABORTED)),
+    (_S.COMPUTING, Opening): Row(InferenceModelOwner.on_opening, (_S.COMPUTING, _S.IDLE)),
+    (_S.COMPUTING, InferenceTrigger.OPEN): Row(InferenceModelOwner.on_give, (_S.COMPUTING, _S.IDLE)),
+    (_S.IDLE, CloseInference): Row(InferenceModelOwner.on_close, (_S.CLOSED,)),
+    **ending(
+        InferenceModelOwner,
+        _S.ABORTED,
+        own=(_S.MASKING, _S.PREPARING),
+        awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.COMPUTING),
+    ),
+    **over((_S.CLOSED,), ()),
+    **over((_S.ABORTED,), (AgreeTerms, StartPass, Opening, CloseInference)),
+}

@@ -27,7 +27,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.tables import DealerState
+from tacit.protocol.inference.states import DealerState
 
 MachineT = TypeVar("MachineT", bound=Machine[Any])
 Answers = Iterator[tuple[MachineT, list[Output]]]

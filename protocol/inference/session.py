@@ -37,7 +37,7 @@ from tacit.protocol.inference.results import (
     PassRefused,
 )
 from tacit.protocol.inference.schedule import RANGE, WORD_BITS, Round, pass_rounds
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState, InferenceTrigger
 
 
 class PassRounds:
@@ -139,7 +139,7 @@ class InferenceSession(
 
     def give(self, step: int, data: Frame, now: float) -> list[Output]:
         """What this side opens in a round of the pass; without effect if the session is over meanwhile."""
-        return [] if self.over else self.trigger(Trigger.GIVE, now, step, data)
+        return [] if self.over else self.trigger(InferenceTrigger.OPEN, now, step, data)
 
     def on_opening(self, heard: Heard[Opening], now: float) -> Step[InferenceState]:
         rounds = self.at(PassRounds)

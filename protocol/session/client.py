@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
 from tacit.protocol.core.blob import IncomingBlob
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Send, Step, Transmit, Trigger
-from tacit.protocol.core.messages import Abort, Blob, Chunk, Phase
-from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.machine import Ended, Heard, Inside, Machine, Output, Row, Send, Step, Table, Transmit, Trigger
+from tacit.protocol.core.messages import Abort, Blob, Chunk, Resume
 from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.events import GroupKeyReceived
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
+from tacit.protocol.group_key.states import TO_HOLDER
 from tacit.protocol.session.client_session import SessionClient
-from tacit.protocol.session.messages import EndRound, FetchFixed, StartRound
+from tacit.protocol.session.messages import EndRound, FetchFixed, Finish, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
     ClientPart,
@@ -38,10 +38,10 @@ from tacit.protocol.session.rounds import (
     agree,
     sum_client,
 )
-from tacit.protocol.session.tables import CLIENT_CONTAINS, NO_ROUND, TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.session.states import CLIENT_CONTAINS, IN_SUM, NO_ROUND, SUM_TO_CLIENT, TrainingState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.exchange import ClientAborted, Contributed
-from tacit.protocol.sum.tables import PHASES
+from tacit.protocol.sum.states import PHASES, Phase, SumLabel, SumTrigger
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class _Round:
 
 class TrainingClient(
     SessionClient,
-    tables=(TRAINING_CLIENT_TABLE,),
     outputs=Transmit
     | Event
     | Journal
@@ -85,6 +84,9 @@ class TrainingClient(
     opened: tuple[int, tuple[str, ...]] = (0, ())
     """The last round whose sum this client has helped to open, and over whom that is; 0 before the first."""
 
+    def transitions(self) -> Table[TrainingState]:
+        return TRAINING_CLIENT_TABLE
+
     def hold(self, fixed: bytes) -> None:
         """This party has the fixed part of this digest of an earlier session, and does not fetch it again."""
         self._fixed = fixed
@@ -100,7 +102,7 @@ class TrainingClient(
         """The trained update as ring words; without effect if that round is over meanwhile."""
         if self.state is not TrainingState.TRAINING or round != self.round:
             return []
-        return self.trigger(Trigger.CONTRIBUTE, now, vector)
+        return self.trigger(SumTrigger.CONTRIBUTE, now, vector)
 
     def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
         """The model under the key of this epoch, as `Reencrypt` asked for it, little-endian float32 bytes."""
@@ -125,8 +127,8 @@ class TrainingClient(
         key = None if self.holder is None else self.holder.for_round(cohort)
         blobs, fixed = list[IncomingBlob](), self.configuration.fixed
         if fixed.size and fixed.digest != self._fixed:
-            blobs.append(IncomingBlob(fixed, Label.FIXED))
-        incoming, data = IncomingBlob(message.model, Label.MODEL, layout), b""
+            blobs.append(IncomingBlob(fixed, SumLabel.FIXED))
+        incoming, data = IncomingBlob(message.model, SumLabel.MODEL, layout), b""
         held = self._model if self._model is not None and self._model[0] == message.model else None
         if held is not None:
             layout.check(data := held[1])
@@ -157,7 +159,7 @@ class TrainingClient(
         if not incoming.complete:
             return self._fetched(replace(part, incoming=(incoming, *others)), self.round, now)
         data, rest = incoming.whole(), replace(part, incoming=tuple(others))
-        if incoming.label is Label.MODEL:
+        if incoming.label is SumLabel.MODEL:
 
             def keep() -> None:
                 self._model = incoming.announced, data
@@ -240,7 +242,7 @@ class TrainingClient(
             return Step(TrainingState.TRAINING, (Train(round, part.data, part.key),), data=replace(part, data=b""))
         incoming = part.incoming[0]
         sends = tuple(
-            Send(self._server, FetchFixed(chunk=fetch.chunk) if incoming.label is Label.FIXED else fetch)
+            Send(self._server, FetchFixed(chunk=fetch.chunk) if incoming.label is SumLabel.FIXED else fetch)
             for fetch in incoming.requests
         )
         deadline = now + 2 * self.configuration.phase_seconds
@@ -261,3 +263,41 @@ class TrainingClient(
             group_key=part.key.transcript if part.key else b"",
             fewest_survivors=self._policy.smallest_cohort,
         )
+
+
+def _client_table() -> Table[TrainingState]:
+    s = TrainingState
+    table: dict[Any, Any] = {
+        (s.OFFLINE, Trigger.START): Row(TrainingClient.on_start, (s.AWAIT_WELCOME,)),
+        (s.AWAIT_WELCOME, Welcome): Row(TrainingClient.on_welcome, (s.AWAIT_ROUND,)),
+        (s.AWAIT_ROUND, StartRound): Row(TrainingClient.on_start_round, (s.FETCHING_MODEL, s.TRAINING)),
+        (s.AWAIT_ROUND, EndRound): Row(TrainingClient.on_end_round, (s.AWAIT_ROUND,)),
+        **{(s.AWAIT_ROUND, kind): Inside("holder") for kind in TO_HOLDER},
+        (s.AWAIT_ROUND, GroupKey): Row(TrainingClient.on_key, (s.AWAIT_ROUND,)),
+        (s.AWAIT_ROUND, ClientAborted): Row(TrainingClient.on_key_aborted, (s.ENDED,)),
+        (s.FETCHING_MODEL, Chunk): Row(TrainingClient.on_chunk, (s.FETCHING_MODEL, s.TRAINING)),
+        (s.TRAINING, SumTrigger.CONTRIBUTE): Row(TrainingClient.on_contribute, (s.AGGREGATING,)),
+        **{(state, kind): Inside("sum") for state in IN_SUM for kind in SUM_TO_CLIENT},
+        **{(state, ClientAborted): Row(TrainingClient.on_sum_aborted, (s.AWAIT_ROUND,)) for state in IN_SUM},
+        (s.AGGREGATING, Contributed): Row(TrainingClient.on_contributed, (s.AWAIT_ROUND,)),
+    }
+    outside = (s.AWAIT_WELCOME, s.AWAIT_ROUND)
+    within = tuple(state for state in s if state not in NO_ROUND)
+    state: TrainingState
+    for state in within:
+        table[state, EndRound] = Row(TrainingClient.on_end_round, (s.AWAIT_ROUND,))
+    for state in outside + within:
+        table[state, Finish] = Row(TrainingClient.on_finish, (s.ENDED,))
+        table[state, NewRoster] = Row(TrainingClient.on_new_roster, (s.ENDED,))
+        table[state, Resume] = Row(TrainingClient.on_resume, tuple(dict.fromkeys((state, s.AWAIT_WELCOME))))
+        told = {s.AWAIT_WELCOME: (s.AWAIT_WELCOME, s.ENDED), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
+        table[state, Abort] = Row(TrainingClient.on_abort, told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
+        asks = (s.AWAIT_ROUND,) if state is s.AWAIT_ROUND else ()
+        table[state, Trigger.EXPIRE] = Row(TrainingClient.on_expire, (*asks, s.AWAIT_WELCOME, s.ENDED))
+        table[state, Trigger.DROP] = Row(TrainingClient.on_drop, (s.ENDED,))
+    for state in IN_SUM:
+        table[state, Abort] = Inside("sum", table[state, Abort])
+    return table
+
+
+TRAINING_CLIENT_TABLE: Final = _client_table()

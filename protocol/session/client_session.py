@@ -19,12 +19,12 @@ from typing import Final
 from tacit.protocol.core.codec import Frame, Packet, decode, decode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Step, Transmit, Trigger
+from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Message, Resume
-from tacit.protocol.core.primitives import Label, SigningKey, digest
-from tacit.protocol.core.roster import Roster, check_later
+from tacit.protocol.core.primitives import SigningKey, digest
+from tacit.protocol.core.roster import Roster, RosterLabel, check_later
 from tacit.protocol.group_key.holder import GroupKeyHolder
-from tacit.protocol.group_key.tables import TO_HOLDER
+from tacit.protocol.group_key.states import TO_HOLDER
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
@@ -35,7 +35,7 @@ from tacit.protocol.session.rounds import (
     RosterChanged,
     RoundOver,
 )
-from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, WITHIN_ROUNDS, TrainingState
+from tacit.protocol.session.states import NO_ROUND, OUTSIDE_ROUNDS, WITHIN_ROUNDS, TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 
@@ -135,7 +135,7 @@ def group_hash(roster: Roster, client: str) -> bytes:
     """What a client writes down of its group: a hash of its members' signing keys, empty where it has none."""
     if not roster.member(client).group:
         return NO_GROUP
-    return digest(Label.GROUP, *sorted(roster.member(name).signing_public for name in roster.group_of(client)))
+    return digest(RosterLabel.GROUP, *sorted(roster.member(name).signing_public for name in roster.group_of(client)))
 
 
 def journalled_group(journal: Iterable[JournalLine]) -> bytes | None:
@@ -184,6 +184,10 @@ class SessionClient(Machine[TrainingState]):
 
     holder: GroupKeyHolder | None
 
+    def transitions(self) -> Table[TrainingState]:
+        """The table of the whole client."""
+        raise NotImplementedError
+
     def __init__(
         self,
         name: str,
@@ -197,7 +201,7 @@ class SessionClient(Machine[TrainingState]):
         grace: float,
         accepted_groups: str = "",
     ) -> None:
-        super().__init__(TRAINING_CLIENT_TABLE, TrainingState.OFFLINE)
+        super().__init__(self.transitions(), TrainingState.OFFLINE)
         self.name = name
         self._roster = roster
         self._server = roster.server.name

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
-from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code
 from tacit.protocol.core.messages import (
     BODY_LIMIT,
@@ -19,13 +18,13 @@ from tacit.protocol.core.messages import (
     Index,
     Kinds,
     Message,
-    Phase,
     Resume,
     Signature,
     by_type,
 )
 from tacit.protocol.group_key.messages import GROUP_KEY_MESSAGES
 from tacit.protocol.sum.messages import SUM_MESSAGES
+from tacit.protocol.sum.states import VERSION, Phase
 
 
 class Hello(Message, frozen=True, kw_only=True):

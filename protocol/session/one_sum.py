@@ -20,12 +20,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tacit.protocol.core.codec import VERSION, Frame
+from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Entropy, Machine, Output, Send
 from tacit.protocol.core.messages import Abort, Kinds, by_type
-from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
+from tacit.protocol.core.primitives import KEY_BYTES, SigningKey, digest
 from tacit.protocol.core.roster import Member, PartyKeys, Roster
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement
@@ -34,6 +34,7 @@ from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import SUM_MESSAGES
 from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.states import VERSION, SumLabel
 from tacit.secagg.packing import Packing, WeightForm
 
 _KINDS: Final = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES | by_type(Abort))
@@ -131,7 +132,7 @@ class SumSettings:
                 f"a sum of {len(clients)} clients, and {configuration.colluders} of the {len(roster.clients)} in the "
                 f"roster may collude: take {configuration.smallest_group} or more, or a smaller `corrupt`"
             )
-        session = digest(Label.CONFIGURATION, roster.hash, configuration.hash())
+        session = digest(SumLabel.CONFIGURATION, roster.hash, configuration.hash())
         return agree(
             session=session,
             round=_ROUND,

@@ -12,23 +12,39 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from tacit.protocol.core.blob import OutgoingBlob
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Send, Step, Transmit, Trigger
-from tacit.protocol.core.messages import Abort, Chunk, Fetch, Phase
+from tacit.protocol.core.machine import (
+    IGNORE,
+    Ended,
+    Entropy,
+    Heard,
+    Inside,
+    Machine,
+    Output,
+    Row,
+    Send,
+    Step,
+    Table,
+    Transmit,
+    Trigger,
+)
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
+from tacit.protocol.group_key.states import TO_KEEPER
 from tacit.protocol.session.events import GatheringStarted, ModelNotReceived, RoundStarted
 from tacit.protocol.session.messages import EndRound, FetchFixed, Hello, StartRound
 from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
 from tacit.protocol.session.sampling import check_cohorts, drawing_order
 from tacit.protocol.session.server_session import NOT_AT_FAULT, CurrentRound, Model, SessionServer, outcome
+from tacit.protocol.session.states import SERVER_CONTAINS, SUM_TO_SERVER, SessionState, SessionTrigger
 from tacit.protocol.session.stragglers import (
     FEWEST_TIMED,
     LEAST_PROCEED_SECONDS,
@@ -36,15 +52,14 @@ from tacit.protocol.session.stragglers import (
     PROCEED_AFTER,
     Stragglers,
 )
-from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
+from tacit.protocol.sum.states import Phase
 
 
 class TrainingServer(
     SessionServer,
-    tables=(TRAINING_SERVER_TABLE,),
     outputs=Transmit | Event | NewModel | RoundDone | Ended,
     contains=SERVER_CONTAINS,
 ):
@@ -112,6 +127,9 @@ class TrainingServer(
         self._model = Model.of(model)
         self._fixed = fixed
 
+    def transitions(self) -> Table[SessionState]:
+        return TRAINING_SERVER_TABLE
+
     @property
     def phase(self) -> Phase:
         """The phase of the round; TRAIN from when the shares are dealt until the last vector is ready."""
@@ -133,7 +151,7 @@ class TrainingServer(
 
         unusable: why the sum of the last round was not applied, if there was one.
         """
-        return self.trigger(Trigger.NEXT_ROUND, now, model, unusable)
+        return self.trigger(SessionTrigger.NEXT_ROUND, now, model, unusable)
 
     def finish(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
         """No more rounds: tell everybody. The last model is handed out where only the clients can read it.
@@ -434,3 +452,42 @@ class TrainingServer(
         if self.sum is not None:
             outputs += self.trigger(Trigger.DROP, now, member, code, detail)
         return outputs
+
+
+def _server_table() -> Table[SessionState]:
+    s = SessionState
+    prepared = (s.IN_ROUND, s.KEYING, s.GATHERING, s.ENDED)
+    table: dict[Any, Any] = {
+        (s.GATHERING, Trigger.COMPLETE): Row(TrainingServer.on_ready, (s.IN_ROUND, s.KEYING, s.ENDED)),
+        (s.GATHERING, Trigger.EXPIRE): Row(TrainingServer.on_waited, prepared),
+        (s.KEYING, KeyReady): Row(TrainingServer.on_key_ready, prepared),
+        (s.KEYING, KeyFailed): Row(TrainingServer.on_key_failed, prepared),
+        (s.KEYING, KeyLost): Row(TrainingServer.on_key_lost, (s.ENDED,)),
+        **{(s.IN_ROUND, cause): Inside("sum") for cause in (*SUM_TO_SERVER, Trigger.DROP)},
+        (s.IN_ROUND, Summed): Row(TrainingServer.on_summed, (s.BETWEEN_ROUNDS,)),
+        (s.IN_ROUND, ServerAborted): Row(TrainingServer.on_sum_aborted, (s.BETWEEN_ROUNDS,)),
+        (s.BETWEEN_ROUNDS, SessionTrigger.NEXT_ROUND): Row(TrainingServer.on_next_round, prepared),
+        (s.BETWEEN_ROUNDS, Trigger.FINISH): Row(TrainingServer.on_last_round, (s.ENDED, s.DISTRIBUTING)),
+        (s.GATHERING, SessionTrigger.CHANGE_ROSTER): Row(TrainingServer.on_change_roster, (s.ENDED,)),
+        (s.BETWEEN_ROUNDS, SessionTrigger.CHANGE_ROSTER): Row(TrainingServer.on_last_round, (s.ENDED, s.DISTRIBUTING)),
+        (s.DISTRIBUTING, Distributed): Row(TrainingServer.on_distributed, (s.ENDED,)),
+    }
+    table[s.ENDED, Resume] = Row(TrainingServer.on_resume, (s.ENDED,))
+    for state in SERVER_CONTAINS["keeper"]:
+        table[state, Hello] = Row(TrainingServer.on_hello, (state,))
+        table[state, Resume] = Row(TrainingServer.on_resume, (state,))
+        table[state, Abort] = Row(TrainingServer.on_abort, (state,))
+        table[state, Refused] = Row(TrainingServer.on_refused, (state,))
+        table.update({(state, kind): Inside("keeper") for kind in TO_KEEPER})
+        if state is not s.IN_ROUND:
+            # What was under way when the round ended.
+            table.update({(state, kind): IGNORE for kind in SUM_TO_SERVER})
+            table[state, Fetch] = Inside("keeper", IGNORE)
+            table[state, FetchFixed] = IGNORE
+    table[s.IN_ROUND, Fetch] = Inside("keeper", Row(TrainingServer.on_fetch, (s.IN_ROUND,)))
+    table[s.IN_ROUND, FetchFixed] = Row(TrainingServer.on_fetch_fixed, (s.IN_ROUND,))
+    table[s.IN_ROUND, Abort] = Inside("sum", Row(TrainingServer.on_abort, (s.IN_ROUND,)))
+    return table
+
+
+TRAINING_SERVER_TABLE: Final = _server_table()

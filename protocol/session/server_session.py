@@ -22,17 +22,17 @@ from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode_st
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Step, Transmit, Trigger
+from tacit.protocol.core.machine import Ended, Heard, Machine, Output, Step, Table, Transmit
 from tacit.protocol.core.messages import Abort, Blob, Message, Resume
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.rate_limit import RateLimit
 from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
+from tacit.protocol.session.states import SessionState, SessionTrigger
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
+from tacit.protocol.sum.states import SumLabel
 
 
 class Presence:
@@ -205,7 +205,7 @@ class Model:
     @classmethod
     def of(cls, data: bytes) -> Model:
         """These bytes with their announcement."""
-        return cls(data, announce(data, Label.MODEL))
+        return cls(data, announce(data, SumLabel.MODEL))
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,14 @@ class SessionServer(Machine[SessionState]):
     after which this one goes on counting.
     """
 
+    def transitions(self) -> Table[SessionState]:
+        """The table of the whole server."""
+        raise NotImplementedError
+
     def __init__(
         self, roster: Roster, configuration: Configuration, *, session: bytes, grace: float, completed: int
     ) -> None:
-        super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
+        super().__init__(self.transitions(), SessionState.GATHERING)
         self._roster = roster
         self.round = completed
         """The round that goes on, or the last one."""
@@ -321,7 +325,7 @@ class SessionServer(Machine[SessionState]):
         unusable: as for `next_round`.
         """
         self._successor = roster
-        return self.trigger(Trigger.CHANGE_ROSTER, now, model, unusable)
+        return self.trigger(SessionTrigger.CHANGE_ROSTER, now, model, unusable)
 
     def expire(self, now: float) -> list[Output]:
         outputs: list[Output] = []

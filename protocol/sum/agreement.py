@@ -24,7 +24,6 @@ from typing import Final
 
 import numpy as np
 
-from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.messages import CHUNK_BYTES
@@ -41,6 +40,7 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.core.roster import Members, encode_members, split_records
 from tacit.protocol.sum.messages import AdvertiseKeys
+from tacit.protocol.sum.states import VERSION, SumLabel
 from tacit.secagg.graph import GraphParameters, ring_order
 from tacit.secagg.keystream import Mask, Usage
 from tacit.secagg.plain import PlainPacking
@@ -136,7 +136,7 @@ class Agreement:
     def context(self) -> bytes:
         """32 bytes that depend on everything above."""
         return digest(
-            Label.ROUND,
+            SumLabel.ROUND,
             VERSION.to_bytes(1, "little"),
             self.session,
             self.round.to_bytes(4, "little"),
@@ -151,7 +151,7 @@ class Agreement:
 
     def sharing_digest(self, adverts: bytes, sharers: bytes) -> bytes:
         """The transcript up to SHARE_KEYS: context, digest of the adverts, who shared. Salt of every mask."""
-        return digest(Label.SHARING, self.context, adverts, sharers)
+        return digest(SumLabel.SHARING, self.context, adverts, sharers)
 
     def check_signature(self, member: int, signature: bytes, label: Label, *parts: bytes) -> None:
         """Refuse what the member did not sign in active mode, and any signature in semi-honest mode."""
@@ -201,7 +201,7 @@ def pairwise_mask(own: AgreementKey, other: bytes, sharing: bytes, member: int, 
     """The mask of `member` towards `peer`: the later one adds, the earlier one subtracts, so that the pair cancels."""
     low, high = sorted((member, peer))
     info = low.to_bytes(2, "little") + high.to_bytes(2, "little")
-    seed = derive(own.agree(other), Label.PAIRWISE_SEED, salt=sharing, info=info)
+    seed = derive(own.agree(other), SumLabel.PAIRWISE_SEED, salt=sharing, info=info)
     return Mask(seed, Usage.PAIRWISE_MASK, 1 if member > peer else -1)
 
 
@@ -283,7 +283,7 @@ class Graph:
 
     @cached_property
     def _ring(self) -> tuple[np.ndarray, np.ndarray]:
-        seed = digest(Label.RING_SEED, self._agreement.context, self._digest)
+        seed = digest(SumLabel.RING_SEED, self._agreement.context, self._digest)
         order = ring_order(np.array(tuple(self._advertised), np.int64), seed)
         place = np.zeros(self._agreement.size, np.int64)
         place[order] = np.arange(order.size)
@@ -357,7 +357,9 @@ def sign_advert(
     """An advert; signed in active mode."""
     signature = b""
     if agreement.active:
-        signature = signing.sign(Label.SIGN_ADVERT, *_signed_parts(agreement, member, channel_key + mask_key + choices))
+        signature = signing.sign(
+            SumLabel.SIGN_ADVERT, *_signed_parts(agreement, member, channel_key + mask_key + choices)
+        )
     return Advert(channel_key, mask_key, choices, signature)
 
 
@@ -368,7 +370,7 @@ def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> t
     check_public_key(advert.mask_key)
     choices = read_choices(agreement, member, advert.choices)
     parts = _signed_parts(agreement, member, advert.channel_key + advert.mask_key + advert.choices)
-    agreement.check_signature(member, advert.signature, Label.SIGN_ADVERT, *parts)
+    agreement.check_signature(member, advert.signature, SumLabel.SIGN_ADVERT, *parts)
     return advert, choices
 
 
@@ -404,7 +406,7 @@ def adverts_digest(agreement: Agreement, adverts: Mapping[int, Advert]) -> bytes
     """32 bytes over who advertised and what."""
     members = sorted(adverts)
     return digest(
-        Label.ADVERTS,
+        SumLabel.ADVERTS,
         agreement.context,
         encode_members(members, agreement.size),
         b"".join(adverts[member].record for member in members),

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Step
+from tacit.protocol.core.machine import Entropy, Heard, Row, Step, Table, Trigger
+from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import (
     KEY_BYTES,
     AgreementKey,
@@ -53,6 +54,7 @@ from tacit.protocol.sum.exchange import Contributed, Own, Participant
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
     ConfirmSurvivors,
+    FetchVector,
     MaskedInput,
     PeerComplaints,
     PeerKeys,
@@ -63,7 +65,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
 )
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, HeldShares, open_packet, read_shares, seal_shares
-from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
+from tacit.protocol.sum.states import ClientState, SumLabel, SumTrigger
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 
 
@@ -109,7 +111,7 @@ class _Masked(Own):
     survivors: Members | None = None
 
 
-class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
+class AggregationClient(Participant):
     """One client in one secure sum."""
 
     def __init__(self, agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
@@ -172,10 +174,10 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             holders={holder: adverts[holder].channel_key for holder in neighbourhood.holders},
             entropy=self._entropy,
         )
-        seed_commitment = digest(Label.SEED, agreement.context, seed)
+        seed_commitment = digest(SumLabel.SEED, agreement.context, seed)
         signatures = [
             self._sign(
-                Label.SIGN_SHARES, *packet_signed(agreement, message.digest, owner=me, holder=holder, packet=packet)
+                SumLabel.SIGN_SHARES, *packet_signed(agreement, message.digest, owner=me, holder=holder, packet=packet)
             )
             for holder, packet in split_records(packets, PACKET_BYTES, neighbourhood.holders).items()
         ]
@@ -221,7 +223,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         for owner, packet in packets.items():
             # What its owner did not sign is the work of the server, and nobody is to reveal anything because of it.
             signed = packet_signed(agreement, own.digest, owner=owner, holder=me, packet=packet)
-            agreement.check_signature(owner, signatures[owner], Label.SIGN_SHARES, *signed)
+            agreement.check_signature(owner, signatures[owner], SumLabel.SIGN_SHARES, *signed)
             try:
                 held[owner] = open_packet(
                     agreement,
@@ -239,7 +241,8 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         sharing = agreement.sharing_digest(own.digest, sharers.bitmap)
         masks = self._derive_masks(own, sharing, sharers)
         complaints = [
-            self._sign(Label.SIGN_COMPLAINT, *complaint_signed(sharing, owner=owner, holder=me)) for owner in disputed
+            self._sign(SumLabel.SIGN_COMPLAINT, *complaint_signed(sharing, owner=owner, holder=me))
+            for owner in disputed
         ]
         announcement = MaskedInput(complaints=encode_members(disputed, agreement.size), signatures=b"".join(complaints))
         given = {holder: shares for holder, shares in own.given.items() if holder in sharers and holder != me}
@@ -286,7 +289,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             )
         for holder, signature in agreement.split_signatures(message.signatures, holders).items():
             parts = complaint_signed(own.sharing, owner=self.member, holder=holder)
-            agreement.check_signature(holder, signature, Label.SIGN_COMPLAINT, *parts)
+            agreement.check_signature(holder, signature, SumLabel.SIGN_COMPLAINT, *parts)
         answer = AnswerComplaints(shares=b"".join(own.given[holder].both for holder in holders))
         return Step(ClientState.AWAIT_SURVIVORS, (self._send(answer),), data=replace(own, given={}))
 
@@ -294,7 +297,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         own = self.at(_Masked)
         survivors = self._checked_survivors(own, heard.message.survivors)
         signed = survivors_signed(own.sharing, self.member, heard.message.survivors)
-        signature = self._signing.sign(Label.SIGN_SURVIVORS, *signed)
+        signature = self._signing.sign(SumLabel.SIGN_SURVIVORS, *signed)
 
         return Step(
             ClientState.AWAIT_UNMASK_REQUEST,
@@ -364,10 +367,10 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         self._require(len(signers), "clients signed the survivors")
         for member, signature in signed.items():
             parts = survivors_signed(own.sharing, member, survivors.bitmap)
-            agreement.check_signature(member, signature, Label.SIGN_SURVIVORS, *parts)
+            agreement.check_signature(member, signature, SumLabel.SIGN_SURVIVORS, *parts)
 
     def _derive_masks(self, own: _Shared, sharing: bytes, sharers: Members) -> list[Mask]:
-        masks = [Mask(derive(own.seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, 1)]
+        masks = [Mask(derive(own.seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, 1)]
         masks += [
             pairwise_mask(own.mask_key, own.adverts[peer].mask_key, sharing, self.member, peer)
             for peer in own.neighbourhood.peers
@@ -378,3 +381,36 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
     def _packed(self, words: npt.NDArray[Any], start: int) -> Frame:
         apply_masks(words, self.at(_Masked).masks, self.agreement.ring, start=start)
         return self.agreement.ring.pack(words)
+
+
+def _client_table(*, active: bool) -> Table[ClientState]:
+    s = ClientState
+    table: dict[Any, Any] = {
+        (s.READY, Trigger.START): Row(AggregationClient.on_start, (s.AWAIT_PEER_KEYS,)),
+        (s.AWAIT_PEER_KEYS, PeerKeys): Row(AggregationClient.on_peer_keys, (s.AWAIT_PEER_SHARES,)),
+        (s.AWAIT_PEER_SHARES, PeerShares): Row(AggregationClient.on_peer_shares, (s.AWAIT_VECTOR,)),
+        (s.AWAIT_VECTOR, Trigger.COMPLETE): Row(AggregationClient.on_vector, (s.AWAIT_SURVIVORS,)),
+        **{
+            (state, FetchVector): Row(AggregationClient.on_fetch_vector, (state,))
+            for state in (s.AWAIT_VECTOR, s.AWAIT_SURVIVORS)
+        },
+        (s.AWAIT_SURVIVORS, PeerComplaints): Row(AggregationClient.on_peer_complaints, (s.AWAIT_SURVIVORS,)),
+    }
+    if active:
+        table[s.AWAIT_SURVIVORS, Survivors] = Row(AggregationClient.on_survivors, (s.AWAIT_UNMASK_REQUEST,))
+        table[s.AWAIT_UNMASK_REQUEST, UnmaskRequest] = Row(AggregationClient.on_unmask_request, (s.DONE,))
+    else:
+        table[s.AWAIT_SURVIVORS, UnmaskRequest] = Row(AggregationClient.on_unmask_request, (s.DONE,))
+    without_vector = [s.AWAIT_PEER_KEYS, s.AWAIT_PEER_SHARES, s.AWAIT_VECTOR]
+    for state in without_vector:
+        table[state, SumTrigger.CONTRIBUTE] = Row(AggregationClient.on_contribute, (state,))
+    for state in [*without_vector, s.AWAIT_SURVIVORS] + [s.AWAIT_UNMASK_REQUEST] * active:
+        table[state, Abort] = Row(AggregationClient.on_abort, (s.ABORTED,))
+        table[state, Trigger.DROP] = Row(AggregationClient.on_drop, (s.ABORTED,))
+        if state is not s.AWAIT_VECTOR:
+            table[state, Trigger.EXPIRE] = Row(AggregationClient.on_expire, (s.ABORTED,))
+    table[s.READY, Trigger.DROP] = Row(AggregationClient.on_drop, (s.ABORTED,))
+    return table
+
+
+CLIENT_TABLES: Final = {"active": _client_table(active=True), "semi-honest": _client_table(active=False)}

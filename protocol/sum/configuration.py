@@ -17,7 +17,8 @@ from msgspec import Meta
 from tacit.protocol.core.blob import NO_BLOB, NO_STATE, StateLayout
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT, Blob, Hash
-from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.primitives import digest
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.secagg.plain import WORD_BITS, AnyPacking, PlainPacking
@@ -194,7 +195,7 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def hash(self) -> bytes:
         """32 bytes that every signature and mask of the federation depends on."""
-        return digest(Label.CONFIGURATION, encode_structure(self))
+        return digest(SumLabel.CONFIGURATION, encode_structure(self))
 
 
 def share(fraction: float, clients: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tacit.protocol.core.events import Event, Level
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.states import Phase
 
 
 class PhaseOpened(Event, frozen=True, kw_only=True):

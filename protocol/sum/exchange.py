@@ -37,12 +37,12 @@ from tacit.protocol.core.machine import (
     Table,
     Trigger,
 )
-from tacit.protocol.core.messages import Abort, Message, Phase
+from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.events import ClientDropped, PhaseOpened
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import ClientState, Phase, ServerState, SumTrigger
 from tacit.protocol.sum.vector_sum import VectorSum
 
 
@@ -160,7 +160,7 @@ class Participant(Answering[ClientState], outputs=Send | Event | Contributed | C
 
     def contribute(self, vector: npt.NDArray[Any], now: float) -> list[Output]:
         """The vector is there: ring words of the agreement's length; not modified. Once only."""
-        return self.trigger(Trigger.CONTRIBUTE, now, vector)
+        return self.trigger(SumTrigger.CONTRIBUTE, now, vector)
 
     def check_vector(self, vector: npt.NDArray[Any]) -> None:
         """LocalProtocolError for what is no vector of this sum."""

@@ -6,17 +6,8 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
-from tacit.protocol.core.messages import (
-    LARGEST_COHORT,
-    Bitmap,
-    Hash,
-    Index,
-    Message,
-    Phase,
-    Records,
-    Signature,
-    by_type,
-)
+from tacit.protocol.core.messages import LARGEST_COHORT, Bitmap, Hash, Index, Message, Records, Signature, by_type
+from tacit.protocol.sum.states import Phase
 
 
 class AdvertiseKeys(Message, frozen=True, kw_only=True):

@@ -27,41 +27,10 @@ from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.exchange import Attendance, Contributed, Own, Participant, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
-from tacit.protocol.sum.tables import ClientState, ServerState
-
-_READY, _OWN, _FETCHED = ClientState.READY, ClientState.AWAIT_VECTOR, ClientState.AWAIT_SURVIVORS
-
-PLAIN_CLIENT_TABLE: Final[Table[ClientState]] = {
-    (_READY, Trigger.START): Row("on_start", (_OWN,)),
-    (_READY, Trigger.DROP): Row("on_drop", (ClientState.ABORTED,)),
-    (_OWN, Trigger.CONTRIBUTE): Row("on_contribute", (_OWN,)),
-    (_OWN, Trigger.COMPLETE): Row("on_vector", (_FETCHED, ClientState.DONE)),
-    (_OWN, FetchVector): Row("on_fetch_vector", (_OWN,)),
-    (_FETCHED, FetchVector): Row("on_fetch_vector", (_FETCHED, ClientState.DONE)),
-    (_FETCHED, Trigger.EXPIRE): Row("on_expire", (ClientState.ABORTED,)),
-    **{(state, Abort): Row("on_abort", (ClientState.ABORTED,)) for state in (_OWN, _FETCHED)},
-    **{(state, Trigger.DROP): Row("on_drop", (ClientState.ABORTED,)) for state in (_OWN, _FETCHED)},
-}
-
-_COLLECTING = ServerState.MASKED_INPUT
-
-PLAIN_SERVER_TABLE: Final[Table[ServerState]] = {
-    (_COLLECTING, Trigger.START): Row("on_start", (_COLLECTING,)),
-    (_COLLECTING, MaskedInput): Row("on_masked_input", (_COLLECTING,)),
-    (_COLLECTING, VectorChunk): Row("on_vector_chunk", (_COLLECTING,)),
-    (_COLLECTING, Abort): Row("on_abort", (_COLLECTING,)),
-    (_COLLECTING, Trigger.DROP): Row("on_drop", (_COLLECTING,)),
-    (_COLLECTING, Trigger.EXPIRE): Row("on_expire", (_COLLECTING,)),
-    (_COLLECTING, Trigger.COMPLETE): Row("close_inputs", (ServerState.COMPLETED, ServerState.ABORTED)),
-    **{
-        (state, cause): IGNORE
-        for state in (ServerState.COMPLETED, ServerState.ABORTED)
-        for cause in (MaskedInput, VectorChunk, Abort, Trigger.DROP, Trigger.EXPIRE)
-    },
-}
+from tacit.protocol.sum.states import ClientState, ServerState, SumTrigger
 
 
-class PlainSumClient(Participant, tables=(PLAIN_CLIENT_TABLE,)):
+class PlainSumClient(Participant):
     """One client in one sum that the server sees the summands of. LocalProtocolError for a secure agreement."""
 
     def __init__(self, agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
@@ -93,7 +62,7 @@ class PlainSumClient(Participant, tables=(PLAIN_CLIENT_TABLE,)):
         return self.agreement.ring.pack(words)
 
 
-class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
+class PlainSumServer(Attendance):
     """The server of one such sum. Members are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
@@ -116,3 +85,35 @@ class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
         names = tuple(agreement.cohort[member] for member in survivors)
         vectors = {agreement.cohort[member]: words for member, words in sorted(self._vectors.vectors.items())}
         return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names, vectors),))
+
+
+_READY, _OWN, _FETCHED = ClientState.READY, ClientState.AWAIT_VECTOR, ClientState.AWAIT_SURVIVORS
+
+PLAIN_CLIENT_TABLE: Final[Table[ClientState]] = {
+    (_READY, Trigger.START): Row(PlainSumClient.on_start, (_OWN,)),
+    (_READY, Trigger.DROP): Row(PlainSumClient.on_drop, (ClientState.ABORTED,)),
+    (_OWN, SumTrigger.CONTRIBUTE): Row(PlainSumClient.on_contribute, (_OWN,)),
+    (_OWN, Trigger.COMPLETE): Row(PlainSumClient.on_vector, (_FETCHED, ClientState.DONE)),
+    (_OWN, FetchVector): Row(PlainSumClient.on_fetch_vector, (_OWN,)),
+    (_FETCHED, FetchVector): Row(PlainSumClient.on_fetch_vector, (_FETCHED, ClientState.DONE)),
+    (_FETCHED, Trigger.EXPIRE): Row(PlainSumClient.on_expire, (ClientState.ABORTED,)),
+    **{(state, Abort): Row(PlainSumClient.on_abort, (ClientState.ABORTED,)) for state in (_OWN, _FETCHED)},
+    **{(state, Trigger.DROP): Row(PlainSumClient.on_drop, (ClientState.ABORTED,)) for state in (_OWN, _FETCHED)},
+}
+
+_COLLECTING = ServerState.MASKED_INPUT
+
+PLAIN_SERVER_TABLE: Final[Table[ServerState]] = {
+    (_COLLECTING, Trigger.START): Row(PlainSumServer.on_start, (_COLLECTING,)),
+    (_COLLECTING, MaskedInput): Row(PlainSumServer.on_masked_input, (_COLLECTING,)),
+    (_COLLECTING, VectorChunk): Row(PlainSumServer.on_vector_chunk, (_COLLECTING,)),
+    (_COLLECTING, Abort): Row(PlainSumServer.on_abort, (_COLLECTING,)),
+    (_COLLECTING, Trigger.DROP): Row(PlainSumServer.on_drop, (_COLLECTING,)),
+    (_COLLECTING, Trigger.EXPIRE): Row(PlainSumServer.on_expire, (_COLLECTING,)),
+    (_COLLECTING, Trigger.COMPLETE): Row(PlainSumServer.close_inputs, (ServerState.COMPLETED, ServerState.ABORTED)),
+    **{
+        (state, cause): IGNORE
+        for state in (ServerState.COMPLETED, ServerState.ABORTED)
+        for cause in (MaskedInput, VectorChunk, Abort, Trigger.DROP, Trigger.EXPIRE)
+    },
+}

@@ -9,11 +9,11 @@ threshold the round ends in ABORTED, and nothing is revealed. Late and repeated 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Final
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Heard, Output, Step
-from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.machine import IGNORE, Handler, Heard, Output, Row, Step, Table, Trigger
+from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.roster import decode_members, encode_members, split_records
 from tacit.protocol.sum.agreement import (
     Advert,
@@ -41,6 +41,7 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
     UnmaskShares,
+    VectorChunk,
 )
 from tacit.protocol.sum.sharing import (
     BOTH_BYTES,
@@ -52,11 +53,11 @@ from tacit.protocol.sum.sharing import (
     read_shares,
     remove_masks,
 )
-from tacit.protocol.sum.tables import SERVER_TABLES, ServerState
+from tacit.protocol.sum.states import ServerState, SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 
 
-class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
+class AggregationServer(Attendance):
     """The server of one secure sum. Members are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
@@ -136,7 +137,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         signatures = agreement.split_signatures(message.signatures, holders)
         for holder, packet in packets.items() if agreement.active else ():
             parts = packet_signed(agreement, self._adverts_digest, owner=member, holder=holder, packet=packet)
-            agreement.check_signature(member, signatures[holder], Label.SIGN_SHARES, *parts)
+            agreement.check_signature(member, signatures[holder], SumLabel.SIGN_SHARES, *parts)
 
         def commit() -> None:
             self._seed_commitments[member] = message.seed_commitment
@@ -179,7 +180,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         complaints = agreement.split_signatures(heard.message.signatures, owners)
         for owner, signature in complaints.items():
             parts = complaint_signed(self._sharing, owner=owner, holder=member)
-            agreement.check_signature(member, signature, Label.SIGN_COMPLAINT, *parts)
+            agreement.check_signature(member, signature, SumLabel.SIGN_COMPLAINT, *parts)
         reports = [ComplaintReceived(by=heard.sender, against=agreement.cohort[owner]) for owner in owners]
 
         def store() -> None:
@@ -284,7 +285,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
     def on_confirm_survivors(self, heard: Heard[ConfirmSurvivors], now: float) -> Step[ServerState]:
         member = self.agreement.places[heard.sender]
         parts = survivors_signed(self._sharing, member, self._survivors_bitmap)
-        self.agreement.check_signature(member, heard.message.signature, Label.SIGN_SURVIVORS, *parts)
+        self.agreement.check_signature(member, heard.message.signature, SumLabel.SIGN_SURVIVORS, *parts)
 
         def commit() -> None:
             self._signatures[member] = heard.message.signature
@@ -324,7 +325,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
             raise RemoteProtocolError(Code.SHARES, "it returned shares of other owners than those it holds")
         shares = split_records(message.shares, SHARE_BYTES, owners)
         for owner, share in shares.items():
-            label = Label.SEED_SHARE if owner in self._vectors.included else Label.KEY_SHARE
+            label = SumLabel.SEED_SHARE if owner in self._vectors.included else SumLabel.KEY_SHARE
             check_share(label, agreement, self._packets[owner][holder], owner=owner, holder=holder, share=share)
 
         def commit() -> None:
@@ -369,3 +370,48 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
 
     def _owners(self, holder: int) -> tuple[int, ...]:
         return tuple(owner for owner in self._neighbourhoods[holder].owners if owner in self._packets)
+
+
+def _server_table(*, active: bool) -> Table[ServerState]:
+    s = ServerState
+    rows: list[tuple[ServerState, tuple[type[Message], ...], Handler, Handler]] = [
+        (s.ADVERTISE_KEYS, (AdvertiseKeys,), AggregationServer.on_advertise_keys, AggregationServer.close_keys),
+        (s.SHARE_KEYS, (ShareKeys,), AggregationServer.on_share_keys, AggregationServer.close_shares),
+        (s.MASKED_INPUT, (MaskedInput, VectorChunk), AggregationServer.on_masked_input, AggregationServer.close_inputs),
+        (
+            s.ANSWER_COMPLAINTS,
+            (AnswerComplaints,),
+            AggregationServer.on_answer_complaints,
+            AggregationServer.close_complaints,
+        ),
+        (
+            s.CONSISTENCY_CHECK,
+            (ConfirmSurvivors,),
+            AggregationServer.on_confirm_survivors,
+            AggregationServer.close_signatures,
+        ),
+        (s.UNMASK, (UnmaskShares,), AggregationServer.on_unmask_shares, AggregationServer.close_unmask),
+    ]
+    if not active:
+        del rows[4]
+    table: dict[Any, Any] = {(s.ADVERTISE_KEYS, Trigger.START): IGNORE}
+    past: list[type[Message]] = []
+    for position, (state, kinds, handler, close) in enumerate(rows):
+        following = rows[position + 1][0] if position + 1 < len(rows) else s.COMPLETED
+        table[state, kinds[0]] = Row(handler, (state,))
+        table[state, Abort] = Row(AggregationServer.on_abort, (state,))
+        table[state, Trigger.DROP] = Row(AggregationServer.on_drop, (state,))
+        table[state, Trigger.EXPIRE] = Row(AggregationServer.on_expire, (state,))
+        table[state, Trigger.COMPLETE] = Row(close, (following, s.ABORTED))
+        table.update({(state, kind): IGNORE for kind in past})
+        past += kinds
+    # Where nobody complains there is nothing to answer.
+    after = table[s.ANSWER_COMPLAINTS, Trigger.COMPLETE]
+    table[s.MASKED_INPUT, Trigger.COMPLETE] = Row(AggregationServer.close_inputs, (s.ANSWER_COMPLAINTS, *after.to))
+    table[s.MASKED_INPUT, VectorChunk] = Row(AggregationServer.on_vector_chunk, (s.MASKED_INPUT,))
+    for state in (s.COMPLETED, s.ABORTED):
+        table.update({(state, kind): IGNORE for kind in (*past, Abort, Trigger.DROP, Trigger.EXPIRE)})
+    return table
+
+
+SERVER_TABLES: Final = {"active": _server_table(active=True), "semi-honest": _server_table(active=False)}

@@ -36,6 +36,7 @@ from tacit.protocol.core.primitives import (
     seal,
 )
 from tacit.protocol.sum.agreement import Agreement, owner_and_holder, pairwise_mask
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import SHARE_BYTES, reconstruct, reconstruct_each, share
 from tacit.secagg.work import WorkKind, work
@@ -92,8 +93,8 @@ def seal_shares(
     for position, holder in enumerate(members):
         held = HeldShares(*(part.tobytes() for part in shares[position]))
         commitments = commit_share(
-            Label.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
-        ) + commit_share(Label.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
+            SumLabel.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
+        ) + commit_share(SumLabel.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
         key = _channel_key(agreement, adverts_digest, channel, holders[holder], owner=owner, holder=holder)
         packets.append(commitments + seal(key, held.both, associated=commitments))
         given[holder] = held
@@ -120,14 +121,14 @@ def open_packet(
 def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int, holder: int) -> HeldShares:
     """The two shares in 72 bytes; refuses others than committed to in the packet."""
     held = HeldShares(both[:SHARE_BYTES], both[SHARE_BYTES:])
-    check_share(Label.KEY_SHARE, agreement, packet, owner=owner, holder=holder, share=held.key)
-    check_share(Label.SEED_SHARE, agreement, packet, owner=owner, holder=holder, share=held.seed)
+    check_share(SumLabel.KEY_SHARE, agreement, packet, owner=owner, holder=holder, share=held.key)
+    check_share(SumLabel.SEED_SHARE, agreement, packet, owner=owner, holder=holder, share=held.seed)
     return held
 
 
 def check_share(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> None:
     """Refuse a share that is not the one committed to in the packet."""
-    start = 0 if label is Label.KEY_SHARE else KEY_BYTES
+    start = 0 if label is SumLabel.KEY_SHARE else KEY_BYTES
     expected = commit_share(label, agreement, owner=owner, holder=holder, share=share)
     if not hmac.compare_digest(expected, packet[start : start + KEY_BYTES]):
         raise RemoteProtocolError(
@@ -145,7 +146,7 @@ def _channel_key(
 ) -> bytes:
     return derive(
         own.agree(other),
-        Label.SHARE_CHANNEL,
+        SumLabel.SHARE_CHANNEL,
         salt=agreement.context,
         info=adverts_digest + owner_and_holder(owner, holder),
     )
@@ -184,7 +185,7 @@ def open_secrets(agreement: Agreement, shares: Mapping[int, Mapping[int, bytes]]
 
 def check_seed(agreement: Agreement, owner: int, seed: bytes, commitment: bytes) -> None:
     """Refuse a reconstructed self-mask seed that its owner did not commit to."""
-    if digest(Label.SEED, agreement.context, seed) != commitment:
+    if digest(SumLabel.SEED, agreement.context, seed) != commitment:
         raise RemoteProtocolError(
             Code.SECRET, "it shared another self-mask seed than it committed to", culprit=agreement.cohort[owner]
         )
@@ -232,7 +233,7 @@ def _masks(
     public_keys: Callable[[int], bytes],
 ) -> Iterator[Mask]:
     for seed in seeds.values():
-        yield Mask(derive(seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1)
+        yield Mask(derive(seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1)
     for dropped, key in keys.items():
         for survivor in peers(dropped):
             if survivor in survivors:

@@ -11,46 +11,36 @@ revealed, and docs/decisions/016-double-blind.md the consequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from markupsafe import Markup
 
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.incidents import Incident, incidents
+from tacit.parties.runs.results import Column, Table, prose
 from tacit.parties.runs.reveals import GIVES_AWAY
 from tacit.parties.runs.state import RunState
-from tacit.parties.runs.summary import MOST_EPSILON
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder
-from tacit.simulate.adaptation.summary import figures_of, state_of
+from tacit.simulate.adaptation.results import AdaptationSummary
+from tacit.simulate.adaptation.summary import state_of, summary_so_far
 from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
 from tacit.simulate.report.figures import ACTIVITY_COLOURS, COLOURS, MOST_ROWS, PHASES, compared_curves
-from tacit.simulate.report.outputs import AdaptationFigures, AdaptationRound, SumNoiseFigures
-from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, phase_row, rendered, settings, timelines
+from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, rendered, settings, timelines
+from tacit.simulate.report.tables import phase_table
 
 
-@dataclass(frozen=True)
-class Collusion:
-    """Parties that pool what they know, though none of them deviates from the protocol."""
-
-    parties: str
-    learn: str
-    protected: str
-    """What stays so."""
-
-
-def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> list[Exposure]:
+def exposures(experiment: AdaptationExperiment, summary: AdaptationSummary) -> list[Exposure]:
     """The parties of a run, from the data owners to the outside world."""
     own, told = experiment.adaptation, experiment.adaptation.reveal
-    done = [row for row in summary["rounds"] if row["status"] == "completed"]
-    words = f"{len(done)} times {summary['parameters']:,} words"
+    words = f"{len(summary.completed)} times {summary.parameters:,} words"
     what = {"none": (), "sampled": ("outputs of sampled blocks",), "all": ("outputs of all blocks",)}[told]
     orders = "in one secret order of all of them, and others" if own.selection == "enrolment" else "in secret orders"
     pairs = [f"{outputs} of its own images, {orders}; {GIVES_AWAY}" for outputs in what]
-    counted, noise = own.weights == "counts", summary["noise"]
-    noisy = () if noise is None else (noise_told(noise),)
+    counted = own.weights == "counts"
+    noisy = () if summary.noise is None else (summary.noise.guarantee,)
     weights = "weights of the model, and what its blocks leave" if told == "none" else "weights of the model as such"
     return [
         Exposure(
@@ -85,7 +75,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
         Exposure(
             "dealer",
             (
-                "how much material was asked for, by whom and when; who was in a round, and who was lost",
+                "how much correlated randomness each owner requested, and when; who was in a round, and who was lost",
                 "the sum of the data owners' shares, which looks random without the model owner's",
             ),
             ("anything of the model, of images, of labels, or of what was learned",),
@@ -99,72 +89,62 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationFigures) -> l
     ]
 
 
-def noise_told(noise: SumNoiseFigures) -> str:
-    """What the model owner's noise on its sums guarantees."""
-    weak = ", which guarantees next to nothing: what protects is how few sums are opened"
-    return (
-        f"the model owner's noise on them: standard deviation {noise['deviation']:g} on every common parameter; after "
-        f"{noise['sums']} sums epsilon is {noise['epsilon']:.3g} for delta {noise['delta']:g}, the whole model "
-        f"being the unit{weak if noise['epsilon'] > MOST_EPSILON else ''}"
-    )
-
-
-def collusions(experiment: AdaptationExperiment) -> list[Collusion]:
-    """Who together sees more than the parties by themselves."""
+def collusions(experiment: AdaptationExperiment) -> Table:
+    """Parties that pool what they know, and what that reveals, though none of them deviates from the protocol."""
     own, clients = experiment.adaptation, experiment.clients
     counted = (
-        Collusion(
-            f"{own.colluders} data owners, whom adaptation.colluders counts",
-            f"the sum over at least {own.smallest_cohort} others",
-            f"what any one of these has learned, among {own.smallest_cohort - 1} more",
-        ),
+        f"{own.colluders} data owners, whom adaptation.colluders counts",
+        f"the sum over at least {own.smallest_cohort} others",
+        f"what any one of these has learned, among {own.smallest_cohort - 1} more",
     )
-    return [
-        Collusion(
+    rows = [
+        (
             "model owner and dealer",
             "images and labels of every data owner, and what each has learned: the dealer knows all masks",
             "nothing",
         ),
-        Collusion(
+        (
             "a data owner and the dealer",
             "the model: its masked weights and their masks",
             "images and labels of the other data owners, and what each has learned",
         ),
-        *(counted if own.colluders else ()),
-        Collusion(
+        *([counted] if own.colluders else ()),
+        (
             f"{clients - 1} of {clients} data owners",
             "what the last one has learned in every round that it was in, as in federated learning",
-            "of its batches nothing is told beyond that",
+            "of its batches nothing is revealed beyond that",
         ),
-        Collusion(
+        (
             "model owner and data owners",
             "the common adapters; of the other data owners no more than the sum over them",
             "images and labels of the others, and what each has learned",
         ),
     ]
+    columns = (Column("Together"), Column("They learn", prose), Column("What stays protected", prose))
+    return Table(columns=columns, rows=rows)
 
 
-def sums_state(state: RunState, summary: AdaptationFigures) -> RunState:
+def sums_state(state: RunState, summary: AdaptationSummary) -> RunState:
     """The state of a closed run without what is in no sum: the model owner, and rounds in which nobody learns."""
-    rows = {row["round"]: row for row in summary["rounds"]}
-    rounds = [round for round in state.rounds if round.number in rows]
+    status = {row.round: row.status for row in summary.rounds}
+    rounds = [round for round in state.rounds if round.number in status]
     for round in rounds:
-        round.lost = rows[round.number]["status"] == "lost"
+        round.lost = status[round.number] == "lost"
     parties = {name: party for name, party in state.parties.items() if name != MODEL_OWNER}
-    for name, owner in summary["owners"].items():
-        parties[name].trained = owner["seconds"]
+    for name, owner in summary.owners.items():
+        parties[name].trained = owner.online_seconds
     return replace(state, parties=parties, rounds=rounds)
 
 
 def report_of(folder: Folder, *, out: Path | None = None) -> Path:
     """Write the page anew, of a run that may go on or have been killed. Returns its path. ExperimentError, OSError, and
-    as of `figures_of` and `make_report`."""
+    as of `summary_so_far` and `make_report`."""
     experiment = load_as(AdaptationExperiment, folder.run.experiment)
-    return write_report(folder, experiment, figures_of(folder, experiment), out=out)
+    return write_report(folder, experiment, summary_so_far(folder, experiment), out=out)
 
 
 def write_report(
-    folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures, *, out: Path | None = None
+    folder: Folder, experiment: AdaptationExperiment, summary: AdaptationSummary, *, out: Path | None = None
 ) -> Path:
     """Write the page, by default into the folder of the run; returns its path. OSError, and as of `make_report`."""
     path = out or folder.path / "report.html"
@@ -172,28 +152,21 @@ def write_report(
     return path
 
 
-def make_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> str:
+def make_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationSummary) -> str:
     """The page. EventLogError for logs that cannot be read."""
-    whole = state_of(folder, tuple(summary["owners"])).close()
+    whole = state_of(folder, tuple(summary.owners)).close()
     state = sums_state(whole, summary)
     dealer = state.parties[DEALER]
-    owners = summary["owners"].values()
     values = {
         "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
         "summary": summary,
         "state": state,
-        "completed": [row for row in summary["rounds"] if row["status"] == "completed"],
         "notices": _notices(experiment, summary, incidents(whole)),
         "curves": _curves(summary),
-        "passes": {
-            key: sum(owner[key] for owner in owners)
-            for key in ("batches", "refused", "seconds", "bytes_sent", "bytes_received", "weights_bytes")
-        },
-        "material": sum(summary["dealer_bytes"].values()),
-        "moved": sum((dealer.sent + dealer.received).values()),
+        "sums_bytes": sum((dealer.sent + dealer.received).values()),
         "bars": bars_of(dealer, state.clients),
-        "phases": [phase_row(phase, dealer, state.clients) for phase in PHASES],
+        "phases": phase_table(dealer, state.clients, serving="Dealer", served="Data owners"),
         "activity_colours": {
             "private passes": ACTIVITY_COLOURS["training"],
             **{name: ACTIVITY_COLOURS[name] for name in ("waiting", "between rounds")},
@@ -212,47 +185,51 @@ def make_report(folder: Folder, experiment: AdaptationExperiment, summary: Adapt
     return rendered("adaptation.html.j2", values, package="tacit.simulate.adaptation")
 
 
-def _notices(experiment: AdaptationExperiment, summary: AdaptationFigures, happened: Sequence[Incident]) -> list[str]:
+def _notices(experiment: AdaptationExperiment, summary: AdaptationSummary, happened: Sequence[Incident]) -> list[str]:
     """What a reader must know first; nothing if all went well and the model was protected."""
-    told, rounds = summary["reveal"], summary["rounds"]
+    told = summary.reveal
     notices = [] if told == "none" else [f'reveal = "{told}": {GIVES_AWAY}.']
-    completed, planned = sum(row["status"] == "completed" for row in rounds), experiment.federation.rounds
+    completed, planned = len(summary.completed), experiment.federation.rounds
     if completed < planned:
-        notices.append(f"{completed} of {planned} rounds were completed. The sums ended: {summary['ended']}.")
+        notices.append(f"{completed} of {planned} rounds were completed. The sums ended: {summary.ended}.")
     notices += [incident.text for incident in happened[:MOST_INCIDENTS]]
-    notices += [f"Round {row['round']} was summed and not told: {row['detail']}." for row in rounds if _is_lost(row)]
-    if refused := summary["batches"]["refused"]:
+    notices += [
+        f"Round {row.round} was summed, but data owners did not receive the sum: {row.detail}."
+        for row in summary.failed
+        if row.status == "lost"
+    ]
+    if refused := summary.batches.refused:
         notices.append(
-            f"{refused} of {summary['batches']['count']} batches were out of range, and taught nothing. Remedy: raise "
+            f"{refused} of {summary.batches.count} batches were out of range, and taught nothing. Remedy: raise "
             "adaptation.margin, or lower adaptation.learning_rate."
         )
     return notices
 
 
-def _is_lost(row: AdaptationRound) -> bool:
-    return row["status"] == "lost"
+_MEASURED: Final = {
+    "accuracy": {
+        "test images": "accuracy",
+        "learned images (sum over owners)": "train_accuracy",
+        "test images, mean over the classes": "balanced_accuracy",
+    },
+    "loss": {"test images": "loss", "learned images (sum over owners)": "train_loss"},
+}
+"""By metric the curves, each with its field of a round."""
 
 
-def _curves(summary: AdaptationFigures) -> list[Markup]:
+def _curves(summary: AdaptationSummary) -> list[Markup]:
     """Accuracy and loss by round, the beginning being round 0."""
-    before, rounds = summary["before"], [row for row in summary["rounds"] if row["status"] == "completed"]
-    if not rounds:
+    if not summary.completed:
         return []
-    numbers = [row["round"] for row in rounds]
 
-    def points(*values: Any, first: float | None = None) -> list[tuple[int, float | None]]:
-        known = zip(numbers, values, strict=True)
-        return [*([] if first is None else [(0, first)]), *((at, value) for at, value in known if value is not None)]
+    def points(key: str) -> list[tuple[int, float | None]]:
+        known = [
+            (0, getattr(summary.before, key, None)),
+            *((row.round, getattr(row, key)) for row in summary.completed),
+        ]
+        return [(at, value) for at, value in known if value is not None]
 
-    accuracies = {
-        "test images": points(*(row["accuracy"] for row in rounds), first=before["accuracy"]),
-        "learned images (sum over owners)": points(*(row["train_accuracy"] for row in rounds)),
-        "test images, mean over the classes": points(
-            *(row["balanced_accuracy"] for row in rounds), first=before["balanced_accuracy"]
-        ),
-    }
-    losses = {
-        "test images": points(*(row["loss"] for row in rounds), first=before["loss"]),
-        "learned images (sum over owners)": points(*(row["train_loss"] for row in rounds)),
-    }
-    return [compared_curves(accuracies, metric="accuracy"), compared_curves(losses, metric="loss")]
+    return [
+        compared_curves({name: points(key) for name, key in curves.items()}, metric=metric)
+        for metric, curves in _MEASURED.items()
+    ]

@@ -308,7 +308,7 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
             own.labels,
             event_log,
             keep=forget if recording is None else recording.keep_revealed,
-            on_told=keep,
+            on_round=keep,
         )
         try:
             ended = await ClientParty(seat.client(summing), {SCHEME: SharesTask(learns)}, event_log).run()

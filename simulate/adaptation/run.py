@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import claim, mark_release, write_output, writing
+from tacit.parties.runs.directory import claim, mark_release, writing
 from tacit.parties.runs.events import PartyFailed
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.state import parse_event
@@ -44,11 +44,11 @@ from tacit.simulate.adaptation.plan import (
     run_dealer,
     run_model_owner,
 )
+from tacit.simulate.adaptation.results import AdaptationSummary, AdaptersMetrics
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
-from tacit.simulate.adaptation.summary import AdaptersJudged, Judge, Known, keep, summarise
+from tacit.simulate.adaptation.summary import Judge, Known, keep, summarise
 from tacit.simulate.federation.processes import Message, Program, Show, results
 from tacit.simulate.insecure.revealed_outputs import check_enrolled
-from tacit.simulate.report.outputs import AdaptationFigures
 
 
 def make_folder(experiment: AdaptationExperiment, folder: Folder) -> None:
@@ -172,7 +172,7 @@ async def _held(
 
 async def adapt(
     experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show, recorded: Recorded | None = None
-) -> AdaptationFigures:
+) -> AdaptationSummary:
     """Everything from the model to the summary, which is written too, as is the report. recorded: in an audit.
 
     show: called with every event of the parties, and with those of this process, which have no party.
@@ -187,13 +187,13 @@ async def adapt(
     prepared = await asyncio.to_thread(prepare, experiment, folder, seed=seed, show=show)
     judge = Judge(prepared.learning, prepared.setting.served.transformer, prepared.setting.test)
     first = prepared.learning.initial()
-    rounds: dict[int, AdaptersJudged] = {}
+    rounds: dict[int, AdaptersMetrics] = {}
     known = Known(began=clock, classes=prepared.setting.classes, parameters=first.count, judged=rounds)
 
     def judged(number: int, parameters: AdapterParameters) -> None:
         rounds[number] = found = judge.judged(parameters)
         keep(folder, known)
-        show(AdaptersEvaluated(time=time.time(), round=number, **asdict(found)))
+        show(AdaptersEvaluated(time=time.time(), round=number, **msgspec.structs.asdict(found)))
 
     judged(0, first)
 
@@ -213,12 +213,12 @@ async def adapt(
         ends={name: end["detail"] for name, end in ends.items()},
         wall_seconds=time.monotonic() - began,
     )
-    write_output("adaptation", summary, folder.run.summary)
+    summary.write(folder.run.summary)
     await asyncio.to_thread(_report, folder, experiment, summary)
     return summary
 
 
-def _report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> None:
+def _report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationSummary) -> None:
     # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
     from tacit.simulate.adaptation.page import write_report
 

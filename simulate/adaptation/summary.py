@@ -1,18 +1,17 @@
-"""summary.json of an adaptation: its figures, made from the event logs, and the evaluation of its adapters.
+"""Making of summary.json of an adaptation, from the event logs and the evaluation of its adapters.
 
 Only a simulation can evaluate the adapters in the clear, beside the model that they were learned for. The supervisor
-keeps these results on the disk from before the first round on, so that figures can be made of a run that goes on, or
-was killed.
+keeps these evaluations on the disk from before the first round on, so that a run that goes on, or was killed, has a
+summary too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from operator import attrgetter
 from statistics import median, median_low
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import msgspec
 import torch
@@ -27,29 +26,21 @@ from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectoryError, writing
+from tacit.parties.runs.privacy import epsilon_of
 from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.state import PartyState, RunState
-from tacit.parties.runs.summary import epsilon_of, phases
+from tacit.parties.runs.summary import phases
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names, read_learning
-from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.report.outputs import (
-    AdaptationFigures,
-    AdaptationOwner,
+from tacit.simulate.adaptation.results import (
     AdaptationParty,
     AdaptationRound,
-    BatchFigures,
-    JudgedFigures,
-    SumNoiseFigures,
+    AdaptationSummary,
+    AdaptersMetrics,
+    BatchMetrics,
+    DataOwnerMetrics,
+    SumNoiseMetrics,
 )
-
-
-@dataclass(frozen=True)
-class AdaptersJudged:
-    """On images that nobody has learned from."""
-
-    accuracy: float
-    balanced_accuracy: float
-    loss: float
+from tacit.simulate.adaptation.setting import Labelled
 
 
 class Judge:
@@ -67,11 +58,11 @@ class Judge:
         """Float64 [N, classes], of all images."""
         return logits(parameters, self._norm, self._test.outputs)
 
-    def judged(self, parameters: AdapterParameters) -> AdaptersJudged:
+    def judged(self, parameters: AdapterParameters) -> AdaptersMetrics:
         """How well these adapters do."""
         found = self.logits(parameters)
         answers = found.argmax(-1)
-        return AdaptersJudged(
+        return AdaptersMetrics(
             accuracy=(answers == self._test.labels).double().mean().item(),
             balanced_accuracy=balanced(answers, self._test.labels),
             loss=cross_entropy(found, self._test.labels).item(),
@@ -86,7 +77,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     classes: tuple[str, ...]
     parameters: int
     """How many numbers are learned."""
-    judged: dict[int, AdaptersJudged]
+    judged: dict[int, AdaptersMetrics]
     """The common adapters on test images, by the round that they are after; 0: the first ones."""
 
 
@@ -128,16 +119,38 @@ def summarise(
     *,
     ends: Mapping[str, str],
     wall_seconds: float,
-) -> AdaptationFigures:
-    """All figures; ends: what became of the dealer and of the data owners, of those that are over.
+) -> AdaptationSummary:
+    """Make the summary; ends: what became of the dealer and of the data owners, of those that are over.
 
     EventLogError for a log that cannot be read.
     """
-    owners = owner_names(experiment.clients)
-    return _figures(folder, experiment, known, state_of(folder, owners), ends=ends, wall_seconds=wall_seconds)
+    state = state_of(folder, owner_names(experiment.clients))
+    return _summary(folder, experiment, known, state, ends=ends, wall_seconds=wall_seconds)
 
 
-def _figures(
+def read_summary(folder: Folder) -> AdaptationSummary:
+    """The summary of a run that is over. RunDirectoryError for a file that cannot be read."""
+    path = folder.run.summary
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=AdaptationSummary)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunDirectoryError(f"{path} cannot be read ({error}): restore it, or remove it") from None
+
+
+def summary_so_far(folder: Folder, experiment: AdaptationExperiment) -> AdaptationSummary:
+    """The summary of a run that is over, or of one that goes on or was killed, so far. RunDirectoryError for one that
+    has not begun to learn, and for a file that cannot be read; EventLogError."""
+    if folder.run.summary.exists():
+        return read_summary(folder)
+    known, owners = read_known(folder), owner_names(experiment.clients)
+    state = state_of(folder, owners)
+    summed = [state.parties[name] for name in (DEALER, *owners)]
+    ends = {party.name: party.ended for party in summed if party.ended is not None}
+    last = max((party.heard for party in summed if party.heard is not None), default=known.began)
+    return _summary(folder, experiment, known, state, ends=ends, wall_seconds=last - known.began)
+
+
+def _summary(
     folder: Folder,
     experiment: AdaptationExperiment,
     known: Known,
@@ -145,104 +158,81 @@ def _figures(
     *,
     ends: Mapping[str, str],
     wall_seconds: float,
-) -> AdaptationFigures:
-    owners, judged = owner_names(experiment.clients), known.judged
-    parties, last = state.parties, max(judged)
+) -> AdaptationSummary:
+    owners, parties = owner_names(experiment.clients), state.parties
+    last = known.judged[number] if (number := max(known.judged)) else None
     batches = [batch for name in owners for batch in parties[name].batches]
-    return {
-        "name": experiment.name,
-        "reveal": experiment.adaptation.reveal,
-        "protects": PROTECTS[experiment.adaptation.reveal],
-        "classes": list(known.classes),
-        "parameters": known.parameters,
-        "before": cast("JudgedFigures", asdict(judged[0])),
-        "final_accuracy": judged[last].accuracy if last else None,
-        "final_balanced_accuracy": judged[last].balanced_accuracy if last else None,
-        "final_loss": judged[last].loss if last else None,
-        "rounds": _rounds(experiment, state, batches, judged),
-        "owners": {name: _owner(parties[name], ends.get(name, _GOES_ON)) for name in owners},
-        "batches": _batches(batches, parties[MODEL_OWNER].batches),
-        "dealer_bytes": {
-            name: sum(batch.material for batch in parties[name].batches) for name in (MODEL_OWNER, *owners)
+    return AdaptationSummary(
+        name=experiment.name,
+        reveal=experiment.adaptation.reveal,
+        protects=PROTECTS[experiment.adaptation.reveal],
+        classes=list(known.classes),
+        parameters=known.parameters,
+        before=known.judged[0],
+        final_accuracy=last.accuracy if last else None,
+        final_balanced_accuracy=last.balanced_accuracy if last else None,
+        final_loss=last.loss if last else None,
+        rounds=_rounds(experiment, state, batches, known.judged),
+        owners={name: _owner(parties[name], ends.get(name, _GOES_ON)) for name in owners},
+        batches=_batches(batches, parties[MODEL_OWNER].batches),
+        dealer_bytes={name: sum(batch.material for batch in parties[name].batches) for name in (MODEL_OWNER, *owners)},
+        noise=_noise(folder, experiment, sums=len(parties[MODEL_OWNER].revealed)),
+        parties={
+            name: AdaptationParty(role=_ROLES.get(name, "data-owner"), phases=phases(party))
+            for name, party in parties.items()
         },
-        "noise": _noise(folder, experiment, sums=len(parties[MODEL_OWNER].revealed)),
-        "parties": {name: _party(party) for name, party in parties.items()},
-        "ended": ends.get(DEALER, _GOES_ON),
-        "wall_seconds": wall_seconds,
-        "configuration": msgspec.to_builtins(experiment),
-        "seed": msgspec.to_builtins(state.seed),
-        "sessions": msgspec.to_builtins(state.origins),
-    }
+        ended=ends.get(DEALER, _GOES_ON),
+        wall_seconds=wall_seconds,
+        configuration=msgspec.to_builtins(experiment),
+        seed=state.seed,
+        sessions=state.origins,
+    )
 
 
-def _noise(folder: Folder, experiment: AdaptationExperiment, *, sums: int) -> SumNoiseFigures | None:
+_ROLES: Final[Mapping[str, Literal["dealer", "model-owner"]]] = {DEALER: "dealer", MODEL_OWNER: "model-owner"}
+
+
+def _noise(folder: Folder, experiment: AdaptationExperiment, *, sums: int) -> SumNoiseMetrics | None:
     """sums: how many the model owner revealed."""
     policy = noise_policy(experiment.adaptation)
     if policy is None:
         return None
     noise = SumNoise(policy, read_learning(folder), owners=experiment.clients)
-    return {
-        "deviation": policy.deviation,
-        "largest_norm": noise.norm,
-        "sums": sums,
-        "delta": policy.delta,
-        "epsilon": epsilon_of(policy.delta, sums * noise.cost) if sums else 0.0,
-        "largest_epsilon": policy.largest_epsilon or None,
-    }
+    return SumNoiseMetrics(
+        deviation=policy.deviation,
+        largest_norm=noise.norm,
+        sums=sums,
+        delta=policy.delta,
+        epsilon=epsilon_of(policy.delta, sums * noise.cost) if sums else 0.0,
+        largest_epsilon=policy.largest_epsilon or None,
+    )
 
 
-def figures_of(folder: Folder, experiment: AdaptationExperiment) -> AdaptationFigures:
-    """Those of a run that is over, by its summary, or that goes on, or was killed, so far. RunDirectoryError for one
-    that has not begun to learn, and for a file that cannot be read; EventLogError."""
-    if folder.run.summary.exists():
-        try:
-            return msgspec.json.decode(folder.run.summary.read_bytes(), type=AdaptationFigures)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise RunDirectoryError(
-                f"{folder.run.summary} cannot be read ({error}): restore it, or remove it"
-            ) from None
-    known, owners = read_known(folder), owner_names(experiment.clients)
-    state = state_of(folder, owners)
-    summed = [state.parties[name] for name in (DEALER, *owners)]
-    ends = {party.name: party.ended for party in summed if party.ended is not None}
-    last = max((party.heard for party in summed if party.heard is not None), default=known.began)
-    return _figures(folder, experiment, known, state, ends=ends, wall_seconds=last - known.began)
-
-
-def _party(party: PartyState) -> AdaptationParty:
-    role: Literal["dealer", "model-owner", "data-owner"] = "data-owner"
-    if party.name == DEALER:
-        role = "dealer"
-    elif party.name == MODEL_OWNER:
-        role = "model-owner"
-    return {"role": role, "phases": phases(party)}
-
-
-def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded]) -> BatchFigures:
+def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded]) -> BatchMetrics:
     """batches: of all data owners; model_owners: the same batches at the model owner."""
 
     def middle(values: list[int]) -> int | None:
         return median_low(values) if values else None
 
-    return {
-        "count": len(batches),
-        "refused": sum(batch.refused for batch in batches),
-        "seconds": median(batch.seconds for batch in batches) if batches else None,
-        "waited_seconds": median(batch.waited_seconds for batch in batches) if batches else None,
-        "data_owner_bytes": middle([batch.sent for batch in batches]),
-        "model_owner_bytes": middle([batch.received for batch in batches]),
-        "material_to_data_owner_bytes": middle([batch.material for batch in batches]),
-        "material_to_model_owner_bytes": middle([batch.material for batch in model_owners]),
-    }
+    return BatchMetrics(
+        count=len(batches),
+        refused=sum(batch.refused for batch in batches),
+        online_seconds=median(batch.seconds for batch in batches) if batches else None,
+        preprocessing_wait_seconds=median(batch.waited_seconds for batch in batches) if batches else None,
+        data_owner_bytes=middle([batch.sent for batch in batches]),
+        model_owner_bytes=middle([batch.received for batch in batches]),
+        preprocessing_to_data_owner_bytes=middle([batch.material for batch in batches]),
+        preprocessing_to_model_owner_bytes=middle([batch.material for batch in model_owners]),
+    )
 
 
 def _rounds(
     experiment: AdaptationExperiment,
     state: RunState,
     batches: Sequence[BatchEnded],
-    judged: Mapping[int, AdaptersJudged],
+    judged: Mapping[int, AdaptersMetrics],
 ) -> list[AdaptationRound]:
-    """Of every round of learning that the dealer has ended."""
+    """Every round of learning that the dealer has ended."""
     refused: Counter[int] = Counter()
     for batch in batches:
         refused[batch.round] += batch.refused
@@ -253,36 +243,36 @@ def _rounds(
             continue
         learned, judgement = state.learned.get(number), judged.get(number)
         found.append(
-            {
-                "round": number,
-                "status": "completed" if learned else "lost" if result.status == "completed" else result.status,
-                "detail": state.unlearned.get(number) or result.detail,
-                "survivors": result.survivors,
-                "dropped": msgspec.to_builtins(result.dropped),
-                "images": learned.images if learned else None,
-                "refused_batches": refused[number],
-                "train_loss": learned.train_loss if learned else None,
-                "train_accuracy": learned.train_accuracy if learned else None,
-                "accuracy": judgement.accuracy if judgement else None,
-                "balanced_accuracy": judgement.balanced_accuracy if judgement else None,
-                "loss": judgement.loss if judgement else None,
-                "seconds": result.seconds,
-            }
+            AdaptationRound(
+                round=number,
+                status="completed" if learned else "lost" if result.status == "completed" else result.status,
+                detail=state.unlearned.get(number) or result.detail,
+                survivors=result.survivors,
+                dropped=result.dropped,
+                images=learned.images if learned else None,
+                refused_batches=refused[number],
+                train_loss=learned.train_loss if learned else None,
+                train_accuracy=learned.train_accuracy if learned else None,
+                accuracy=judgement.accuracy if judgement else None,
+                balanced_accuracy=judgement.balanced_accuracy if judgement else None,
+                loss=judgement.loss if judgement else None,
+                seconds=result.seconds,
+            )
         )
     return found
 
 
-def _owner(party: PartyState, end: str) -> AdaptationOwner:
+def _owner(party: PartyState, end: str) -> DataOwnerMetrics:
     batches = party.batches
-    return {
-        "round": party.learned,
-        "batches": len(batches),
-        "refused": sum(batch.refused for batch in batches),
-        "sessions": len(party.openings),
-        "seconds": sum(batch.seconds for batch in batches),
-        "waited_seconds": sum(batch.waited_seconds for batch in batches),
-        "bytes_sent": sum(batch.sent for batch in batches),
-        "bytes_received": sum(batch.received for batch in batches),
-        "weights_bytes": sum(opening.weights_bytes for opening in party.openings),
-        "ended": end,
-    }
+    return DataOwnerMetrics(
+        round=party.learned,
+        batches=len(batches),
+        refused_batches=sum(batch.refused for batch in batches),
+        sessions=len(party.openings),
+        online_seconds=sum(batch.seconds for batch in batches),
+        preprocessing_wait_seconds=sum(batch.waited_seconds for batch in batches),
+        bytes_sent=sum(batch.sent for batch in batches),
+        bytes_received=sum(batch.received for batch in batches),
+        weights_bytes=sum(opening.weights_bytes for opening in party.openings),
+        ended=end,
+    )

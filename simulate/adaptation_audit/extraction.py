@@ -1,15 +1,15 @@
 """The model of an adaptation, attacked by a data owner with the outputs revealed to it, or with labels alone.
 
-The data owner does not know which of its images an output is of. It matches outputs of a batch to each other, and its
+The data owner does not know the image of an output. It matches outputs of a batch to each other, and its
 own pixels to the first of them (models/extraction.py), class by class, as it knows the labels beside the last one. A
 network of the same sizes, with random weights, is then trained to reproduce the outputs of the model's blocks; its
-outputs for the images are matched to the revealed ones again and again, which mends the first matches. Where no output
+outputs for the images are matched to the revealed ones again and again, which corrects the first matches. If no output
 is revealed, it is trained to give the right labels through the common adapters and the head, which every data owner
 receives; the baseline has a head of its own in their place.
 
 Both attacks end with a network whose answers, by the common adapters and head, are compared with those of the adapted
-model on images that nobody has learned from. `copied-blocks` has all of the model before the first output that is
-revealed, and copies in the place of the other blocks; `imitation` has nothing of the model.
+model on images that nobody has learned from. `copied-blocks` has the model itself up to the first output that is
+revealed, and copies of the other blocks; `imitation` has nothing of the model.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tacit.models.extraction import matched_images, matched_outputs
 from tacit.models.networks import build
 from tacit.protocol.inference.schedule import Sizes
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, TellingPass, centred, copied_blocks
-from tacit.simulate.audit.figures import NOT_ATTACKED, ModelJudged, ModelRow
+from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, ReceivedPass, centred, copied_blocks
+from tacit.simulate.audit.results import NOT_ATTACKED, ModelAttackResult, ModelMetrics
 from tacit.simulate.audit.scores import mean_interval
 
 BATCH: Final = 32
@@ -42,28 +42,28 @@ WEIGHT_DECAY: Final = 0.05
 AGAIN: Final = 5
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""From numbers of images [B], outputs of the student's blocks [L, B, T, D] and its logits [B, C]."""
+"""A loss of numbers of images [B], outputs of the student's blocks [L, B, T, D] and its logits [B, C]."""
 
 
 class MatchedRows:
-    """Outputs of blocks given to the images of a data owner, which it knows with their labels.
+    """Outputs of blocks, matched to the labelled images of a data owner.
 
     in_order: the images of all rows are known, so that nothing is matched. ValueError for no pass.
     """
 
-    def __init__(self, passes: Sequence[TellingPass], own: Labelled, *, in_order: bool = False) -> None:
+    def __init__(self, passes: Sequence[ReceivedPass], own: Labelled, *, in_order: bool = False) -> None:
         if not passes:
-            raise ValueError("no output of a block was told")
+            raise ValueError("no output of a block was revealed")
         self._own, self._in_order = own, in_order
         self._batches = [_Batch.of(each) for each in passes]
         self.rows: dict[int, dict[int, torch.Tensor]] = {}
         """By block and by the number of the image, float32 [T, D]."""
-        self.ordered = 0.0
-        """Share of the outputs that are given to their own image."""
+        self.accuracy = 0.0
+        """Share of the outputs that are matched to their own image."""
         self._give([self._by_pixels(each) for each in self._batches])
 
     def again(self, student: nn.Module) -> None:
-        """Match anew, by what a student makes of the images, which has learned from the matches before."""
+        """Match anew, by the outputs of a student that has learned from the matches before."""
         if self._in_order:
             return
         blocks, outputs = sorted(self.rows), centred(block_outputs(student, self._own.images))
@@ -98,7 +98,7 @@ class MatchedRows:
             right += int((images == batch.true).sum())
             for block, rows in batch.rows.items():
                 self.rows.setdefault(block, {}).update(zip(images.tolist(), rows, strict=True))
-        self.ordered = right / sum(len(batch.own) for batch in self._batches)
+        self.accuracy = right / sum(len(batch.own) for batch in self._batches)
 
 
 def _by_outputs(ours: torch.Tensor, rows: torch.Tensor, own: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
@@ -107,23 +107,23 @@ def _by_outputs(ours: torch.Tensor, rows: torch.Tensor, own: torch.Tensor, at: t
 
 @dataclass(frozen=True)
 class _Batch:
-    """Of a pass, all rows in the order of the last output, into which they are matched from block to block."""
+    """A pass with all rows in the order of the last output, into which they are matched from block to block."""
 
     rows: dict[int, torch.Tensor] = field(repr=False)
     labels: torch.Tensor = field(repr=False)
     own: torch.Tensor = field(repr=False)
     patches: torch.Tensor = field(repr=False)
     true: torch.Tensor = field(repr=False)
-    """Of which image each row is, to judge by."""
+    """The true image of each row."""
 
     @classmethod
-    def of(cls, told: TellingPass) -> _Batch:
-        last = max(told.rows)
-        rows = {last: told.rows[last].rows}
-        for block in sorted(told.rows, reverse=True)[1:]:
-            each = told.rows[block].rows
+    def of(cls, received: ReceivedPass) -> _Batch:
+        last = max(received.rows)
+        rows = {last: received.rows[last].rows}
+        for block in sorted(received.rows, reverse=True)[1:]:
+            each = received.rows[block].rows
             rows[block] = each[matched_outputs(each, rows[min(rows)])]
-        return cls(rows, told.labels, told.own, told.patches, told.rows[last].images)
+        return cls(rows, received.labels, received.own, received.patches, received.rows[last].images)
 
 
 def imitation(
@@ -136,9 +136,10 @@ def imitation(
     seed: int,
     again: Callable[[nn.Module], None] = lambda student: None,
 ) -> nn.Module:
-    """A network of these sizes and so many classes, in evaluation mode, taught on all images of a data owner. By AdamW,
-    at a rate that rises and falls in one cycle; seed: of initial weights, and of the order of images; again: called
-    with what there is every AGAIN epochs, to match anew.
+    """Train a network of these sizes and so many classes on all images of a data owner; return it in evaluation mode.
+
+    The optimiser is AdamW, at a rate that rises and falls in one cycle; seed: of initial weights, and of the order of
+    images; again: called with the network every AGAIN epochs, to match anew.
 
     FloatingPointError as soon as a loss is not finite.
     """
@@ -172,12 +173,12 @@ def imitation(
 
 
 def by_labels(own: Labelled) -> Loss:
-    """The loss of a student that is told nothing."""
+    """Return the loss of a student that has labels alone."""
     return lambda chosen, outputs, answers: cross_entropy(answers, own.labels[chosen])
 
 
 def by_adapters(own: Labelled, parameters: AdapterParameters, epsilon: float) -> Loss:
-    """The loss of one that is told adapters and head alone."""
+    """Return the loss of one that has the common adapters and head as well."""
     single = each(lambda tensor: tensor.float(), parameters)
     ones = torch.ones(single.head_weight.shape[1])
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=epsilon)
@@ -185,7 +186,7 @@ def by_adapters(own: Labelled, parameters: AdapterParameters, epsilon: float) ->
 
 
 def by_outputs(matched: MatchedRows) -> Loss:
-    """The loss of one that is told outputs: squares of what it errs by, in units of how outputs of a block vary."""
+    """Return the loss of one that has outputs: its squared error, relative to the variance of a block's outputs."""
     units = {block: torch.stack([*rows.values()]).var() for block, rows in matched.rows.items()}
 
     def loss(chosen: torch.Tensor, outputs: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
@@ -210,51 +211,48 @@ IMITATION_EPOCHS: Final = 60
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """What a network says of the test images."""
+class _Predictions:
+    """Labels of the test images from a network, and from a baseline; int64 [N] each."""
 
     labels: torch.Tensor = field(repr=False)
-    """int64 [N]."""
-    floor: torch.Tensor = field(repr=False)
-    """Those of the same with less, int64 [N]."""
-    errors: tuple[float, ...] = ()
-    ordered: float | None = None
+    baseline: torch.Tensor = field(repr=False)
+    copy_errors: tuple[float, ...] = ()
+    matching_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
 class ModelAttack:
-    """By one data owner, in one run."""
+    """Attacks by one data owner on the model of one run."""
 
     subject: AuditedAdaptation
     owner: str
 
-    def row(
-        self, attack: str, place: tuple[str, str], what: str, passes: Sequence[TellingPass], *, in_order: bool
-    ) -> ModelRow:
-        """place: name of an arm, and what it is; passes: what was told; in_order: with the images of all rows given."""
-        began, why, figures = time.perf_counter(), "", None
+    def run(
+        self, attack: str, place: tuple[str, str], observation: str, passes: Sequence[ReceivedPass], *, in_order: bool
+    ) -> ModelAttackResult:
+        """Attack. place: name of an arm, and its configuration; in_order: the images of all rows are known."""
+        began, reason, metrics = time.perf_counter(), "", None
         try:
-            found = (self._copied if attack == COPIED_BLOCKS else self._imitated)(passes, in_order)
-            figures = self._judged(found)
+            metrics = self._metrics((self._copied if attack == COPIED_BLOCKS else self._imitated)(passes, in_order))
         except (ValueError, FloatingPointError) as error:
-            why = str(error)
-        arm, about = place
-        return ModelRow(
+            reason = str(error)
+        arm, configuration = place
+        return ModelAttackResult(
             attack=attack,
             arm=arm,
-            about=about,
+            configuration=configuration,
             adversary=self.owner,
-            what=what,
-            told=sum(len(rows.rows) for each in passes for rows in each.rows.values()),
-            verdict=NOT_ATTACKED if figures is None else figures.verdict,
-            why=why,
+            observation=observation,
+            received_outputs=sum(len(rows.rows) for each in passes for rows in each.rows.values()),
+            verdict=NOT_ATTACKED if metrics is None else metrics.verdict,
+            reason=reason,
             seconds=time.perf_counter() - began,
-            figures=figures,
+            metrics=metrics,
         )
 
-    def _copied(self, passes: Sequence[TellingPass], in_order: bool) -> _Answers:
+    def _copied(self, passes: Sequence[ReceivedPass], in_order: bool) -> _Predictions:
         if not passes:
-            raise ValueError("no output of a block was told: there is nothing to copy")
+            raise ValueError("no output of a block was revealed: there is nothing to copy")
         sizes, seed, tested = self.subject.learning.public.sizes, self.subject.seed, self.subject.tested
 
         def block() -> nn.Module:
@@ -275,9 +273,9 @@ class ModelAttack:
         for known, outputs in zip(found.known, found.outputs(tested[first]), strict=True):
             stitched[known], without[known] = outputs, tested[first]
         answers, less = (self.subject.answers(centred(outputs)) for outputs in (stitched, without))
-        return _Answers(answers, less, found.errors, found.ordered)
+        return _Predictions(answers, less, found.errors, found.matching_accuracy)
 
-    def _imitated(self, passes: Sequence[TellingPass], in_order: bool) -> _Answers:
+    def _imitated(self, passes: Sequence[ReceivedPass], in_order: bool) -> _Predictions:
         subject, own = self.subject, self.subject.images_of(self.owner)
         matched = MatchedRows(passes, own, in_order=in_order) if passes else None
         if matched is None:
@@ -294,11 +292,11 @@ class ModelAttack:
             again=(lambda student: None) if matched is None else matched.again,
         )
         answers = subject.answers(centred(block_outputs(student, subject.setting.test.images)))
-        return _Answers(answers, self._labelled, (), None if matched is None else matched.ordered)
+        return _Predictions(answers, self._labelled, (), None if matched is None else matched.accuracy)
 
     @cached_property
     def _labelled(self) -> torch.Tensor:
-        """What a network says that was taught with the owner's labels alone."""
+        """Labels from a network trained on the owner's labels alone."""
         subject, own = self.subject, self.subject.images_of(self.owner)
         student = imitation(
             own,
@@ -312,22 +310,22 @@ class ModelAttack:
             answers: torch.Tensor = student(subject.setting.test.images)
         return answers.argmax(-1)
 
-    def _judged(self, found: _Answers) -> ModelJudged:
+    def _metrics(self, found: _Predictions) -> ModelMetrics:
         subject, truth = self.subject, self.subject.setting.test.labels
         target = subject.answers(subject.tested)
-        floor = max(found.floor, self._labelled, key=lambda labels: _share(labels, target))
-        gain = (found.labels == target).double() - (floor == target).double()
+        baseline = max(found.baseline, self._labelled, key=lambda labels: _share(labels, target))
+        gain = (found.labels == target).double() - (baseline == target).double()
         low, high = mean_interval(gain.numpy())
-        return ModelJudged(
+        return ModelMetrics(
             images=len(target),
             agreement=_share(found.labels, target),
-            floor=_share(floor, target),
-            better_by_interval=(low, high),
+            baseline_agreement=_share(baseline, target),
+            advantage_interval=(low, high),
             accuracy=_share(found.labels, truth),
-            floor_accuracy=_share(floor, truth),
-            errors=found.errors,
-            ordered=found.ordered,
-            recovered=low is not None and low > 0 and max(found.errors, default=0.0) < 1,
+            baseline_accuracy=_share(baseline, truth),
+            copy_errors=found.copy_errors,
+            matching_accuracy=found.matching_accuracy,
+            reconstructed=low is not None and low > 0 and max(found.copy_errors, default=0.0) < 1,
         )
 
 

@@ -1,9 +1,9 @@
-"""Images of a data owner, attacked by the model owner with what it received: the words of their pixels under masks.
+"""Images of a data owner, attacked by the model owner with the masked pixels that it received.
 
-In the first step of a pass a data owner tells all pixels of its batch less a mask modulo 2^STREAM, which the dealer
-knows and the model owner does not. `read-words` takes the words for pixels as they are. `fitted-words` learns a linear
-map from words to pixels on all batches of all other data owners, whose images it is given, and applies it to one whose
-images it is not. Where no mask is there, the words are the pixels.
+In the first step of a pass a data owner sends all pixels of its batch minus a mask modulo 2^STREAM, which the dealer
+knows and the model owner does not. `read-words` takes these words for pixels. `fitted-words` learns a linear map from
+words to pixels on all batches of all other data owners, whose images the attack has, and applies it to the words of one
+data owner. Without a mask the words are the pixels.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _RIDGE: Final = 1e-6
 
 @dataclass(frozen=True)
 class OpenedWords:
-    """Of one batch of a data owner."""
+    """Opened words of one batch of a data owner."""
 
     owner: str
     words: torch.Tensor = field(repr=False)
     """int64 [B, N, P], signed."""
     images: torch.Tensor = field(repr=False)
-    """What they are of, float32 [B, C, S, S]: what is to be found."""
+    """The true images, float32 [B, C, S, S]."""
 
 
-def heard_words(
+def received_words(
     recordings: Path, images: Mapping[str, Sequence[torch.Tensor]], public: PublicModel
 ) -> list[OpenedWords]:
-    """What the model owner received. images: those of every pass of every data owner. ValueError for a session that was
-    lost, in which passes are counted anew."""
+    """Read the words that the model owner received. images: those of every pass of every data owner. ValueError for a
+    session that was lost, since the next one numbers its passes from 1."""
     parts: defaultdict[tuple[str, bytes], defaultdict[int, bytearray]] = defaultdict(lambda: defaultdict(bytearray))
     for record in read(recordings, MODEL_OWNER):
         if isinstance(record, HeardMessage) and record.sender in images:
@@ -73,21 +73,21 @@ def heard_words(
     return found
 
 
-def clear_words(heard: Sequence[OpenedWords], public: PublicModel) -> list[OpenedWords]:
-    """The same without masks."""
+def clear_words(masked: Sequence[OpenedWords], public: PublicModel) -> list[OpenedWords]:
+    """Return the same words without masks."""
     return [
         OpenedWords(each.owner, signed(input_share(public, len(each.images), each.images), STREAM), each.images)
-        for each in heard
+        for each in masked
     ]
 
 
 def read_words(victim: OpenedWords, others: Sequence[OpenedWords], public: PublicModel) -> torch.Tensor:
-    """Images float64 [B, C, S, S]: the words, taken for pixels."""
+    """Return images float64 [B, C, S, S], with the words as pixels."""
     return _images(victim.words.double() / public.embedding.pixel, public)
 
 
 def fitted_words(victim: OpenedWords, others: Sequence[OpenedWords], public: PublicModel) -> torch.Tensor:
-    """Images float64 [B, C, S, S] by the best linear map of the others' patches to their pixels. ValueError for no
+    """Return images float64 [B, C, S, S] by the best linear map of the others' words to their pixels. ValueError for no
     others."""
     if not others:
         raise ValueError("there is no other data owner to learn from")
@@ -108,6 +108,6 @@ READERS: Final[dict[str, Callable[[OpenedWords, Sequence[OpenedWords], PublicMod
 
 
 def _images(patches: torch.Tensor, public: PublicModel) -> torch.Tensor:
-    """From rows of patches [B, N, C P P], in the order in which they are shared."""
+    """Images from rows of patches [B, N, C P P], in the order in which they are shared."""
     side, patch = public.sizes.side, public.sizes.patch
     return fold(patches.transpose(1, 2), (side, side), patch, stride=patch)

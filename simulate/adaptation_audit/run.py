@@ -1,8 +1,8 @@
 """An audit of an adaptation: run it by real processes for every way of revealing outputs, attack it, judge the attacks.
 
 Attacks of a data owner prove themselves on all outputs in the order of its images, and those of the model owner on
-pixels without masks. Where one fails there, its rows read that nothing was attacked. Recordings are removed when their
-arm has been attacked, and when the audit is interrupted. A refused request says what would be accepted.
+pixels without masks. An attack that fails there counts as not attacking anything. Recordings are removed when their arm
+has been attacked, and when the audit is interrupted. Refusals say what would be accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import torch
@@ -34,56 +34,63 @@ from tacit.simulate.adaptation_audit.openings import (
     READERS,
     OpenedWords,
     clear_words,
-    heard_words,
+    received_words,
 )
 from tacit.simulate.audit.adversaries import AdversaryError, images_of
 from tacit.simulate.audit.arms import AuditArm
-from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED, AttackRow, AuditFigures, ModelRow, Score
-from tacit.simulate.audit.run import Pictures, Tell
-from tacit.simulate.audit.scores import Pixels, judge, score
+from tacit.simulate.audit.page import Pictures
+from tacit.simulate.audit.results import (
+    NOT_ATTACKED,
+    RECONSTRUCTED,
+    AuditResult,
+    ImageAttackResult,
+    ImageScore,
+    ModelAttackResult,
+)
+from tacit.simulate.audit.run import Progress
+from tacit.simulate.audit.scores import Pixels, image_metrics, score
 from tacit.simulate.federation.processes import ProcessError, in_daemon_thread
 
 DATA_OWNER: Final = "data-owner"
+_TASTAN: Final = "this project, on Tastan and Nandakumar 2025"
 MODEL_ATTACKS: Final = {
-    COPIED_BLOCKS: "a data owner matches outputs of blocks, and copies blocks from pairs of them",
-    IMITATION: "a data owner teaches a model on its images with all that it was told",
+    COPIED_BLOCKS: ("a data owner matches outputs of blocks, and copies blocks from pairs of them", _TASTAN),
+    IMITATION: ("a data owner trains a model on its images with all that it received", _TASTAN),
 }
 IMAGE_ATTACKS: Final = {
-    READ_WORDS: "the model owner takes the words of masked pixels for pixels",
-    FITTED_WORDS: "the model owner learns from the other data owners' words and images to read those of one",
+    READ_WORDS: ("the model owner takes the words of masked pixels for pixels", "this project"),
+    FITTED_WORDS: (
+        "the model owner learns from the other data owners' words and images to read those of one",
+        "this project",
+    ),
 }
-SOURCES: Final = {
-    COPIED_BLOCKS: "this project, on Tastan and Nandakumar 2025",
-    IMITATION: "this project, on Tastan and Nandakumar 2025",
-    READ_WORDS: "this project",
-    FITTED_WORDS: "this project",
-}
+"""By name, what an attack does, and its source."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptationOrder:
-    """What an audit of an adaptation is to do."""
+class AdaptationAuditPlan:
+    """The plan of an audit of an adaptation.
+
+    data_owners: those that attack the model. model_owner: whether it attacks images. images: the most that an attack of
+    the model owner is tried on. backbone: the folder of a model that was trained for an earlier run.
+    """
 
     experiment: AdaptationExperiment
     data_owners: tuple[str, ...]
-    """Who attack the model."""
     model_owner: bool
-    """Whether it attacks images."""
     attacks: tuple[str, ...]
     images: int
-    """So many of each row of the model owner are attacked, at most."""
     seed: int
     backbone: Path | None
-    """The folder of a model that was trained for a run before."""
     out: Path
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """Who is recorded: whoever attacks."""
+        """The adversaries, who are recorded."""
         return (*self.data_owners, *((MODEL_OWNER,) if self.model_owner else ()))
 
 
-def adaptation_order(
+def adaptation_audit_plan(
     path: Path,
     run: Path | None,
     *,
@@ -94,11 +101,11 @@ def adaptation_order(
     full: bool,
     seed: int | None,
     out: Path,
-) -> AdaptationOrder:
-    """What to do; without adversaries, by the first data owner and the model owner.
+) -> AdaptationAuditPlan:
+    """Return the plan; without adversaries, of the first data owner and the model owner.
 
-    path: the file of the experiment; run: the folder of the run that it is of, whose model is attacked then, if it was
-    trained for it and data names no other images. AdversaryError, ExperimentError, OSError.
+    path: the file of the experiment; run: the folder of its run, whose model is attacked if it was trained there and
+    data names no other images. AdversaryError, ExperimentError, OSError.
     """
     experiment = load_as(AdaptationExperiment, path)
     if full:
@@ -124,7 +131,7 @@ def adaptation_order(
     for name in attacks:
         if name not in own:
             raise AdversaryError(f"there is no attack {name!r} of {' or '.join(parties)}: expected {', '.join(own)}")
-    return AdaptationOrder(
+    return AdaptationAuditPlan(
         experiment=msgspec.structs.replace(experiment, federation=federation),
         data_owners=data_owners,
         model_owner=MODEL_OWNER in parties,
@@ -137,7 +144,7 @@ def adaptation_order(
 
 
 def _party(given: str, names: Sequence[str]) -> str:
-    """The party of that name. "data-owner" is the first one. AdversaryError for others."""
+    """Return the party of that name. "data-owner" is the first one. AdversaryError for others."""
     name = names[0] if given == DATA_OWNER else given
     if name not in (*names, MODEL_OWNER):
         raise AdversaryError(
@@ -147,24 +154,25 @@ def _party(given: str, names: Sequence[str]) -> str:
     return name
 
 
+Row = TypeVar("Row", ModelAttackResult, ImageAttackResult)
+
 UNPROTECTED: Final = "unprotected"
-_TOLD: Final[dict[Reveal, str]] = {
+_OBSERVATIONS: Final[dict[Reveal, str]] = {
     "all": "outputs in secret orders",
     "sampled": "sampled outputs in secret orders",
     "none": "adapters and head",
 }
 """In the order in which arms are run: the first is also attacked without protection."""
 IN_ORDER: Final = "outputs in the order of images"
-MASKED: Final = "pixels under masks"
+MASKED: Final = "masked pixels"
 CLEAR: Final = "pixels without masks"
 
 
 def arms_of(experiment: AdaptationExperiment) -> tuple[AuditArm, ...]:
-    """For every way of telling outputs, and before them the case in which nothing is protected, which has no run of its
-    own."""
+    """Configurations for every way of revealing outputs, after the unprotected case, which has no run of its own."""
     replace, arms = msgspec.structs.replace, []
-    for reveal in _TOLD:
-        # Noise is of sums beside which nothing is told.
+    for reveal in _OBSERVATIONS:
+        # Noise is allowed only if no outputs are revealed.
         changes: dict[str, Any] = {} if reveal == "none" else {"noise": 0.0, "largest_epsilon": 0.0}
         own = replace(experiment.adaptation, reveal=reveal, **changes)
         changed = replace(experiment, adaptation=own)
@@ -174,41 +182,51 @@ def arms_of(experiment: AdaptationExperiment) -> tuple[AuditArm, ...]:
 
 
 @dataclass
-class _FoundOwners:
-    """What there is so far."""
+class _Audit:
+    """Results so far.
 
-    order: AdaptationOrder
-    tell: Tell
-    models: list[ModelRow] = field(default_factory=list)
-    rows: list[AttackRow] = field(default_factory=list)
+    failed: by attack, why it did not work on the unprotected case; empty if it did.
+    """
+
+    plan: AdaptationAuditPlan
+    progress: Progress
+    model_attacks: list[ModelAttackResult] = field(default_factory=list)
+    image_attacks: list[ImageAttackResult] = field(default_factory=list)
     pictures: list[Pictures] = field(default_factory=list)
-    blind: list[Score] = field(default_factory=list)
+    baseline: list[ImageScore] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """By attack, why it did not work where nothing is protected; empty if it did."""
 
     def attack(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, reveal: Reveal) -> None:
-        """Everything that was asked for, in one run; in the first of them also without protection."""
-        for owner in self.order.data_owners:
+        """Make all attacks on one run; on the first also those on the unprotected case."""
+        for owner in self.plan.data_owners:
             self._models(arm, subject, recordings, owner, reveal)
-        if self.order.model_owner:
+        if self.plan.model_owner:
             self._images(arm, subject, recordings)
 
     def _models(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, owner: str, reveal: Reveal) -> None:
         attacked = ModelAttack(subject, owner)
-        passes = list(subject.told(recordings, owner)) if reveal != "none" else []
-        for name in (each for each in self.order.attacks if each in MODEL_ATTACKS):
+        passes = list(subject.received(recordings, owner)) if reveal != "none" else []
+        for name in (each for each in self.plan.attacks if each in MODEL_ATTACKS):
             if name not in self.failed:
-                self.tell(f"nothing is protected: {name} of {owner}")
+                self.progress(f"nothing is protected: {name} of {owner}")
                 place = UNPROTECTED, "nothing is protected"
-                row = attacked.row(name, place, IN_ORDER, passes, in_order=True)
-                self.failed[name] = failed = "" if row.verdict == RECOVERED else _no_proof(row)
-                self.models.append(msgspec.structs.replace(row, verdict=NOT_ATTACKED, why=failed) if failed else row)
+                row = attacked.run(name, place, IN_ORDER, passes, in_order=True)
+                self.failed[name] = failed = "" if row.verdict == RECONSTRUCTED else _no_proof(row)
+                self.model_attacks.append(_failing(row, failed) if failed else row)
             if self.failed[name]:
-                row = _not_attacked(name, arm, owner, _TOLD[reveal], self.failed[name])
+                row = ModelAttackResult(
+                    attack=name,
+                    arm=arm.name,
+                    configuration=arm.about,
+                    adversary=owner,
+                    observation=_OBSERVATIONS[reveal],
+                    received_outputs=0,
+                    reason=self.failed[name],
+                )
             else:
-                self.tell(f"{arm.about}: {name} of {owner}")
-                row = attacked.row(name, (arm.name, arm.about), _TOLD[reveal], passes, in_order=False)
-            self.models.append(row)
+                self.progress(f"{arm.about}: {name} of {owner}")
+                row = attacked.run(name, (arm.name, arm.about), _OBSERVATIONS[reveal], passes, in_order=False)
+            self.model_attacks.append(row)
 
     def _images(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path) -> None:
         public = subject.learning.public
@@ -217,106 +235,101 @@ class _FoundOwners:
             for owner in owner_names(subject.experiment.clients)
         }
         try:
-            heard = heard_words(recordings, images, public)
+            masked = received_words(recordings, images, public)
         except ValueError as error:
             raise ProcessError(f"{arm.name}: {error}") from None
-        for name in (each for each in self.order.attacks if each in READERS):
+        for name in (each for each in self.plan.attacks if each in READERS):
             if name not in self.failed:
                 place = UNPROTECTED, "nothing is protected"
-                row = self._read(name, place, CLEAR, subject, clear_words(heard, public))
-                self.failed[name] = "" if row.verdict == RECOVERED else _no_proof(row)
-                self._replace_last(self.failed[name])
-            self._read(name, (arm.name, arm.about), MASKED, subject, heard)
-            self._replace_last(self.failed[name])
-
-    def _replace_last(self, why: str) -> None:
-        if why:
-            self.rows[-1] = msgspec.structs.replace(self.rows[-1], verdict=NOT_ATTACKED, why=why)
+                row = self._read(name, place, CLEAR, subject, clear_words(masked, public))
+                self.failed[name] = failed = "" if row.verdict == RECONSTRUCTED else _no_proof(row)
+                self.image_attacks.append(_failing(row, failed) if failed else row)
+            row = self._read(name, (arm.name, arm.about), MASKED, subject, masked)
+            self.image_attacks.append(_failing(row, self.failed[name]) if self.failed[name] else row)
 
     def _read(
-        self, attack: str, place: tuple[str, str], what: str, subject: AuditedAdaptation, heard: Sequence[OpenedWords]
-    ) -> AttackRow:
-        """The first images of the first data owner, one after the other."""
-        began, why, public = time.perf_counter(), "", subject.learning.public
-        victim, blind = heard[0].owner, subject.blind()
-        others = [each for each in heard if each.owner != victim]
-        scores, floor, true, recovered = list[Score](), list[Score](), list[Pixels](), list[Pixels]()
-        for number, batch in enumerate((each for each in heard if each.owner == victim), 1):
+        self,
+        attack: str,
+        place: tuple[str, str],
+        observation: str,
+        subject: AuditedAdaptation,
+        words: Sequence[OpenedWords],
+    ) -> ImageAttackResult:
+        """Attack the first images of the first data owner, one after the other."""
+        began, reason, public = time.perf_counter(), "", subject.learning.public
+        victim, guess = words[0].owner, subject.baseline()
+        others = [each for each in words if each.owner != victim]
+        scores, baseline = list[ImageScore](), list[ImageScore]()
+        true, reconstructed = list[Pixels](), list[Pixels]()
+        for number, batch in enumerate((each for each in words if each.owner == victim), 1):
             try:
                 found = subject.pixels(READERS[attack](batch, others, public))
             except ValueError as error:
-                why = str(error)
+                reason = str(error)
                 break
             for image, truth in zip(found, subject.pixels(batch.images), strict=True):
-                if len(scores) < self.order.images:
-                    # Anew for each: what a mask leaves is nearest to the same few images.
+                if len(scores) < self.plan.images:
+                    # Drawn anew for each: what a mask leaves is nearest to the same few images.
                     candidates = subject.candidates(victim, len(scores))
                     scores.append(score(victim, number, image, truth, candidates))
-                    floor.append(score(victim, number, blind, truth, candidates))
+                    baseline.append(score(victim, number, guess, truth, candidates))
                     true.append(truth)
-                    recovered.append(image)
-            if len(scores) == self.order.images:
+                    reconstructed.append(image)
+            if len(scores) == self.plan.images:
                 break
-        figures = judge(scores, floor) if scores else None
-        row = AttackRow(
+        self.pictures.append(Pictures(true=true, reconstructed=reconstructed))
+        self.baseline = self.baseline or baseline
+        metrics = image_metrics(scores, baseline) if scores else None
+        return ImageAttackResult(
             attack=attack,
             arm=place[0],
-            about=place[1],
+            configuration=place[1],
             adversary=MODEL_OWNER,
-            what=what,
-            cohort=1,
-            verdict=figures.verdict if figures else NOT_ATTACKED,
-            why=why,
+            observation=observation,
+            honest_clients=1,
+            verdict=metrics.verdict if metrics else NOT_ATTACKED,
+            reason=reason,
             seconds=time.perf_counter() - began,
-            figures=figures,
+            metrics=metrics,
             scores=tuple(scores),
         )
-        self.rows.append(row)
-        self.pictures.append(Pictures(true=true, recovered=recovered))
-        self.blind = self.blind or floor
-        return row
 
-    def audit(self) -> AuditFigures:
-        return AuditFigures(
-            seed=self.order.seed,
+    def result(self) -> AuditResult:
+        return AuditResult(
+            seed=self.plan.seed,
             full=False,
-            rows=tuple(self.rows),
-            blind=judge(self.blind, self.blind) if self.blind else None,
-            observations=(),
-            limits=(),
-            no_limits="",
-            attempts=(),
-            no_attempts="",
-            models=self.models,
+            image_attacks=tuple(self.image_attacks),
+            baseline=image_metrics(self.baseline, self.baseline) if self.baseline else None,
+            model_attacks=tuple(self.model_attacks),
         )
 
 
-async def audit_adaptation(order: AdaptationOrder, tell: Tell) -> tuple[AuditFigures, list[Pictures]]:
+async def audit_adaptation(plan: AdaptationAuditPlan, progress: Progress) -> tuple[AuditResult, list[Pictures]]:
     """Run and attack everything. RunDirectoryError for a directory in use; AdversaryError for what cannot be run;
     ProcessError for a party that fails, a training that diverges, or a round that was lost; OSError."""
-    claim(order.out)
-    found, recordings, runs = _FoundOwners(order, tell), order.out / "recordings", order.out / "runs"
+    claim(plan.out)
+    found, recordings, runs = _Audit(plan, progress), plan.out / "recordings", plan.out / "runs"
     runs.mkdir()
-    backbone = order.backbone
-    for reveal, arm in zip(_TOLD, arms_of(order.experiment)[1:], strict=True):
+    backbone = plan.backbone
+    for reveal, arm in zip(_OBSERVATIONS, arms_of(plan.experiment)[1:], strict=True):
         experiment = arm.experiment
         assert isinstance(experiment, AdaptationExperiment)
         folder = Folder(runs / arm.name)
         try:
-            tell(f"{arm.about}: running it")
+            progress(f"{arm.about}: running it")
             make_folder(experiment, folder)
             if backbone is not None:
                 shutil.copytree(backbone, folder.path / BACKBONE)
-            await _run(experiment, folder, Recorded(recordings, order.recorded))
+            await _run(experiment, folder, Recorded(recordings, plan.recorded))
             if (folder.path / BACKBONE).exists():
                 backbone = folder.path / BACKBONE
-            subject = AuditedAdaptation.of(experiment, folder, order.seed)
-            # Training of hours holds up nobody who interrupts it.
+            subject = AuditedAdaptation.of(experiment, folder, plan.seed)
+            # Training of hours must not delay Ctrl-C.
             await in_daemon_thread(partial(found.attack, arm, subject, recordings, reveal))
         finally:
-            # What parties drew is in them.
+            # They hold what the parties drew.
             shutil.rmtree(recordings, ignore_errors=True)
-    return found.audit(), found.pictures
+    return found.result(), found.pictures
 
 
 async def _run(experiment: AdaptationExperiment, folder: Folder, recorded: Recorded) -> None:
@@ -326,28 +339,17 @@ async def _run(experiment: AdaptationExperiment, folder: Folder, recorded: Recor
         raise AdversaryError(str(error)) from error
     except FloatingPointError as error:
         raise ProcessError(str(error)) from error
-    if any(row["status"] != "completed" for row in summary["rounds"]) or not summary["rounds"]:
-        raise ProcessError(f"{folder.path}: a round was lost ({summary['ended']}): there is no whole run to attack")
+    if summary.failed or not summary.completed:
+        raise ProcessError(f"{folder.path}: a round was lost ({summary.ended}): there is no whole run to attack")
 
 
-def _no_proof(row: ModelRow | AttackRow) -> str:
-    if row.figures is None:
-        return f"on the unprotected case it cannot be used: {row.why}"
-    if isinstance(row, ModelRow):
-        return f"on the unprotected case it fails, with an agreement of {row.figures.agreement:.0%}"
-    return f"on the unprotected case it fails, with {row.figures.psnr:.1f} dB"
+def _no_proof(row: ModelAttackResult | ImageAttackResult) -> str:
+    if row.metrics is None:
+        return f"on the unprotected case it cannot be used: {row.reason}"
+    if isinstance(row, ModelAttackResult):
+        return f"on the unprotected case it fails, with an agreement of {row.metrics.agreement:.0%}"
+    return f"on the unprotected case it fails, with {row.metrics.psnr:.1f} dB"
 
 
-def _not_attacked(attack: str, arm: AuditArm, owner: str, what: str, why: str) -> ModelRow:
-    return ModelRow(
-        attack=attack,
-        arm=arm.name,
-        about=arm.about,
-        adversary=owner,
-        what=what,
-        told=0,
-        verdict=NOT_ATTACKED,
-        why=why,
-        seconds=0.0,
-        figures=None,
-    )
+def _failing(row: Row, reason: str) -> Row:
+    return msgspec.structs.replace(row, verdict=NOT_ATTACKED, reason=reason)

@@ -1,1 +1,1 @@
-"""What leaks: recorded runs of a configuration, attacked with what a party of them saw."""
+"""Audits: recorded runs of a configuration, attacked with the observations of their parties."""

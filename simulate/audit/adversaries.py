@@ -1,9 +1,9 @@
-"""From what somebody asks of an audit to what it does: who attacks, what, with which attacks. Refusals say what would
-be accepted."""
+"""The plan of an audit: configurations, attacks and colluding parties. Refusals say what would be accepted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,11 +11,10 @@ import msgspec
 
 from tacit.models.configuration import DataConfiguration
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.audit.arms import arms_of, default_arms, default_experiment
-from tacit.simulate.audit.attacks import ATTACKS, Budget, usual
-from tacit.simulate.audit.run import Order
-from tacit.simulate.audit.subtraction import SUBTRACTION, subtraction_arms
-from tacit.simulate.audit.views import WIRE
+from tacit.simulate.audit.arms import AuditArm, arms_of, default_arms, default_experiment
+from tacit.simulate.audit.attacks import ATTACKS, Attack, Budget, usual
+from tacit.simulate.audit.cheating_server import SUBTRACTION, subtraction_arms
+from tacit.simulate.audit.views import WIRE, RunTerms
 from tacit.simulate.federation.processes import SERVER
 from tacit.simulate.federation.run import party_names
 
@@ -26,10 +25,26 @@ _ELSEWHERE: Final = {
 
 
 class AdversaryError(ValueError):
-    """Nobody can attack so; the message says what would be accepted."""
+    """The audit cannot be made; the message says what would be accepted."""
 
 
-def default_order(
+@dataclass(frozen=True, kw_only=True)
+class AuditPlan:
+    """The plan of an audit.
+
+    adversaries: each the colluding parties; none: those of `usual_adversaries`. images: the most that are attacked of
+    one kind of observation.
+    """
+
+    arms: tuple[AuditArm, ...]
+    attacks: tuple[Attack, ...]
+    adversaries: tuple[tuple[str, ...], ...] = ()
+    images: int
+    budget: Budget
+    out: Path
+
+
+def audit_plan(
     experiment: Experiment | None,
     *,
     adversaries: Sequence[str],
@@ -39,14 +54,14 @@ def default_order(
     full: bool,
     seed: int,
     out: Path,
-) -> Order:
-    """Return the order of an audit; experiment None: all bundled protections. AdversaryError, ExperimentError."""
+) -> AuditPlan:
+    """Return the plan; experiment None: all bundled protections. AdversaryError, ExperimentError."""
     base = experiment or default_experiment()
     _check(base)
     if data is not None:
         base = msgspec.structs.replace(base, data=images_of(base.data, data))
     clients = base.clients
-    # Of a round there is one sum, and what a client knows of it, it knows when the next one begins.
+    # A round has one sum, and a client knows it only when the next one begins.
     rounds = images + 1
     base = msgspec.structs.replace(base, federation=msgspec.structs.replace(base.federation, rounds=rounds))
     names = attacks or usual(base.model.name)
@@ -56,18 +71,18 @@ def default_order(
     arms = tuple(default_arms(base) if experiment is None else arms_of(base))
     if SUBTRACTION in names and (not adversaries or SERVER in adversaries):
         arms += tuple(subtraction_arms(base))
-    return Order(
+    return AuditPlan(
         arms=arms,
         attacks=tuple(ATTACKS[name] for name in dict.fromkeys(names)),
-        adversaries=tuple(parties(given, clients) for given in adversaries),
+        adversaries=tuple(colluding(given, clients) for given in adversaries),
         images=images,
         budget=Budget(full=full, seed=seed),
         out=out,
     )
 
 
-def parties(given: str, clients: int) -> tuple[str, ...]:
-    """The parties that work together: "server+client-2". "client" is the last one. AdversaryError for others."""
+def colluding(given: str, clients: int) -> tuple[str, ...]:
+    """Return the colluding parties of "server+client-2". "client" is the last one. AdversaryError for others."""
     known = party_names(clients)
     if given == WIRE:
         return (WIRE,)
@@ -84,8 +99,28 @@ def parties(given: str, clients: int) -> tuple[str, ...]:
     return tuple(named)
 
 
+def usual_adversaries(terms: RunTerms) -> tuple[tuple[str, ...], ...]:
+    """Return the server alone; the server with all clients but two, and but one, of whose sum nothing else is left; and
+    one client. Without a secure sum, the server colludes with one member, who has the key of an encrypted model."""
+    clients = terms.clients
+    if not terms.configuration.secure:
+        return (SERVER,), (SERVER, clients[-1]), (clients[-1],)
+    return (SERVER,), (SERVER, *clients[2:]), (SERVER, *clients[1:]), (clients[-1],)
+
+
+def present(adversary: Sequence[str], terms: RunTerms) -> list[str]:
+    """Return the adversary's parties in a run; none if some are missing, if nobody is left to attack, or if a server
+    needs no colluding client."""
+    configuration = terms.configuration
+    if len(adversary) > 1 and not (configuration.secure or configuration.encrypted):
+        return []
+    there = {SERVER, WIRE, *terms.clients}
+    honest = [client for client in terms.clients if client not in adversary]
+    return list(adversary) if there.issuperset(adversary) and honest else []
+
+
 def _check(experiment: Experiment) -> None:
-    """Refuse what would be read wrongly."""
+    """Refuse runs that the audit would read wrongly."""
     data, training = experiment.data, experiment.training
     refused = {
         "data.factory": bool(data.factory),
@@ -99,7 +134,7 @@ def _check(experiment: Experiment) -> None:
 
 
 def images_of(section: DataConfiguration, path: Path) -> DataConfiguration:
-    """The section with these images, and the mean and deviation of them. AdversaryError if there are none."""
+    """Return the section with these images, and their mean and deviation. AdversaryError if there are none."""
     if not path.exists():
         raise AdversaryError(
             f"--data {path}: there is nothing; give an .npz file, or the directory of CIFAR-10's files"

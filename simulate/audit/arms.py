@@ -1,7 +1,7 @@
-"""Which configurations an audit runs: the one in question, parts of it, and the case in which nothing is protected.
+"""Configurations that an audit runs: the given one, parts of it, and the case in which nothing is protected.
 
 The unprotected case has everything else of the configuration: model, data, training, bits of a value. An attack that
-fails there says nothing of the others.
+fails there says nothing about the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSec
 
 UNPROTECTED: Final = "unprotected"
 DEFAULT_BITS: Final = 24
-"""Of a value in the default audit: what a closed form needs to read an image well."""
+"""Bits of a value in the default audit: enough for the closed form to read an image well."""
 SMALL, USUAL = 3, 5
 MODES: Final = ("active", "semi-honest", "none")
 
@@ -32,15 +32,16 @@ class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration, run once."""
 
     name: str
-    """Names a directory too."""
+    """It names a directory too."""
     about: str
+    """The configuration in words."""
     experiment: Experiment
     subtracts: bool = False
-    """Whether its server cheats, and leaves clients out of sums (subtraction.py)."""
+    """Whether its server cheats, and leaves clients out of sums (cheating_server.py)."""
 
 
 def default_experiment() -> Experiment:
-    """The papers' case: every client sends the gradient of one image a round, to a small vision transformer."""
+    """The case of the papers: every client sends the gradient of one image a round, of a small vision transformer."""
     return Experiment(
         name="audit",
         federation=FederationSection(clients=USUAL, rounds=2),
@@ -51,7 +52,7 @@ def default_experiment() -> Experiment:
 
 
 def default_arms(base: Experiment) -> Iterator[AuditArm]:
-    """Every protection of the house that this training and model can have, alone and, in the last, under the sum."""
+    """Every bundled protection that this training and model can have, alone."""
     yield unprotected(base)
     yield AuditArm(name=f"secure-sum-{USUAL}", about="secure sum, five clients", experiment=_with(base, clients=USUAL))
     yield AuditArm(name=f"secure-sum-{SMALL}", about="secure sum, three clients", experiment=_with(base, clients=SMALL))
@@ -83,7 +84,7 @@ def default_arms(base: Experiment) -> Iterator[AuditArm]:
 
 
 def arms_of(experiment: Experiment) -> Iterator[AuditArm]:
-    """The configuration in question, without its secure sum, without its protection, and with nothing."""
+    """The configuration without any protection, without its secure sum, with that alone, and as it is."""
     yield unprotected(experiment)
     secure = experiment.aggregation.mode != "none"
     protected = not isinstance(experiment.protection, NoProtection) or experiment.encryption is not None
@@ -110,7 +111,7 @@ def unprotected(experiment: Experiment) -> AuditArm:
 
 
 def protections(experiment: Experiment) -> str:
-    """What protects the updates of an experiment, in words."""
+    """The protections of an experiment's updates, in words."""
     parts = []
     if experiment.aggregation.mode != "none":
         parts.append(f"secure sum of {experiment.clients} ({experiment.aggregation.mode})")
@@ -139,7 +140,7 @@ def _with(
         aggregation=msgspec.structs.replace(experiment.aggregation, mode=mode),
         protection=protection or NoProtection(),
         encryption=encryption,
-        # Whatever its owner would say to that.
+        # A part of a configuration may be less than its clients accept.
         policy=msgspec.structs.replace(
             experiment.policy,
             modes=MODES,

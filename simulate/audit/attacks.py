@@ -1,13 +1,13 @@
-"""The attacks of an audit on observed updates: each one object, with its purpose and its needs; and label observations.
+"""The attacks of an audit on observed updates, and the disclosures of an observation beside images.
 
-Attacks are functions of tacit.models.attacks, which have the mathematics; here is which images they may be asked for,
-and with what budget. One that cannot be used says why in a ValueError.
+Attacks are functions of tacit.models.attacks, which have the mathematics; this module decides when they apply, and with
+which budget. An attack that cannot be used raises ValueError with the reason.
 
-Beside images, an observation discloses labels, and coordinates of one client alone. Labels are counted by the gradient
-of the classifier (models/attacks/closed_form.py); the baseline gives the shares that labels have among other images. At
-a coordinate to which one honest client contributed alone, a sum is that client's value: whoever opens it, or receives
-the model made of it, has it. Their number follows from what the clients really contributed, which the audit looks up as
-it does the true images.
+Beside images, an observation discloses labels, and coordinates of one client alone. Labels are counted from the
+gradient of the classifier (models/attacks/closed_form.py); the baseline gives the shares that labels have among other
+images. At a coordinate to which one honest client contributed alone, a sum is that client's value for everybody who
+opens it or receives the model made of it. The audit takes the number of these coordinates from the clients' true
+contributions, as it takes the true images.
 """
 
 from __future__ import annotations
@@ -35,10 +35,16 @@ from tacit.models.attacks.closed_form import (
 from tacit.models.attacks.model_key import KnownPlaintext, gram, most_like, with_key
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.audit.figures import NOT_ATTACKED, NOT_RECOVERED, RECOVERED, LabelFigures, ObservationRow
+from tacit.simulate.audit.cheating_server import SUBTRACTION
+from tacit.simulate.audit.results import (
+    NOT_ATTACKED,
+    NOT_RECONSTRUCTED,
+    RECONSTRUCTED,
+    LabelMetrics,
+    ObservationResult,
+)
 from tacit.simulate.audit.scores import mean_interval
-from tacit.simulate.audit.subjects import AuditedRun, Sight
-from tacit.simulate.audit.subtraction import SUBTRACTION
+from tacit.simulate.audit.subjects import AttackInput, AuditedRun
 from tacit.simulate.audit.views import DIFFERENCE, MASKED, ON_THE_WIRE, WITH_KEYS, UpdateView, contributors
 
 CLOSED_FORM: Final = "closed-form"
@@ -47,72 +53,71 @@ _EMBEDDINGS: Final = (POSITIONS, PROJECTION)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long attacks that search may search."""
+    """The effort of attacks that search; full: that of the papers, else what works on an unprotected small model."""
 
     full: bool
-    """The papers' settings; else what works on an unprotected small model."""
     seed: int
 
 
 Pick = Callable[[torch.Tensor], int]
-"""Of candidates [n, C, S, S], normalised, which is the image."""
+"""The choice among candidates [n, C, S, S], normalised."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack."""
+    """One attack.
+
+    source: its origin. run: returns images [n, C, S, S], normalised; an attack that only re-identifies images returns
+    the choice; ValueError, with the reason, if it cannot be used. against: whether it attacks the protections of an
+    experiment. with_keys: whether it needs a member's key of the model. of_differences: whether it attacks the
+    difference of two sums, which no other does. pools: whether it also attacks several rounds on the same images as
+    one.
+    """
 
     name: str
     about: str
     source: str
-    """Where it is from."""
-    recover: Callable[[Sight, Budget], torch.Tensor | Pick]
-    """The images [n, C, S, S], normalised; of an attack that tells images apart and has none, what picks them.
-    ValueError, with the reason, where it cannot be used."""
+    run: Callable[[AttackInput, Budget], torch.Tensor | Pick]
     against: Callable[[Experiment], bool] = lambda experiment: True
-    """Whether it is against what protects this experiment."""
     with_keys: bool = False
-    """Whether it needs what a member has of the key of the model."""
     of_differences: bool = False
-    """Whether it is on the difference of two sums, and nothing else is."""
     pools: bool = False
-    """Whether it reads several rounds on the same images as one."""
 
     def suits(self, view: UpdateView) -> bool:
-        """Whether it makes use of all that is there: what a server has alone is not tried again with a member."""
-        if self.of_differences or view.what == DIFFERENCE:
-            return self.of_differences and view.what == DIFFERENCE
-        return view.key is not None if self.with_keys else view.what != WITH_KEYS
+        """Whether it uses all of the view: what a server has alone is not attacked again with a member."""
+        if self.of_differences or view.kind == DIFFERENCE:
+            return self.of_differences and view.kind == DIFFERENCE
+        return view.key is not None if self.with_keys else view.kind != WITH_KEYS
 
 
-def _closed_form(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    return closed_form.image_of(sight.model, sight.gradients).image
+def _closed_form(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    return closed_form.image_of(given.model, given.gradients).image
 
 
-def _alternating(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    embedding = PatchEmbedding.of(sight.model)
+def _alternating(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    embedding = PatchEmbedding.of(given.model)
     rounds = [
         binary.MaskedGradients(
             kernel=taken(one.gradients, PROJECTION).flatten(1),
             positions=taken(one.gradients, POSITIONS)[0, embedding.others :],
         )
-        for one in (sight, *sight.others)
+        for one in (given, *given.others)
     ]
     return embedding.image(binary.alternating([binary.pooled(rounds)]))
 
 
-def _known_plaintext(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    if sight.plain is None:
+def _known_plaintext(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    if given.plain is None:
         raise ValueError("the server knows no model in the clear that this key encrypts")
-    return KnownPlaintext.of(sight.plain, sight.first).image(_of_embeddings(sight), sight.shape[-1])
+    return KnownPlaintext.of(given.plain, given.first).image(_of_embeddings(given), given.shape[-1])
 
 
-def _gram(sight: Sight, budget: Budget) -> Pick:
-    _one(sight)
-    products, (height, width) = gram(_of_embeddings(sight), sight.shape[-1]), sight.gradients[PROJECTION].shape[-2:]
+def _gram(given: AttackInput, budget: Budget) -> Pick:
+    _check_single(given)
+    products, (height, width) = gram(_of_embeddings(given), given.shape[-1]), given.gradients[PROJECTION].shape[-2:]
 
     def pick(candidates: torch.Tensor) -> int:
         tiles = unfold(candidates.double(), (height, width), stride=(height, width))
@@ -121,55 +126,55 @@ def _gram(sight: Sight, budget: Budget) -> Pick:
     return pick
 
 
-def _insider(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    if sight.key is None:
-        return _without_key(sight)
-    return with_key(sight.key, _of_embeddings(sight), sight.shape[-1])
+def _insider(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    if given.key is None:
+        return _without_key(given)
+    return with_key(given.key, _of_embeddings(given), given.shape[-1])
 
 
-def _former_key(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    if sight.former is None:
-        return _without_key(sight)
-    return with_key(sight.former.key, _of_embeddings(sight), sight.shape[-1])
+def _former_key(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    if given.former is None:
+        return _without_key(given)
+    return with_key(given.former.key, _of_embeddings(given), given.shape[-1])
 
 
-def _removed_member(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    if sight.former is None:
-        return _without_key(sight)
-    layout = sight.former.key.layout
-    plain, after = layout.split(sight.former.key.decrypt(sight.former.before)), layout.split(sight.former.after)
+def _removed_member(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    if given.former is None:
+        return _without_key(given)
+    layout = given.former.key.layout
+    plain, after = layout.split(given.former.key.decrypt(given.former.before)), layout.split(given.former.after)
     known = KnownPlaintext.of(*({name: torch.from_numpy(of[name]) for name in _EMBEDDINGS} for of in (plain, after)))
-    return known.image(_of_embeddings(sight), sight.shape[-1])
+    return known.image(_of_embeddings(given), given.shape[-1])
 
 
-def _without_key(sight: Sight) -> torch.Tensor:
-    """What is not encrypted needs no key."""
-    if sight.encrypted:
+def _without_key(given: AttackInput) -> torch.Tensor:
+    """Attack what is not encrypted, for which no key is needed."""
+    if given.encrypted:
         raise ValueError("none of these parties has such a key in this round")
-    return closed_form.image_of(sight.model, sight.gradients).image
+    return closed_form.image_of(given.model, given.gradients).image
 
 
-def _of_embeddings(sight: Sight) -> Mapping[str, torch.Tensor]:
-    """The gradients, if those of both embeddings are there; else ValueError."""
+def _of_embeddings(given: AttackInput) -> Mapping[str, torch.Tensor]:
+    """Return the gradients if those of both embeddings are there; else ValueError."""
     for name in _EMBEDDINGS:
-        taken(sight.gradients, name)
-    return sight.gradients
+        taken(given.gradients, name)
+    return given.gradients
 
 
-def _april(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    return april.image_of(sight.model, sight.gradients).image
+def _april(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    return april.image_of(given.model, given.gradients).image
 
 
-def _april_search(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
-    label = torch.tensor([label_of(sight.model, sight.gradients)])
+def _april_search(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
+    label = torch.tensor([label_of(given.model, given.gradients)])
     return april.matched_images(
-        sight.model.double(),
-        sight.gradients,
+        given.model.double(),
+        given.gradients,
         label,
         alpha=10.0,
         iterations=2000 if budget.full else 400,
@@ -177,31 +182,31 @@ def _april_search(sight: Sight, budget: Budget) -> torch.Tensor:
     )
 
 
-def _deep_leakage(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
+def _deep_leakage(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
     settings = inversion.DeepLeakageSettings(iterations=300 if budget.full else 60)
     generator = torch.Generator().manual_seed(budget.seed)
     return inversion.deep_leakage(
-        _rounds(sight), sight.shape, settings, generator=generator, labels=_labels(sight)
+        _rounds(given), given.shape, settings, generator=generator, labels=_labels(given)
     ).images
 
 
-def _inverting_gradients(sight: Sight, budget: Budget) -> torch.Tensor:
-    _one(sight)
+def _inverting_gradients(given: AttackInput, budget: Budget) -> torch.Tensor:
+    _check_single(given)
     settings = inversion.InvertingGradientsSettings(
-        mean=sight.mean,
-        std=sight.std,
+        mean=given.mean,
+        std=given.std,
         iterations=24_000 if budget.full else 1000,
         restarts=3 if budget.full else 1,
     )
     generator = torch.Generator().manual_seed(budget.seed)
     return inversion.inverting_gradients(
-        _rounds(sight), sight.shape, settings, labels=_labels(sight), generator=generator
+        _rounds(given), given.shape, settings, labels=_labels(given), generator=generator
     ).images
 
 
-def _rounds(sight: Sight) -> list[inversion.RoundGradients]:
-    return [inversion.RoundGradients(model=one.model, gradients=one.gradients) for one in (sight, *sight.others)]
+def _rounds(given: AttackInput) -> list[inversion.RoundGradients]:
+    return [inversion.RoundGradients(model=one.model, gradients=one.gradients) for one in (given, *given.others)]
 
 
 ATTACKS: Final[Mapping[str, Attack]] = {
@@ -215,7 +220,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         ),
         Attack(
             "masked-closed-form",
-            "solves the same equations and for what was masked, in turns",
+            "solves the same equations and for masked entries, in turns",
             "alternating least squares, against binary weights",
             _alternating,
             lambda experiment: experiment.protection.facts().form is WeightForm.COORDINATE,
@@ -230,7 +235,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         ),
         Attack(
             "gram",
-            "tells images apart by inner products of their patches, which an orthogonal key keeps; has no image",
+            "re-identifies images by inner products of their patches, which an orthogonal key keeps; has no image",
             "ciphertexts of model encryption alone",
             _gram,
             lambda experiment: experiment.encryption is not None,
@@ -238,7 +243,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         Attack(
             "insider",
             "decrypts with the key of a member, then solves the same equations",
-            "whoever has the key of model encryption can decrypt",
+            "every holder of the key of model encryption can decrypt",
             _insider,
             lambda experiment: experiment.encryption is not None,
             with_keys=True,
@@ -246,7 +251,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         Attack(
             "former-key",
             "the same with the key before the last renewal",
-            "what a member has that was removed",
+            "the state of a removed member",
             _former_key,
             lambda experiment: experiment.encryption is not None,
             with_keys=True,
@@ -261,7 +266,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         ),
         Attack(
             SUBTRACTION,
-            "solves the same equations for what one opened sum has more than another",
+            "solves the same equations for the difference of two opened sums",
             "a server that repeats a round without a client, from a model next to the first",
             _closed_form,
             of_differences=True,
@@ -287,7 +292,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
 
 
 def usual(model: str) -> tuple[str, ...]:
-    """The attacks for a model of this name where nobody says which."""
+    """Return the default attacks for a model of this name."""
     if model == "lenet":
         return ("dlg",)
     if model in ("convnet", "resnet18"):
@@ -296,83 +301,86 @@ def usual(model: str) -> tuple[str, ...]:
     return CLOSED_FORM, "masked-closed-form", *keys, SUBTRACTION, "april"
 
 
-def _one(sight: Sight) -> None:
-    if sight.shape[0] != 1:
-        raise ValueError(f"it is for one image, and the gradient is of {sight.shape[0]}")
+def _check_single(given: AttackInput) -> None:
+    if given.shape[0] != 1:
+        raise ValueError(f"it is for one image, and the gradient is of {given.shape[0]}")
 
 
-def _labels(sight: Sight) -> torch.Tensor:
-    """Of a round in which the gradient of the classifier was sent."""
-    head, _ = classifier(sight.model)
-    there = [one for one in (sight, *sight.others) if f"{head}.weight" in one.gradients]
-    told = there[0] if there else sight
-    return torch.tensor([label_of(told.model, told.gradients)])
+def _labels(given: AttackInput) -> torch.Tensor:
+    """The label in a round in which the gradient of the classifier was sent."""
+    head, _ = classifier(given.model)
+    there = [one for one in (given, *given.others) if f"{head}.weight" in one.gradients]
+    labelled = there[0] if there else given
+    return torch.tensor([label_of(labelled.model, labelled.gradients)])
 
 
 class Observations:
-    """Judges kinds of observations, of which the first is of single uploads that nothing protects."""
+    """Disclosures of kinds of observations; the first must be of single uploads that nothing protects."""
 
     def __init__(self) -> None:
-        self.rows: list[ObservationRow] = []
+        self.results: list[ObservationResult] = []
         self._failed: str | None = None
-        """Why labels were not told there; empty if they were."""
+        """Why labels were not found there; empty if they were."""
 
     def add(
         self, subject: AuditedRun, recordings: Path, place: tuple[str, str, str], views: Sequence[UpdateView]
     ) -> None:
-        """The next kind; place: name of the arm, what it is, and the adversary."""
-        arm, about, adversary = place
-        labels, why = None, self._failed or ""
-        if not why:
+        """Attack the next kind; place: name of the arm, its configuration, and the adversary."""
+        arm, configuration, adversary = place
+        labels, reason = None, self._failed or ""
+        if not reason:
             try:
-                labels = _label_figures(subject, views)
+                labels = _label_metrics(subject, views)
             except ValueError as error:
-                why = str(error)
+                reason = str(error)
         if self._failed is None:
-            failing = labels is not None and not labels.recovered
-            self._failed = "on the unprotected case it fails" if failing else why
-            why = self._failed
-        verdict = NOT_ATTACKED if why or labels is None else RECOVERED if labels.recovered else NOT_RECOVERED
-        self.rows.append(
-            ObservationRow(
+            failing = labels is not None and not labels.reconstructed
+            self._failed = "on the unprotected case it fails" if failing else reason
+            reason = self._failed
+        verdict = NOT_RECONSTRUCTED
+        if reason or labels is None:
+            verdict = NOT_ATTACKED
+        elif labels.reconstructed:
+            verdict = RECONSTRUCTED
+        self.results.append(
+            ObservationResult(
                 arm=arm,
-                about=about,
+                configuration=configuration,
                 adversary=adversary,
-                what=views[0].what,
-                cohort=len(views[0].clients),
-                alone=float(np.mean([_alone(subject, recordings, view) for view in views])),
+                observation=views[0].kind,
+                honest_clients=len(views[0].clients),
+                single_client_share=float(np.mean([_single_client_share(subject, recordings, view) for view in views])),
                 labels=labels,
                 verdict=verdict,
-                why=why,
+                reason=reason,
             )
         )
 
 
-def _label_figures(subject: AuditedRun, views: Sequence[UpdateView]) -> LabelFigures:
-    """ValueError, with the reason, where the gradient of the classifier is not there."""
-    right, blind = list[float](), list[float]()
+def _label_metrics(subject: AuditedRun, views: Sequence[UpdateView]) -> LabelMetrics:
+    """ValueError, with the reason, if the gradient of the classifier is not there."""
+    right, baseline = list[float](), list[float]()
     for view in views:
-        sight = subject.sight(view)
-        _, head = classifier(sight.model)
+        given = subject.attack_input(view)
+        _, head = classifier(given.model)
         true = torch.cat([subject.true_labels(client, view.round) for client in view.clients])
         counts = torch.bincount(true, minlength=head.out_features)
-        found = label_counts(sight.model, sight.gradients, images=len(true))
+        found = label_counts(given.model, given.gradients, images=len(true))
         guessed = whole(torch.bincount(subject.data.y_test, minlength=head.out_features).double(), len(true))
         right.append(int(torch.minimum(found, counts).sum()) / len(true))
-        blind.append(int(torch.minimum(guessed, counts).sum()) / len(true))
-    gains = np.subtract(right, blind)
-    low, high = mean_interval(gains)
-    return LabelFigures(
+        baseline.append(int(torch.minimum(guessed, counts).sum()) / len(true))
+    low, high = mean_interval(np.subtract(right, baseline))
+    return LabelMetrics(
         observations=len(views),
-        right=float(np.mean(right)),
-        blind=float(np.mean(blind)),
-        better_by_interval=(low, high),
-        recovered=low is not None and low > 0,
+        accuracy=float(np.mean(right)),
+        baseline_accuracy=float(np.mean(baseline)),
+        advantage_interval=(low, high),
+        reconstructed=low is not None and low > 0,
     )
 
 
-def _alone(subject: AuditedRun, recordings: Path, view: UpdateView) -> float:
-    if view.what == MASKED or view.what.startswith(ON_THE_WIRE):
+def _single_client_share(subject: AuditedRun, recordings: Path, view: UpdateView) -> float:
+    if view.kind == MASKED or view.kind.startswith(ON_THE_WIRE):
         return 0.0
     counts = contributors(recordings, view, subject.terms)
     return float(((counts == 1) & view.known).mean())

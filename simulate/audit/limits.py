@@ -1,7 +1,7 @@
-"""Where the closed form stops on a configuration's model: what the channel takes of an image, and how many images,
-local steps and clients an update may be of.
+"""Limits of the closed form on a configuration's model: the precision that the channel leaves, and the number of
+images, local steps and clients in an update.
 
-One thing is changed at a time: how the gradient of one image is sent, images of a gradient, steps of plain SGD on one
+One factor changes at a time: how the gradient of one image is sent, images of a gradient, steps of plain SGD on one
 image, and clients whose gradients are added. No parties are needed, for an unprotected upload is what a client
 computes: gradients and steps are those of tacit.models.training, and clipping and rounding those of the secure sum.
 """
@@ -21,12 +21,12 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import CPU, gradient, train
 from tacit.secagg.packing import Packing, WeightForm
-from tacit.simulate.audit.figures import BATCH, CHANNEL, COHORT, STEPS, ClosedFormLimit, Score
-from tacit.simulate.audit.scores import judge, nearest, score
+from tacit.simulate.audit.results import BATCH, CHANNEL, COHORT, STEPS, ClosedFormResult, ImageScore
+from tacit.simulate.audit.scores import image_metrics, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 
 VICTIMS: Final = 10
-"""Images that are attacked in every setting, each among images of its own."""
+"""Images that are attacked in every setting, each among candidates of its own."""
 CHANNELS: Final = ((0.25, 24), (0.25, 20), (0.25, 16), (16.0, 20))
 """Clip and bits of a value."""
 IMAGES: Final = (1, 2, 4, 8)
@@ -34,14 +34,14 @@ LOCAL_STEPS: Final = (1, 2, 5)
 CLIENTS: Final = (1, 2, 5)
 
 Values = npt.NDArray[np.floating[Any]]
-"""What a server decodes of an update: [D]."""
+"""An update as the server decodes it: [D]."""
 Send = Callable[[torch.Tensor, torch.Tensor], Values]
 """From images [n, C, S, S] and labels [n]."""
 
 
-def limits_of(subject: AuditedRun) -> tuple[ClosedFormLimit, ...]:
-    """Every setting with its figures. ValueError where the closed form cannot be used on the model."""
-    client, blind = _Client(subject), subject.blind()
+def closed_form_limits(subject: AuditedRun) -> tuple[ClosedFormResult, ...]:
+    """Attack clients in every setting. ValueError if the closed form cannot be used on the model."""
+    client, guess = _Client(subject), subject.baseline()
     victims = []
     for number in range(VICTIMS):
         order = np.random.default_rng((subject.seed, number)).permutation(len(subject.data.y_train))
@@ -50,21 +50,22 @@ def limits_of(subject: AuditedRun) -> tuple[ClosedFormLimit, ...]:
     client.read(client.gradient, *(part[:1] for part in victims[0][:2]))
     found = []
     for factor, setting, count, send in client.settings():
-        scores, floor = list[Score](), list[Score]()
+        scores, baseline = list[ImageScore](), list[ImageScore]()
         for number, (x, y, pixels, others) in enumerate(victims):
             truths = [("", image) for image in pixels[:count]]
             try:
                 (image,) = subject.pixels(client.read(send, x[:count], y[:count]))
             except (ValueError, FloatingPointError):
-                image = blind  # Nothing is left of the gradient, so that one can only guess.
-            for given, kept in ((image, scores), (blind, floor)):
+                image = guess  # The gradient has nothing left.
+            for given, kept in ((image, scores), (guess, baseline)):
                 kept.append(score("", number, given, nearest(given, truths)[1], others))
-        found.append(ClosedFormLimit(factor=factor, setting=setting, figures=judge(scores, floor, sought=count)))
+        metrics = image_metrics(scores, baseline, sought=count)
+        found.append(ClosedFormResult(factor=factor, setting=setting, metrics=metrics))
     return tuple(found)
 
 
 class _Client:
-    """What a client of the run sends where nothing is protected."""
+    """Unprotected updates of a client of the run."""
 
     def __init__(self, subject: AuditedRun) -> None:
         self._model = subject.first_model()
@@ -73,7 +74,7 @@ class _Client:
         self._rate = subject.experiment.training.learning_rate
 
     def settings(self) -> Iterator[tuple[str, str, int, Send]]:
-        """Factor, setting, images in it, and what is sent."""
+        """Factor, setting, number of images, and the update."""
         yield CHANNEL, "gradient, float32", 1, self.gradient
         for clip, bits in CHANNELS:
             yield CHANNEL, f"gradient, clip {clip:g}, {bits} bits", 1, partial(self._rounded, self.gradient, clip, bits)
@@ -87,7 +88,7 @@ class _Client:
         yield from ((COHORT, str(count), count, self._mean) for count in CLIENTS)
 
     def read(self, send: Send, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The image that comes of it, normalised. ValueError, FloatingPointError where none does."""
+        """Return the image that the closed form reads, normalised. ValueError, FloatingPointError if it reads none."""
         parts = np.split(send(x, y), np.cumsum(self._layout.tensor_sizes)[:-1])
         self._layout.load_into(self._model, self._first)
         gradients = {
@@ -101,7 +102,7 @@ class _Client:
         return gradient(self._model, x, y, batch_size=len(x), device=CPU)[0]
 
     def _mean(self, x: torch.Tensor, y: torch.Tensor) -> Values:
-        """Of as many clients as images."""
+        """The mean gradient of as many clients as images."""
         mean: Values = np.mean([self.gradient(x[[one]], y[[one]]) for one in range(len(x))], axis=0)
         return mean
 
@@ -119,7 +120,7 @@ class _Client:
 
 
 def opened_alone(values: Values, tensor_sizes: tuple[int, ...], *, clip: float, bits: int) -> Values:
-    """What a secure sum makes of the values of one client, float [D]: clipped, and rounded to so many bits, float64."""
+    """Return the secure sum of one client's values, float [D]: clipped, and rounded to so many bits, float64."""
     packing = Packing(
         clients=1,
         clip=clip,

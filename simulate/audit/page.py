@@ -1,6 +1,6 @@
-"""audit.html: the matrix of an audit, with the images that came back beside the true ones.
+"""audit.html: the tables of an audit, and pictures of the images from every attack.
 
-Self-contained as the report is; the images are PNG files in the page itself.
+The page is self-contained as the report is; the pictures are PNG files in the page itself.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,90 +16,55 @@ import numpy as np
 from PIL import Image
 
 from tacit.parties.runs.directory import writing
-from tacit.simulate.audit.arms import AuditArm
-from tacit.simulate.audit.figures import CHANNEL, AttackRow, AuditFigures, ends
-from tacit.simulate.audit.run import Pictures
+from tacit.simulate.audit.results import AuditResult, closed_form_reach
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.report.page import rendered
 
 MOST_SHOWN: Final = 8
-"""Images of a row."""
+"""Images of an attack."""
 LEAST_PIXELS: Final = 64
 """Height of an image on the page; smaller ones are enlarged, pixel by pixel."""
 
 
-def write_page(audit: AuditFigures, pictures: Sequence[Pictures], arms: Sequence[AuditArm], path: Path) -> None:
-    """OSError, with the remedy, if it cannot be written."""
-    page = rendered("audit.html.j2", _values(audit, pictures, arms), package="tacit.simulate.audit")
-    with writing(path):
-        path.write_text(page, encoding="utf-8")
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """True images, and those from an attack; pixels from 0 to 1."""
+
+    true: list[Pixels] = field(repr=False)
+    reconstructed: list[Pixels] = field(repr=False)
+
+    @property
+    def address(self) -> str:
+        """The true images above the reconstructed ones, as the address of a PNG file; empty if there are none."""
+        if not self.true:
+            return ""
+        lines = [
+            np.concatenate([_enlarged(one) for one in line[:MOST_SHOWN]], axis=1)
+            for line in (self.true, self.reconstructed)
+        ]
+        file = io.BytesIO()
+        Image.fromarray(np.concatenate(lines, axis=0)).save(file, "PNG")
+        return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _values(audit: AuditFigures, pictures: Sequence[Pictures], arms: Sequence[AuditArm]) -> dict[str, Any]:
-    return {
+def write_page(result: AuditResult, pictures: Sequence[Pictures], path: Path) -> None:
+    """Write the page; pictures: those of each attack on images. OSError, with the remedy, if it cannot be written."""
+    channel, changed = result.closed_form_tables()
+    values = {
         "title": "What leaks \N{EN DASH} Tacit audit",
         "pictured": True,
         "candidates": CANDIDATES,
-        "blind": audit.blind,
-        "arms": [
-            {
-                "name": arm.name,
-                "about": arm.about,
-                "rows": [
-                    {"row": row, "grid": grid(shown)}
-                    for row, shown in zip(audit.rows, pictures, strict=True)
-                    if row.arm == arm.name
-                ],
-            }
-            for arm in arms
-        ],
-        "matrix": matrix(audit.rows),
-        "models": audit.models,
-        "observations": audit.observations,
-        "channel": [one for one in audit.limits if one.factor == CHANNEL],
-        "map": [one for one in audit.limits if one.factor != CHANNEL],
-        "ends": ends(audit.limits),
-        "no_limits": audit.no_limits,
-        "attempts": audit.attempts,
-        "no_attempts": audit.no_attempts,
+        "result": result,
+        "attacks": list(zip(result.image_attacks, pictures, strict=True)),
+        "channel": channel,
+        "changed": changed,
+        "reach": closed_form_reach(result.closed_form),
     }
+    with writing(path):
+        path.write_text(rendered("audit.html.j2", values, package="tacit.simulate.audit"), encoding="utf-8")
 
 
-def matrix(rows: Sequence[AttackRow]) -> dict[str, Any]:
-    """Observations by attacks: of each the row, if there is one."""
-    attacks = list(dict.fromkeys(row.attack for row in rows))
-    seen = list(dict.fromkeys((row.arm, row.about, row.adversary, row.what, row.cohort) for row in rows))
-    by_place = {(row.arm, row.adversary, row.what, row.cohort, row.attack): row for row in rows}
-    return {
-        "attacks": attacks,
-        "lines": [
-            {
-                "arm": arm,
-                "about": about,
-                "adversary": adversary,
-                "what": what,
-                "cohort": cohort,
-                "cells": [by_place.get((arm, adversary, what, cohort, attack)) for attack in attacks],
-            }
-            for arm, about, adversary, what, cohort in seen
-        ],
-    }
-
-
-def grid(pictures: Pictures) -> str:
-    """The true images above the recovered ones, as the address of a PNG file; empty if there are none."""
-    if not pictures.true:
-        return ""
-    lines = [
-        np.concatenate([_shown(one) for one in line[:MOST_SHOWN]], axis=1)
-        for line in (pictures.true, pictures.recovered)
-    ]
-    file = io.BytesIO()
-    Image.fromarray(np.concatenate(lines, axis=0)).save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _shown(image: Pixels) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _enlarged(image: Pixels) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """uint8 [S, S, 3], with a margin."""
     colours = np.repeat(image, 3, axis=0) if len(image) == 1 else image[:3]
     levels = np.clip(np.nan_to_num(colours) * 255, 0, 255).round().astype(np.uint8).transpose(1, 2, 0)

@@ -1,13 +1,18 @@
-"""The images behind the updates of a run, and what the parties of it agreed upon: made again from its seed.
+"""The images behind the updates of a run, and the terms of its parties: made again from its seed.
 
-Only the audit itself looks at the true images, to score; an attack is given the model, what was observed, and what
-every party of the run knows of the task: classes, size and normalisation of the images.
+Only the audit itself looks at the true images, to score. An attack has the model, its observation, and what every party
+of the run knows of the task: classes, size and normalisation of the images.
+
+Rounds in which the same clients trained on the same images may be pooled, and attacked as one. The audit knows every
+batch, and so which rounds these are. An adversary has to guess that much; where a client trains on all of its images,
+every round is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import torch
@@ -26,34 +31,33 @@ from tacit.parties.protections.sides import integer, round_seeds
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.audit.views import FormerKey, RunTerms, UpdateView
-from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.hosted_parties import client_seed
 from tacit.simulate.federation.hosting import shares, weighed
 from tacit.simulate.federation.run import party_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
-    """What an attack is given."""
+class AttackInput:
+    """An observation, prepared for an attack.
+
+    model: the clients' initial model of the round, in evaluation mode. gradients: those of the mean loss, by the names
+    of the parameters; parameters that nobody contributed to are missing. plain: the first model in the clear, by the
+    names of its tensors, if the server made it. first: the same as the run began with it, encrypted if it is. key: the
+    round's, if a member is among the adversary's parties. shape: that of the images, [n, C, S, S]. mean, std: the
+    normalisation of pixels from 0 to 1. others: other rounds on the same images.
+    """
 
     model: nn.Module
-    """As the clients began with it, in evaluation mode."""
     gradients: Mapping[str, torch.Tensor] = field(repr=False)
-    """By the names of the parameters: of the mean loss; what nobody contributed is not there."""
     plain: Mapping[str, torch.Tensor] | None = field(repr=False)
-    """The first model in the clear, by the names of its tensors, where the server made it."""
     first: Mapping[str, torch.Tensor] = field(repr=False)
-    """The same as the run began with it: encrypted, if it is."""
     encrypted: bool
     key: ModelKey | None = field(repr=False)
-    """Of the round, where a member is there."""
     former: FormerKey | None = field(repr=False)
     shape: tuple[int, int, int, int]
-    """Of the images in it: [n, C, S, S]."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """By which pixels from 0 to 1 were normalised."""
-    others: tuple[Sight, ...] = field(default=(), repr=False)
-    """Of other rounds on the same images."""
+    others: tuple[AttackInput, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ class AuditedRun:
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int) -> AuditedRun:
-        """Of a run of this experiment. ValueError as the server's start."""
+        """Reconstruct a run of this experiment. ValueError as the server's start."""
         source = read(experiment.data)
         experiment = weighed(experiment, shares(experiment, source, seed))
         data = load(experiment.data, image_size=experiment.model.image_size, source=source)
@@ -87,15 +91,15 @@ class AuditedRun:
         return cls(experiment=experiment, seed=seed, data=data, task=task, terms=terms)
 
     def first_model(self) -> nn.Module:
-        """That of the server, before the first round."""
+        """Build the server's model before the first round."""
         return self.task.build(self.seed, start=self.experiment.model)
 
     def true_images(self, client: str, round: int) -> torch.Tensor:
-        """What the client trained on in that round: float32 [n, C, S, S], normalised."""
+        """Return the client's images of that round: float32 [n, C, S, S], normalised."""
         return self._trained_on(client, round)[0]
 
     def true_labels(self, client: str, round: int) -> torch.Tensor:
-        """Of the same images: int64 [n]."""
+        """Return the labels of the same images: int64 [n]."""
         return self._trained_on(client, round)[1]
 
     def _trained_on(self, client: str, round: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,8 +112,8 @@ class AuditedRun:
         seeds = round_seeds(client_seed(self.seed, index), round)
         return drawn(x, labels, self.task.training.fedsgd_images, integer(seeds[0]))
 
-    def sight(self, observation: UpdateView) -> Sight:
-        """What an attack sees of an observation."""
+    def attack_input(self, observation: UpdateView) -> AttackInput:
+        """Prepare an observation for an attack."""
         model = self.task.build(self.seed)
         layout = self.task.layout(model)
         layout.load_into(model, observation.model)
@@ -128,7 +132,7 @@ class AuditedRun:
         plain = _tensors(layout, layout.flatten(self.first_model())) if made and first is not None else None
         count, channels, height, width = true.shape
         mean, std = self._normalisation
-        return Sight(
+        return AttackInput(
             model=model.eval(),
             gradients=gradients,
             plain=plain,
@@ -139,11 +143,11 @@ class AuditedRun:
             shape=(count, channels, height, width),
             mean=mean,
             std=std,
-            others=tuple(map(self.sight, observation.others)),
+            others=tuple(map(self.attack_input, observation.others)),
         )
 
     def pixels(self, images: torch.Tensor) -> list[Pixels]:
-        """Normalised images as they are looked at: 0 to 1."""
+        """Return normalised images with pixels from 0 to 1."""
         offset, factor = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in self._normalisation)
         return list((images.double().cpu() * factor + offset).clamp(0, 1).numpy())
 
@@ -157,7 +161,7 @@ class AuditedRun:
         return scaled[0], scaled[1]
 
     def candidates(self, round: int) -> list[Pixels]:
-        """Images that are not the client's, to confuse its own with: 99 of the test images, as the seed says."""
+        """Return the candidates beside a client's own image: 99 of the test images, drawn by the seed."""
         return self.pixels(self.decoys(round))
 
     def decoys(self, round: int) -> torch.Tensor:
@@ -166,10 +170,46 @@ class AuditedRun:
         chosen = torch.randperm(len(self.data.y_test), generator=generator)[: CANDIDATES - 1]
         return self.data.x_test[chosen]
 
-    def blind(self) -> Pixels:
-        """What somebody gives who has seen nothing: the mean of the test images, on which nobody trains."""
+    def baseline(self) -> Pixels:
+        """Return the image of the baseline: the mean of the test images, on which nobody trains."""
         image: Pixels = self.pixels(self.data.x_test.mean(0, keepdim=True))[0]
         return image
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledRounds:
+    """Rounds on the same images, pooled in one view with `others`.
+
+    about: the number of rounds, in words. reason: why there are none; else empty.
+    """
+
+    about: str
+    views: list[UpdateView] = field(repr=False)
+    reason: str
+
+
+def pooled(subject: AuditedRun, views: Sequence[UpdateView]) -> PooledRounds:
+    """Pool views by their clients and the images of these, in the order of the last rounds."""
+    alike: dict[tuple[tuple[str, bytes], ...], list[UpdateView]] = defaultdict(list)
+    for view in views:
+        batches = tuple((client, _batch(subject, client, view.round)) for client in view.clients)
+        alike[batches].append(view)
+    several = [same for same in alike.values() if len(same) > 1]
+    if not several:
+        rounds = len({view.round for view in views})
+        reason = f"in {rounds} rounds no client trained on the same images again"
+        return PooledRounds(about="rounds pooled", views=[], reason=reason)
+    least, most = min(map(len, several)), max(map(len, several))
+    return PooledRounds(
+        about=f"{most} rounds pooled" if least == most else f"{least} to {most} rounds pooled",
+        views=[replace(same[-1], others=tuple(same[:-1])) for same in several],
+        reason="",
+    )
+
+
+def _batch(subject: AuditedRun, client: str, round: int) -> bytes:
+    """Equal for equal images, in whatever order."""
+    return b"".join(sorted(image.numpy().tobytes() for image in subject.true_images(client, round)))
 
 
 def _group_model(task: Task) -> GroupModel | None:

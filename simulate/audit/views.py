@@ -1,4 +1,4 @@
-"""What an adversary knows of the clients' updates after a recorded run, worked out of its own recordings alone.
+"""Observations: the clients' updates as an adversary knows them after a recorded run, from its own recordings alone.
 
 A server without secure aggregation has every upload; with it, uploads under masks and the sums that it opened; together
 with clients, the sums less what these clients contributed. A client has the models that it was given: the difference of
@@ -59,24 +59,24 @@ class FormerKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Sealed:
-    """How the model of a round is encrypted, as far as an adversary knows it."""
+    """The encryption of a round's model, as far as an adversary knows it."""
 
     first: Flat | None = field(repr=False)
     """The first model of the run under the key of this round; None if it was renewed since."""
     key: ModelKey | None = field(repr=False)
-    """Of this round, where a member is there."""
+    """This round's, if a member is among the adversary's parties."""
     former: FormerKey | None = field(repr=False)
 
 
 class Renewals:
-    """Goes from round to round."""
+    """Tracks renewals of the key from round to round."""
 
     def __init__(self) -> None:
         self._last: Sealed | None = None
 
     def round(self, before: Flat, model: Flat, key: ModelKey | None, *, given: bool) -> Sealed:
-        """The next round. before: the server's own model after the last one; model: that of this round; given: whether
-        a member sent it."""
+        """Return the encryption of the next round. before: the server's own model after the last one; model: that of
+        this round; given: whether a member sent it."""
         last = self._last
         if last is None:
             last = Sealed(first=model, key=key, former=None)
@@ -88,14 +88,14 @@ class Renewals:
 
 
 def model_keys(records: Iterable[Record], group: GroupModel | None) -> dict[int, ModelKey]:
-    """The keys that a client held, by round; none of a model that is not encrypted."""
+    """Return the keys that a client held, by round; none without model encryption."""
     if group is None:
         return {}
     return {record.round: group.key(record.key) for record in records if isinstance(record, HeldKey)}
 
 
 def given_models(records: Iterable[Record]) -> dict[int, bytes]:
-    """The models that members gave a server, little-endian float32, by the round that was opened next."""
+    """Return the models that members sent a server, little-endian float32, by the round that was opened next."""
     given, chunks = dict[int, bytes](), dict[int, bytes]()
     for record in records:
         if isinstance(record, OpenedSum) and chunks:
@@ -114,10 +114,10 @@ def given_models(records: Iterable[Record]) -> dict[int, bytes]:
 
 
 UPLOAD: Final = "upload"
-WITH_KEYS: Final = "upload, and the keys of a member"
-MASKED: Final = "upload under masks"
+WITH_KEYS: Final = "upload and a member's keys"
+MASKED: Final = "masked upload"
 SUM: Final = "opened sum"
-LESS_OWN: Final = "opened sum less colluding clients"
+LESS_OWN: Final = "opened sum minus colluding clients"
 MODELS: Final = "difference of two models"
 MEAN_OF_UPLOADS: Final = "mean of uploads"
 DIFFERENCE: Final = "difference of two sums"
@@ -128,11 +128,11 @@ class UpdateView:
     """The mean of some clients' contributions to a round, as an adversary knows it."""
 
     round: int
-    what: str
+    kind: str
     clients: tuple[str, ...]
-    """Whose images are in it, and are sought."""
+    """The clients whose images are attacked."""
     model: Flat = field(repr=False)
-    """From which they began."""
+    """Their initial model of the round."""
     first: Flat | None = field(repr=False)
     """The first model of the run, as the adversary has it: encrypted, if it is; None if the key was renewed since."""
     mean: npt.NDArray[np.float64] = field(repr=False)
@@ -140,16 +140,16 @@ class UpdateView:
     known: npt.NDArray[np.bool_] = field(repr=False)
     """Where somebody contributed: bool [D]."""
     key: ModelKey | None = field(default=None, repr=False)
-    """Of the round, where one of the adversary's parties is a member."""
+    """The round's, if one of the adversary's parties is a member."""
     former: FormerKey | None = field(default=None, repr=False)
-    """What a member has who was removed when the key was renewed last; None before that."""
+    """The state of a member that was removed when the key was last renewed; None before that."""
     others: tuple[UpdateView, ...] = field(default=(), repr=False)
-    """Of other rounds, in which the same clients trained on the same images, where they are to be read as one."""
+    """Other rounds in which the same clients trained on the same images, if all are attacked as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """What every party of the run was told: how contributions are packed, and what a step is."""
+    """The terms that every party of the run knows: how contributions are packed, and the training."""
 
     configuration: Configuration
     training: TrainingConfiguration
@@ -161,26 +161,24 @@ class RunTerms:
 
 
 def observed(folder: Path, parties: Sequence[str], terms: RunTerms) -> list[UpdateView]:
-    """All that these parties together can make out, round by round; of a server with clients, what it has not alone.
-
-    ValueError for parties of which nothing can be made out, and for recordings that are none.
-    """
+    """Return the observations of these colluding parties, round by round; of a server with clients, those that it does
+    not have alone. ValueError for no parties, and for files that are no recordings."""
     word = terms.configuration.packing().ring.word
     own = {party: _contributions(read(folder, party), word) for party in parties if party != SERVER}
     keys = model_keys(read(folder, min(own)), terms.group_model) if own else {}
     if SERVER in parties:
         return list(_server(list(read(folder, SERVER)), own, keys, terms))
     if not own:
-        raise ValueError("nobody is there to observe anything; name server or client")
+        raise ValueError("there is no party to observe anything; name server or client")
     return list(_client(read(folder, min(own)), own, keys, terms))
 
 
 def contributors(folder: Path, view: UpdateView, terms: RunTerms) -> npt.NDArray[np.int64]:
-    """How many of the view's clients contributed to each coordinate: int64 [D], by what they really worked out."""
+    """Count the view's clients that contributed to each coordinate, by their own recordings: int64 [D]."""
     packing, counts = terms.configuration.packing(), np.zeros(len(view.mean), np.int64)
     for client in view.clients:
         contributed = _contributions(read(folder, client), packing.ring.word)
-        # Who was lost while it trained has contributed nothing.
+        # A client that was lost while it trained contributed nothing.
         if view.round in contributed:
             counts += packing.decode(contributed[view.round], contributors=1).mean()[1]
     return counts
@@ -210,7 +208,7 @@ def _server(
         )
 
         def seen(
-            what: str,
+            kind: str,
             clients: Iterable[str],
             sums: Total,
             round: int = opened.round,
@@ -220,7 +218,7 @@ def _server(
             mean, known = sums.mean()
             return UpdateView(
                 round=round,
-                what=what,
+                kind=kind,
                 clients=tuple(clients),
                 model=model,
                 mean=mean,
@@ -245,7 +243,7 @@ def _server(
             alone = {client: packing.decode(words, contributors=1) for client, words in honest.items()}
             for client, one in alone.items():
                 yield seen(WITH_KEYS if own else UPLOAD, [client], one)
-            # What a sum of as many would have told it, without a member's help.
+            # As many as a sum would have, for comparison, and without a member's help.
             for count in sorted(set() if own else {2, len(alone)}):
                 some = list(alone)[:count]
                 yield seen(MEAN_OF_UPLOADS, some, _added([alone[client] for client in some]))
@@ -253,7 +251,7 @@ def _server(
 
 
 def masked(
-    what: str,
+    kind: str,
     clients: tuple[str, ...],
     words: Words,
     configuration: Configuration,
@@ -261,7 +259,7 @@ def masked(
     first: Flat | None,
     round: int,
 ) -> UpdateView:
-    """What the words would be without masks: read as a contribution is, but for the checks that they would not pass."""
+    """Read masked words as a contribution, without the checks that they would not pass."""
     packing = configuration.packing()
     if isinstance(packing, PlainPacking):
         # Any bits may be those of NaN, infinity, or a number that no model has.
@@ -272,7 +270,7 @@ def masked(
         limit = packing.quantiser.levels
         values = packing.quantiser.dequantise(np.clip(numbers, -limit, limit)) / configuration.max_weight
     known = np.ones(len(values), np.bool_)
-    return UpdateView(round=round, what=what, clients=clients, model=model, first=first, mean=values, known=known)
+    return UpdateView(round=round, kind=kind, clients=clients, model=model, first=first, mean=values, known=known)
 
 
 def _client(
@@ -281,7 +279,7 @@ def _client(
     keys: Mapping[int, ModelKey],
     terms: RunTerms,
 ) -> Iterator[UpdateView]:
-    """All in the clear: a member decrypts the models, and its own part."""
+    """Observations in the clear: a member decrypts the models, and its own part."""
     packing = terms.configuration.packing()
     heard = _models((record for record in records if isinstance(record, HeardMessage)), packing.values_length)
 
@@ -306,12 +304,12 @@ def _client(
         known = np.ones(len(left), np.bool_)
         first = None if keys else models[min(models)]
         yield UpdateView(
-            round=round, what=MODELS, clients=others, model=models[round], first=first, mean=left, known=known
+            round=round, kind=MODELS, clients=others, model=models[round], first=first, mean=left, known=known
         )
 
 
 def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dict[int, dict[str, Words]]:
-    """Ring words by round and client, of vectors that came whole."""
+    """Ring words by round and client, of vectors that arrived whole."""
     packing = configuration.packing()
     chunks: dict[int, dict[str, dict[int, Words]]] = defaultdict(lambda: defaultdict(dict))
     for message, packet in _packets(heard, MaskedInput, VectorChunk):
@@ -331,7 +329,7 @@ def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dic
 
 
 def _models(heard: Iterable[HeardMessage], coordinates: int) -> dict[int, Flat]:
-    """The models that a party was given, by the rounds that began with them, also where one did not come again; those
+    """The models that a party received, by the rounds that began with them, also if one was not sent again; those
     between rounds are to be encrypted."""
     chunks: dict[int, dict[int, bytes]] = defaultdict(dict)
     announced: dict[int, bytes] = {}
@@ -374,25 +372,25 @@ def _added(parts: Sequence[Total]) -> Total:
 
 
 WIRE: Final = "wire"
-"""The name of who is there."""
+"""The name of the adversary."""
 TAP: Final = "wire.passed"
-"""The file of what passed, beside the recordings."""
+"""The relay's file, beside the recordings."""
 ON_THE_WIRE: Final = "bytes on the wire"
-"""How what it observes begins."""
+"""Prefix of its kind of observation."""
 
 _GREETING: Final = 64
 _LONG: Final = 0x02
 """The flag of a frame whose length takes eight octets, not one."""
 _MESSAGE: Final = b"\x07MESSAGE"
 _BEFORE: Final = len(_MESSAGE) + 8 + 16 + 1
-"""Octets in front of what a frame holds: the name, a nonce, a tag, and a flag that is encrypted too."""
+"""Octets in front of a frame's content: the name, a nonce, a tag, and a flag that is encrypted too."""
 LARGE: Final = 4096
 """Octets from which on a frame is part of a model or an update."""
 
 
 @dataclass(frozen=True)
 class Ciphertext:
-    """What is in one frame of a message, encrypted: as long as it is in the clear."""
+    """The encrypted content of one frame of a message: as long as it is in the clear."""
 
     seconds: float
     """When its last octet passed, on the monotonic clock."""
@@ -400,16 +398,14 @@ class Ciphertext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """Of one stream, the frames that are large."""
+class Stream:
+    """The large frames of one connection; sent: by the client; given: by the server."""
 
     sent: tuple[Ciphertext, ...]
-    """By who has connected, a client."""
     given: tuple[Ciphertext, ...]
-    """By the server."""
 
     def uploads(self) -> list[bytes]:
-        """What was sent between one model and the next, put together."""
+        """Join what was sent between one model and the next."""
         starts = [frame.seconds for frame in self.given]
         several: dict[int, list[bytes]] = defaultdict(list)
         for frame in self.sent:
@@ -417,22 +413,22 @@ class Exchanged:
         return [b"".join(parts) for _, parts in sorted(several.items())]
 
     def parameters(self) -> int:
-        """About how many numbers of four octets the first model had, by its length; 0 if none came."""
+        """Estimate the number of parameters, four octets each, by the length of the first model; 0 if none passed."""
         first = self.sent[0].seconds if self.sent else float("inf")
         return sum(len(frame.octets) for frame in self.given if frame.seconds < first) // 4
 
 
-def exchanged(tap: Path) -> list[Exchanged]:
-    """Of every stream that a relay kept, in the order in which they were opened."""
+def streams_of(tap: Path) -> list[Stream]:
+    """Read all streams that a relay kept, in the order in which they were opened."""
     pieces: dict[int, dict[bool, list[PassedBytes]]] = defaultdict(lambda: {True: [], False: []})
     for piece in passed(tap):
         pieces[piece.stream][piece.onwards].append(piece)
     streams = (ways for _, ways in sorted(pieces.items()))
-    return [Exchanged(sent=tuple(_large(ways[True])), given=tuple(_large(ways[False]))) for ways in streams]
+    return [Stream(sent=tuple(_large(ways[True])), given=tuple(_large(ways[False]))) for ways in streams]
 
 
-def told(streams: Sequence[Exchanged]) -> str:
-    """What lengths and times alone say, in words."""
+def traffic_summary(streams: Sequence[Stream]) -> str:
+    """Summarise what lengths and times alone disclose."""
     counts = [len(one.uploads()) for one in streams]
     most = max(counts, default=0)
     lost = sum(0 < count < most for count in counts)
@@ -441,22 +437,23 @@ def told(streams: Sequence[Exchanged]) -> str:
 
 
 def on_the_wire(tap: Path, terms: RunTerms) -> list[UpdateView]:
-    """Every upload's ciphertext, read as an upload; by round, and by stream. Of the model its architecture is known."""
+    """Return every upload's ciphertext, read as an upload; by round, and by stream. The architecture of the model is
+    known."""
     configuration, model = terms.configuration, terms.keeper().flat
     packing = configuration.packing()
     size = packing.length * packing.ring.wire_bytes
-    streams = [one for one in exchanged(tap) if one.uploads()]
-    what = f"{ON_THE_WIRE}: {told(streams)}"
+    streams = [one for one in streams_of(tap) if one.uploads()]
+    kind = f"{ON_THE_WIRE}: {traffic_summary(streams)}"
     views: list[UpdateView] = []
     for stream in streams:
         for round, octets in enumerate(stream.uploads(), 1):
             words = packing.ring.unpack(octets[:size].ljust(size, b"\0"))
-            views.append(masked(what, terms.clients, words, configuration, model, None, round))
+            views.append(masked(kind, terms.clients, words, configuration, model, None, round))
     return sorted(views, key=lambda view: view.round)
 
 
 def _large(pieces: Sequence[PassedBytes]) -> Iterator[Ciphertext]:
-    """The frames of one direction that are large. What is not ZMTP under CURVE has none."""
+    """The large frames of one direction. Octets that are not ZMTP under CURVE have none."""
     stream, ends, end = b"".join(piece.octets for piece in pieces), list[tuple[int, float]](), 0
     for piece in pieces:
         ends.append((end := end + len(piece.octets), piece.seconds))

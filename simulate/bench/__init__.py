@@ -1,1 +1,1 @@
-"""Benchmarks: the real code, timed part by part, with figures that a program can read."""
+"""Benchmarks of the real code, timed part by part."""

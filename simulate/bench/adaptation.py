@@ -2,10 +2,10 @@
 
 The model is a vision transformer of the default sizes with random weights, whose functions are softmax, GELU and
 LayerNorm themselves, as `tacit adapt` has it. Its owner rehearses with random labelled images, and a data owner learns
-from others, in the session of learning_session.py; all processes on two cores, one thread each. In one session material
-is fetched before the clock of a batch starts: the online seconds. In another one batches follow each other while
-material is made and fetched, as in use: the sustained seconds. What a batch costs for fewer blocks, and for smaller
-batches, is measured too: it should grow by as much for every block, and for every image.
+from others, in the session of learning_session.py; all processes on two cores, one thread each. In one session
+correlated randomness is received before the clock of a batch starts: the online seconds. In another one batches follow
+each other while correlated randomness is made and sent, as in use: the sustained seconds. Fewer blocks and smaller
+batches are measured too: the cost should grow by as much for every block, and for every image.
 
 Beside it the same steps in the clear.
 """
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean, median
 from typing import Any, Final, Literal
@@ -41,8 +39,16 @@ from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.ends import BenchmarkError, Progress
 from tacit.simulate.bench.learning_session import LearningSession, SessionCosts, learn
+from tacit.simulate.bench.results import (
+    AdaptationBenchmarkResult,
+    LearningBatchMetrics,
+    PartSeconds,
+    PlaintextStep,
+    SizeMetrics,
+    per_operation,
+)
 from tacit.simulate.insecure.revealed_outputs import RevealedPasses
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
 
@@ -51,7 +57,7 @@ _RATE: Final = 0.02
 _TYPICAL: Final = 64
 """Images that the model owner has."""
 _MARGIN: Final = 1.5
-"""Of the model's bounds, as of a model that is served."""
+"""Margin of the model's bounds, as in a served model."""
 _TOKEN: Final = 0.5
 """Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
 model has."""
@@ -59,18 +65,14 @@ _CORES: Final = 2
 _STEP: Final = "step"
 _BACKWARDS: Final = "backwards"
 _PARTS: Final = {"lift": "adapters", "parameters": "adapters", "adapter": "adapters"}
-"""Of a step, by the name of an operation; what is not named here, and not backwards, is the head."""
-FORWARDS: Final = ("backbone", "adapters", "head")
+"""Part of a step, by operation; all others are the head, or the backward pass."""
 
 ARMS: Final[tuple[Reveal, ...]] = ("none", "all")
-"""What data owners are told, in each."""
-
-Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationBenchmark:
-    """What is measured."""
+    """Settings of the benchmark."""
 
     blocks: int = 4
     batch: int = 16
@@ -87,28 +89,32 @@ class _Task:
     own: Labelled
 
 
-def measure(setting: AdaptationBenchmark, progress: Progress) -> dict[str, Any]:
-    """The figures, under stable keys. ProcessError if a party fails, BenchmarkError if none can be run here, or a batch
-    is out of range.
+def measure(setting: AdaptationBenchmark, progress: Progress) -> AdaptationBenchmarkResult:
+    """Run the sessions and return their cost. ProcessError if a party fails, BenchmarkError if none can be run here, or
+    a batch is out of range.
 
-    `arms` has a row for each, by what is revealed. Its seconds, their parts, and bytes are those of the median batch,
-    online, at the data owner; the first batch of a session does not count. A round counts from the end of the one
-    before, so that what is computed behind an operation's last round counts for the next operation. With outputs told
-    the step is in the clear, so that nothing goes back on shares. Bytes are those of
-    shares, between the owners and of the dealer's corrections. Peaks of memory are those of processes, with what they
-    have loaded, in the session whose material is made beside the batches.
+    The first batch of a session does not count. A round counts from the end of the one before, so that computation
+    behind an operation's last round counts for the next operation. With outputs revealed the step is in the clear:
+    there is no backward pass on shares.
     """
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
-    figures = asdict(setting) | {"cores": len(cores)}
     progress("making the model, and rehearsing")
     task = _task(setting)
     try:
-        figures["arms"] = {reveal: _arm(reveal, setting, task, cores, progress) for reveal in ARMS}
-        progress("in the clear")
-        figures["plaintext"] = _plaintext(setting, task)
+        arms: dict[str, LearningBatchMetrics] = {
+            reveal: _arm(reveal, setting, task, cores, progress) for reveal in ARMS
+        }
     except OSError as error:
         raise BenchmarkError(f"the parties cannot be run here: {error}") from error
-    return figures
+    progress("in the clear")
+    return AdaptationBenchmarkResult(
+        blocks=setting.blocks,
+        batch=setting.batch,
+        repeats=setting.repeats,
+        cores=len(cores),
+        arms=arms,
+        plaintext=_plaintext(setting, task),
+    )
 
 
 def _task(setting: AdaptationBenchmark) -> _Task:
@@ -151,90 +157,77 @@ def _task(setting: AdaptationBenchmark) -> _Task:
 
 def _arm(
     reveal: Reveal, setting: AdaptationBenchmark, task: _Task, cores: frozenset[int], progress: Progress
-) -> dict[str, Any]:
-    def held(wanted: AdaptationBenchmark, given: _Task, ahead: int | None) -> SessionCosts:
-        how = "material ahead of every batch" if ahead is None else "material beside the batches"
-        what = f"reveal = {reveal}, {how}, blocks: {wanted.blocks}, images: {wanted.batch}"
+) -> LearningBatchMetrics:
+    def run(wanted: AdaptationBenchmark, given: _Task, ahead: int | None) -> SessionCosts:
+        when = "before" if ahead is None else "beside"
+        text = f"reveal = {reveal}, preprocessing {when} the batches, blocks: {wanted.blocks}, images: {wanted.batch}"
         session = LearningSession(
             model=given.model, learning=given.learning, reveal=reveal, own=given.own, ahead=ahead, cores=cores
         )
-        return learn(session, lambda done: progress(f"{what}, batch {done} of {given.learning.batches}"))
+        return learn(session, lambda done: progress(f"{text}, batch {done} of {given.learning.batches}"))
 
-    timed = sorted(held(setting, task, None).batches[1:], key=lambda batch: batch.online_seconds)
+    timed = sorted(run(setting, task, None).batches[1:], key=lambda batch: batch.online_seconds)
     middle = timed[len(timed) // 2]
-    beside = held(setting, task, AHEAD)
+    beside = run(setting, task, AHEAD)
     online, parts = middle.online_seconds, _parts(middle)
 
-    def smaller(name: Literal["blocks", "batch"]) -> dict[str, Any]:
+    def smaller(name: Literal["blocks", "batch"]) -> list[SizeMetrics]:
         whole: int = getattr(setting, name)
         seconds = {whole: online}
         for size in {max(whole // 4, 1), max(whole // 2, 1)} - {whole}:
             wanted = replace(setting, blocks=size) if name == "blocks" else replace(setting, batch=size)
-            found = held(wanted, _task(wanted), None).batches[1:]
+            found = run(wanted, _task(wanted), None).batches[1:]
             seconds[size] = median(batch.online_seconds for batch in found)
-        return _grown(dict(sorted(seconds.items())))
+        return _by_size(seconds)
 
-    return {
-        "online_seconds": online,
-        "seconds": parts,
-        "backward_of_forward": parts[_BACKWARDS] / sum(parts[part] for part in FORWARDS) or None,
-        "waited_seconds": median(batch.offline_seconds for batch in timed),
-        "sustained_seconds": mean(batch.offline_seconds + batch.online_seconds for batch in beside.batches[1:]),
-        "online_bytes_sent": _bytes_sent(middle.rounds),
-        "dealer_bytes": _dealer_bytes(reveal, task.learning),
-        "rounds": len(middle.rounds),
-        "peak_bytes": beside.peak_bytes,
-        "per_operation": _by_operation(middle.rounds),
-        "by_blocks": smaller("blocks"),
-        "by_batch": smaller("batch"),
-    }
+    return LearningBatchMetrics(
+        online_seconds=online,
+        sustained_seconds=mean(batch.offline_seconds + batch.online_seconds for batch in beside.batches[1:]),
+        model_owner_bytes=sum(cost.received for cost in middle.rounds),
+        data_owner_bytes=sum(cost.sent for cost in middle.rounds),
+        dealer_bytes=_dealer_bytes(reveal, task.learning),
+        rounds=len(middle.rounds),
+        peak_bytes=beside.peak_bytes,
+        seconds=parts,
+        backward_over_forward=parts.backward / parts.forward or None,
+        preprocessing_wait_seconds=median(batch.offline_seconds for batch in timed),
+        per_operation=per_operation(middle.rounds),
+        by_blocks=smaller("blocks"),
+        by_batch=smaller("batch"),
+    )
 
 
-def _grown(seconds: dict[int, float]) -> dict[str, Any]:
-    """The seconds by size, and what each more of it has cost from one size to the next."""
-    each_more = {str(larger): (seconds[larger] - seconds[size]) / (larger - size) for size, larger in pairwise(seconds)}
-    return {"seconds": {str(size): found for size, found in seconds.items()}, "seconds_for_each_more": each_more}
+def _by_size(seconds: dict[int, float]) -> list[SizeMetrics]:
+    sizes = sorted(seconds)
+    marginal = [(seconds[size] - seconds[before]) / (size - before) for before, size in pairwise(sizes)]
+    return [
+        SizeMetrics(size=size, seconds=seconds[size], marginal_seconds=more)
+        for size, more in zip(sizes, [None, *marginal], strict=True)
+    ]
 
 
 def _part(cost: RoundCost) -> str:
     if cost.stage != _STEP:
         return "backbone"
-    return _BACKWARDS if cost.operation.endswith(_BACKWARDS) else _PARTS.get(cost.operation, "head")
+    return "backward" if cost.operation.endswith(_BACKWARDS) else _PARTS.get(cost.operation, "head")
 
 
-def _parts(batch: PassCosts) -> dict[str, float]:
-    """Seconds of the parts of a batch; `in_the_clear`: from the last round to the parameters after the step."""
-    found = dict.fromkeys((*FORWARDS, _BACKWARDS), 0.0)
+def _parts(batch: PassCosts) -> PartSeconds:
+    found = dict.fromkeys(("backbone", "adapters", "head", "backward"), 0.0)
     for cost in batch.rounds:
         found[_part(cost)] += cost.seconds
-    return {**found, "in_the_clear": batch.online_seconds - sum(found.values())}
-
-
-def _bytes_sent(costs: Sequence[RoundCost]) -> dict[str, int]:
-    return {MODEL_OWNER: sum(cost.received for cost in costs), DATA_OWNER: sum(cost.sent for cost in costs)}
-
-
-def _by_operation(costs: Sequence[RoundCost]) -> dict[str, Any]:
-    parts: defaultdict[str, list[RoundCost]] = defaultdict(list)
-    for cost in costs:
-        parts[cost.operation].append(cost)
-    return {
-        name: {"seconds": sum(cost.seconds for cost in part), "bytes_sent": _bytes_sent(part), "rounds": len(part)}
-        for name, part in parts.items()
-    }
+    return PartSeconds(**found, in_the_clear=batch.online_seconds - sum(found.values()))
 
 
 def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
-    """Of the dealer's corrections in one pass, by the owner that receives them."""
+    """Bytes of the dealer's corrections in one pass, by recipient."""
     all_blocks = (True,) * learning.public.sizes.blocks
     passes = LearningPasses(learning) if reveal == "none" else RevealedPasses(learning, DATA, lambda number: all_blocks)
     to_model_owner, to_data_owner = material_bytes(passes.course(1), learning.batch, learning.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 
 
-def _plaintext(setting: AdaptationBenchmark, task: _Task) -> dict[str, float]:
-    """Seconds of the same step in float32 on one thread: `step_seconds` from the outputs of all blocks to the
-    parameters after it, and `with_backbone_seconds` from the images on."""
+def _plaintext(setting: AdaptationBenchmark, task: _Task) -> PlaintextStep:
     first = each(torch.Tensor.float, task.learning.initial())
     # The head reads the standardised token itself.
     ones = torch.ones(task.learning.public.sizes.width)
@@ -255,4 +248,4 @@ def _plaintext(setting: AdaptationBenchmark, task: _Task) -> dict[str, float]:
             steps.append(ended - middle)
     finally:
         torch.set_num_threads(threads)
-    return {"step_seconds": median(steps[1:]), "with_backbone_seconds": median(whole[1:])}
+    return PlaintextStep(step_seconds=median(steps[1:]), with_backbone_seconds=median(whole[1:]))

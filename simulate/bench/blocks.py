@@ -29,18 +29,17 @@ import multiprocessing
 import os
 import struct
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, urlparse
 
+import msgspec
 import timm
 import torch
 
@@ -58,7 +57,13 @@ from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, material_bytes, stages
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
-from tacit.simulate.bench.ends import BenchmarkError, highest_bytes
+from tacit.simulate.bench.ends import BenchmarkError, Progress, highest_bytes
+from tacit.simulate.bench.results import (
+    BlockBenchmarkResult,
+    BlockMetrics,
+    TacitBlockMetrics,
+    per_operation,
+)
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.processes import Program, results
 from tacit.simulate.federation.relay import Relay, Shaping, relaying
@@ -170,55 +175,23 @@ _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
 """In the order of their ranks."""
 
 
+class _StockRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of a process of stock CrypTen; the third party measures its memory alone."""
+
+    seconds: list[float] = []
+    bytes: int = 0
+    """Sent and received in a pass."""
+    rounds: int = 0
+    output: list[float] = []
+    """At the data owner."""
+    peak_bytes: int = 0
+
+
 def stock_library() -> Any:
     """CrypTen, which only comparisons load. CryptenMissingError, a ValueError, where it is not installed."""
     from tacit.parties.crypten.compatibility import crypten
 
     return crypten
-
-
-def measure_stock(
-    blocks: Sequence[Block],
-    x: torch.Tensor,
-    *,
-    provider: str,
-    repeats: int,
-    shaping: Shaping,
-    cores: Collection[int],
-    progress: Callable[[str], object],
-) -> dict[str, Any]:
-    """Figures of a pass of x through the blocks, and its `output` [n]. ProcessError if a process fails.
-
-    provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party; cores: where all processes run.
-    """
-    parties = [*_OWNERS, *([DEALER] if provider == "TTP" else [])]
-    with relaying(shaping) as relay, TemporaryDirectory() as meeting:
-        given = {
-            "meeting": meeting,
-            "relay": relay,
-            "provider": provider,
-            "blocks": blocks,
-            "x": x,
-            "repeats": repeats,
-            "cores": cores,
-        }
-        programs: dict[str, Program] = {party: (_stock, {"rank": rank, **given}) for rank, party in enumerate(parties)}
-        found = asyncio.run(results(programs, lambda party, message: progress(message["progress"])))
-        data, first = found[DATA_OWNER], found[MODEL_OWNER]
-        relayed = relayed_bytes(relay, (1 + repeats) * data["bytes"])
-    # What rank 0 counts beyond its peer it has asked of the third party, and received from it.
-    dealt = first["bytes"] - data["bytes"]
-    return {
-        "online_seconds": median(data["seconds"]),
-        "sustained_seconds": mean(data["seconds"]),
-        "online_bytes_sent": dict.fromkeys(_OWNERS, data["bytes"] // 2),
-        "dealer_bytes": {MODEL_OWNER: dealt, DATA_OWNER: 0},
-        "rounds": data["rounds"],
-        "total": {"bytes": data["bytes"] + dealt, "rounds": first["rounds"]},
-        "peak_bytes": {party: found[party]["peak_bytes"] for party in parties},
-        "relayed_bytes": relayed,
-        "output": torch.tensor(data["output"]).double(),
-    }
 
 
 def relayed_bytes(relay: Relay | None, sent: int) -> int | None:
@@ -234,10 +207,10 @@ def relayed_bytes(relay: Relay | None, sent: int) -> int | None:
     return forwarded
 
 
-async def _stock(control: Control, *, addresses: dict[str, str], **arguments: Any) -> dict[str, Any]:
+async def _stock(control: Control, *, addresses: dict[str, str], **arguments: Any) -> _StockRun:
     os.sched_setaffinity(0, arguments.pop("cores"))
-    figures = await asyncio.to_thread(_run_stock, control, **arguments)
-    return figures | {"peak_bytes": highest_bytes()}
+    run = await asyncio.to_thread(_run_stock, control, **arguments)
+    return msgspec.structs.replace(run, peak_bytes=highest_bytes())
 
 
 def _run_stock(
@@ -250,15 +223,15 @@ def _run_stock(
     blocks: Sequence[Block],
     x: torch.Tensor,
     repeats: int,
-) -> dict[str, Any]:
-    """One process. Its model owner shares the weights, its data owner the input, beforehand."""
+) -> _StockRun:
+    """One process. The model owner shares the weights, the data owner the input, before the clock starts."""
     prepare(Path(meeting) / "gloo", rank, relay)
     crypten = stock_library()
     crypten.cfg.mpc.provider = provider
     crypten.cfg.communicator.verbose = True
     if rank == len(_OWNERS):
         crypten.mpc.provider.ttp_provider.TTPServer()
-        return {}
+        return _StockRun()
     crypten.init()
     communicator = crypten.communicator.get()
     with crypten.no_grad():
@@ -280,31 +253,27 @@ def _run_stock(
         output = stream.get_plain_text(dst=DATA)
     communicator.barrier()
     crypten.uninit()
-    return {
-        "seconds": seconds[1:],
-        "bytes": int(costs["bytes"]),
-        "rounds": int(costs["rounds"]),
-        "output": output.flatten().tolist() if rank == DATA else None,
-    }
+    return _StockRun(
+        seconds=seconds[1:],
+        bytes=int(costs["bytes"]),
+        rounds=int(costs["rounds"]),
+        output=output.flatten().tolist() if rank == DATA else [],
+    )
 
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 1.5
-"""As of a model that is served."""
+"""Margin of the model's bounds, as in a served model."""
 _TOKEN: Final = 0.5
 """Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
 model has."""
 _BLOCK: Final = "block"
 _CORES: Final = 2
 
-Against = Literal["crypten"]
-TRUE, POLYNOMIALS = "true_functions", "polynomials"
-"""What ours computes, and the keys of its rows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class BlockBenchmark:
-    """What is measured."""
+    """Settings of the benchmark."""
 
     model: str = "vit_small_patch16_224"
     """A vision transformer of timm's; only its first blocks are made."""
@@ -315,9 +284,8 @@ class BlockBenchmark:
     device: str = "cpu"
     """Where both owners of ours compute; CrypTen stays on the CPU."""
     shaping: Shaping = field(default_factory=Shaping)
-    """Of the link between model owner and data owner."""
-    against: Against | None = None
-    """What is measured beside."""
+    """Delay and bandwidth of the link between model owner and data owner."""
+    against: Literal["crypten"] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -331,76 +299,88 @@ class _Task:
     images: torch.Tensor
 
     def error(self, logits: torch.Tensor) -> float:
-        """Of these logits, relative to the norm of those in the clear."""
-        return _relative(logits, self.exact(self.images.double()))
+        """Norm of the error of these logits, relative to that of those in the clear."""
+        expected = self.exact(self.images.double())
+        error: float = ((logits - expected).norm() / expected.norm()).item()
+        return error
 
 
-def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    error: float = ((found - expected).norm() / expected.norm()).item()
-    return error
+def measure(setting: BlockBenchmark, progress: Progress) -> BlockBenchmarkResult:
+    """Run the sessions and return their cost. ValueError for a model that cannot be computed, ProcessError if a party
+    fails, BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if CrypTen is compared and not
+    installed.
 
-
-def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[str, Any]:
-    """The figures, under stable keys. ValueError for a model that cannot be computed, ProcessError if a party fails,
-    BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if CrypTen is compared and not installed.
-
-    Bytes are those of shares, of one pass of all blocks: between the owners, and what the dealer, or the third party,
-    sends each of them; `relayed_bytes` are all that have passed the relay of a shaped link, from the first greeting on.
-    `total` has all bytes, and rounds with those in which material is asked for: ours ahead of its use, one for each
-    block. Peaks of memory are those of processes, with what they have loaded. Errors are those of the logits behind the
-    blocks, relative to the norm of those in the clear of the same model in float64; the head is private in ours, and in
-    the clear behind CrypTen's blocks. `far`: whether scores reach so far that their exponentials are squares of those
-    of half the scores; the model's typical images decide it. CrypTen counts what a party sends and receives; half
-    of that is given, the data owner's for both.
+    The head is private in ours, and in the clear behind CrypTen's blocks.
     """
     resolve_device(setting.device)
     if setting.against is not None:
         stock_library()  # Refused now rather than after minutes.
-    tasks = {}
-    for name, approximation in ((TRUE, STOCK), (POLYNOMIALS, Approximation())):
-        progress(f"making the model: {_said(name)}")
-        tasks[name] = _task(setting, approximation)
+    progress("making the models")
+    true_functions, polynomials = _task(setting, STOCK), _task(setting, Approximation())
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
-    figures = asdict(setting) | {"cores": len(cores)}
-    figures |= figures.pop("shaping")
     try:
-        for name, task in tasks.items():
-            figures[name] = _ours(setting, task, cores, partial(_of, name, progress))
-        if setting.against is not None:
-            figures |= _crypten(setting, tasks[POLYNOMIALS], cores, progress)
+        return BlockBenchmarkResult(
+            model=setting.model,
+            blocks=setting.blocks,
+            batch=setting.batch,
+            input=setting.input,
+            repeats=setting.repeats,
+            device=setting.device,
+            latency_ms=setting.shaping.latency_ms,
+            bandwidth_mbit=setting.shaping.bandwidth_mbit,
+            cores=len(cores),
+            true_functions=_ours(setting, true_functions, cores, lambda text: progress(f"true functions, {text}")),
+            polynomials=_ours(setting, polynomials, cores, lambda text: progress(f"polynomials, {text}")),
+            crypten=_crypten("TFP", setting, polynomials, cores, progress),
+            crypten_ttp=_crypten("TTP", setting, polynomials, cores, progress),
+        )
     except OSError as error:
         raise BenchmarkError(f"the parties cannot be run here: {error}") from error
-    return figures
-
-
-def _of(name: str, progress: Callable[[str], object], text: str) -> None:
-    progress(f"{_said(name)}, {text}")
-
-
-def _said(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _crypten(
-    setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Callable[[str], object]
-) -> dict[str, Any]:
-    """Rows of CrypTen, by its provider of tuples, on the same polynomials."""
-    given = task.friendly.embed(task.friendly.patches(task.images))
-    blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
-    rows: dict[str, Any] = {}
-    for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
-        row = measure_stock(
-            blocks,
-            given,
-            provider=provider,
-            repeats=setting.repeats,
-            shaping=setting.shaping,
-            cores=cores,
-            progress=progress,
-        )
-        output = row.pop("output").reshape(given.shape)
-        rows[key] = row | {"relative_error": task.error(task.exact.classify(output))}
-    return rows
+    provider: str, setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Progress
+) -> BlockMetrics | None:
+    """Measure the same polynomials by CrypTen, if they are to be compared. ProcessError if a process fails.
+
+    provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party. CrypTen counts the bytes that a
+    party sends and receives; the data owner's half of that stands for either.
+    """
+    if setting.against is None:
+        return None
+    parties = [*_OWNERS, *([DEALER] if provider == "TTP" else [])]
+    x = task.friendly.embed(task.friendly.patches(task.images))
+    with relaying(setting.shaping) as relay, TemporaryDirectory() as meeting:
+        given = {
+            "meeting": meeting,
+            "relay": relay,
+            "provider": provider,
+            "blocks": list(task.friendly.blocks),
+            "x": x,
+            "repeats": setting.repeats,
+            "cores": cores,
+        }
+        programs: dict[str, Program] = {party: (_stock, {"rank": rank, **given}) for rank, party in enumerate(parties)}
+        ended = asyncio.run(results(programs, lambda party, message: progress(message["progress"])))
+        found = {party: msgspec.convert(ended[party], _StockRun) for party in parties}
+        data, first = found[DATA_OWNER], found[MODEL_OWNER]
+        relayed = relayed_bytes(relay, (1 + setting.repeats) * data.bytes)
+    # Rank 0 counts more than its peer: its requests to the third party, and the answers.
+    dealt = first.bytes - data.bytes
+    output = torch.tensor(data.output).double().reshape(x.shape)
+    return BlockMetrics(
+        online_seconds=median(data.seconds),
+        sustained_seconds=mean(data.seconds),
+        model_owner_bytes=data.bytes // 2,
+        data_owner_bytes=data.bytes // 2,
+        dealer_bytes={MODEL_OWNER: dealt, DATA_OWNER: 0},
+        rounds=data.rounds,
+        peak_bytes={party: run.peak_bytes for party, run in found.items()},
+        total_bytes=data.bytes + dealt,
+        total_rounds=first.rounds,
+        relative_error=task.error(task.exact.classify(output)),
+        relayed_bytes=relayed,
+    )
 
 
 def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:
@@ -432,39 +412,40 @@ def _halve_queries(model: Any) -> None:
             values[: len(values) // 3] /= 2
 
 
-def _ours(
-    setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Callable[[str], object]
-) -> dict[str, Any]:
+def _ours(setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Progress) -> TacitBlockMetrics:
     images = task.images.repeat(1 + setting.repeats, 1, 1, 1)
     found, relayed, _ = _session(setting, task, images, None, cores, progress)
     timed = sorted(found.passes[1:], key=_block_seconds)
     middle = timed[len(timed) // 2]
     costs = _block_costs(middle)
-    # Beside the last pass no more material is made for another one: it does not count.
+    # The last pass does not count: beside it no correlated randomness is made for another one.
     following = task.images.repeat(2 + setting.repeats, 1, 1, 1)
     beside, _, peaks = _session(setting, task, following, AHEAD, cores, progress)
-    sent, dealt, sizes = _bytes_sent(costs), _dealer_bytes(setting, task.model), task.model.public.sizes
-    return {
-        "far": sizes.far,
-        "online_seconds": _block_seconds(middle),
-        "sustained_seconds": mean(each.offline_seconds + each.online_seconds for each in beside.passes[1:-1]),
-        "online_bytes_sent": sent,
-        "dealer_bytes": dealt,
-        "rounds": len(costs),
-        "total": {"bytes": sum(sent.values()) + sum(dealt.values()), "rounds": len(costs) + setting.blocks},
-        "peak_bytes": peaks,
-        "relative_error": task.error(found.logits[-setting.batch :]),
-        "relayed_bytes": relayed,
-        "online_seconds_by_block": [
+    dealt, sizes = _dealer_bytes(setting, task.model), task.model.public.sizes
+    sent, received = sum(cost.sent for cost in costs), sum(cost.received for cost in costs)
+    return TacitBlockMetrics(
+        online_seconds=_block_seconds(middle),
+        sustained_seconds=mean(each.offline_seconds + each.online_seconds for each in beside.passes[1:-1]),
+        model_owner_bytes=received,
+        data_owner_bytes=sent,
+        dealer_bytes=dealt,
+        rounds=len(costs),
+        peak_bytes=peaks,
+        total_bytes=sent + received + sum(dealt.values()),
+        total_rounds=len(costs) + setting.blocks,
+        relative_error=task.error(found.logits[-setting.batch :]),
+        relayed_bytes=relayed,
+        far=sizes.far,
+        online_seconds_by_block=[
             sum(cost.seconds for cost in costs if cost.stage == f"{_BLOCK} {index}") for index in range(setting.blocks)
         ],
-        "offline_seconds": median(each.offline_seconds for each in timed),
-        "weights_bytes": sum(
+        preprocessing_wait_seconds=median(each.offline_seconds for each in timed),
+        weights_bytes=sum(
             size for name, size in zip(layer_shapes(sizes), weight_bytes(sizes), strict=True) if "." in name
         ),
-        "per_operation": _by_operation(costs),
-        "outside_the_blocks": _by_operation([cost for cost in middle.rounds if not cost.stage.startswith(_BLOCK)]),
-    }
+        per_operation=per_operation(costs),
+        outside_the_blocks=per_operation(cost for cost in middle.rounds if not cost.stage.startswith(_BLOCK)),
+    )
 
 
 def _session(
@@ -473,10 +454,10 @@ def _session(
     images: torch.Tensor,
     ahead: int | None,
     cores: frozenset[int],
-    progress: Callable[[str], object],
+    progress: Progress,
 ) -> tuple[Inferred, int | None, dict[str, int]]:
-    """One session over all images, the bytes that passed the relay, and the peak of each party's memory. BenchmarkError
-    if the relay has missed any bytes."""
+    """Run a session over all images; return the bytes through the relay and each party's peak of memory too.
+    BenchmarkError if the relay has missed any bytes."""
     peaks: dict[str, int] = {}
 
     def show(name: str, done: int) -> None:
@@ -486,8 +467,8 @@ def _session(
                 if party.pid is not None:
                     peaks[party.name] = highest_bytes(party.pid)
         number, passes = done // setting.batch, len(images) // setting.batch
-        how = "material ahead of every pass" if ahead is None else "material beside the passes"
-        progress(f"{how}: pass {number} of {passes}")
+        when = "before" if ahead is None else "beside"
+        progress(f"preprocessing {when} the passes: pass {number} of {passes}")
 
     with relaying(setting.shaping) as relay:
         plan = InferencePlan(
@@ -504,7 +485,7 @@ def _session(
 
 
 def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:
-    """Of the dealer's corrections for the blocks in one pass, by the owner that receives them."""
+    """Bytes of the dealer's corrections for the blocks in one pass, by recipient."""
     blocks = [stage for stage in stages(model.public) if isinstance(stage, BlockStage)]
     to_model_owner, to_data_owner = material_bytes(blocks, setting.batch, model.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
@@ -516,17 +497,3 @@ def _block_costs(done: PassCosts) -> list[RoundCost]:
 
 def _block_seconds(done: PassCosts) -> float:
     return sum(cost.seconds for cost in _block_costs(done))
-
-
-def _bytes_sent(costs: list[RoundCost]) -> dict[str, int]:
-    return {MODEL_OWNER: sum(cost.received for cost in costs), DATA_OWNER: sum(cost.sent for cost in costs)}
-
-
-def _by_operation(costs: list[RoundCost]) -> dict[str, Any]:
-    parts: defaultdict[str, list[RoundCost]] = defaultdict(list)
-    for cost in costs:
-        parts[cost.operation].append(cost)
-    return {
-        name: {"seconds": sum(cost.seconds for cost in part), "bytes_sent": _bytes_sent(part), "rounds": len(part)}
-        for name, part in parts.items()
-    }

@@ -37,7 +37,6 @@ from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Output, Send
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.messages import MESSAGES
@@ -45,10 +44,13 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.ring import Ring, Words
 
 SERVER: Final = "server"
 Frames = list[Frame]
+Progress = Callable[[str], object]
+"""Receives the progress of a benchmark, in words."""
 
 
 class BenchmarkError(Exception):
@@ -91,7 +93,7 @@ class TimedClient:
         began = time.perf_counter()
         packet = self._link.packet(frames)
         answer = self._frames(self._machine.receive(SERVER, packet, 0.0))
-        self.seconds[packet.kind.PHASE] += time.perf_counter() - began
+        self.seconds[Phase(packet.kind.PHASE)] += time.perf_counter() - began
         self.masks = max(self.masks, self._machine.masks)
         return answer
 
@@ -118,7 +120,7 @@ class TimedServer:
         self._links = {name: Link(SERVER, name, agreement.session, self.traffic, MESSAGES) for name in agreement.cohort}
 
     def hear(self, sender: str, frames: Frames, dropping: Container[str]) -> list[tuple[str, Frames]]:
-        """What it says to whom after this message, when those who drop out are gone as it asks for the vectors."""
+        """Return its answers to this message, with receivers. Dropping clients are gone when vectors are due."""
         messages, delivered = deque(self.receive(sender, frames)), []
         while messages:
             receiver, message = messages.popleft()
@@ -166,13 +168,12 @@ class Peak:
 
 
 def resident_bytes() -> int:
-    """What this process has in memory now."""
+    """Return the memory of this process now."""
     return _status_bytes("VmRSS")
 
 
 def highest_bytes(process: int | Literal["self"] = "self") -> int:
-    """The most that this process, or that of this number, has had in memory. OSError or BenchmarkError if it has
-    ended."""
+    """Return the peak memory of this process, or of another. OSError or BenchmarkError if it has ended."""
     return _status_bytes("VmHWM", process)
 
 
@@ -180,7 +181,7 @@ def _status_bytes(field: str, process: int | Literal["self"] = "self") -> int:
     for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
-    raise BenchmarkError(f"this system does not tell {field}; memory is measured on Linux only")
+    raise BenchmarkError(f"this system does not report {field}; memory is measured on Linux only")
 
 
 MOST_CLIENTS = 200
@@ -190,13 +191,13 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 
 Ask = Callable[[Frames | None], list[Frames]]
-"""What a client answers to a message; None: it advertises its keys."""
+"""Returns a client's answers to a message; None: it advertises its keys."""
 
 
 async def exchange_over_sockets(
-    clients: Mapping[str, Ask], server: TimedServer, dropping: set[str], progress: Callable[[str], None]
+    clients: Mapping[str, Ask], server: TimedServer, dropping: set[str], progress: Progress
 ) -> None:
-    """Compute the sum. A dropping client closes its link when it is told who shared, instead of sending its vector."""
+    """Compute the sum. A dropping client closes its link when its vector is due."""
     if len(clients) > MOST_CLIENTS:
         raise BenchmarkError(f"--transport zmq takes at most {MOST_CLIENTS} clients on one machine, not {len(clients)}")
     keys = {name: generate(name) for name in (SERVER, *clients)}
@@ -217,7 +218,7 @@ async def exchange_over_sockets(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _serve_sums(server: TimedServer, endpoint: ServerEndpoint, progress: Callable[[str], None]) -> None:
+async def _serve_sums(server: TimedServer, endpoint: ServerEndpoint, progress: Progress) -> None:
     phase = ""
     while server.summed is None:
         event = await endpoint.receive()
@@ -264,8 +265,8 @@ Answer = tuple[int, list[Frames]]
 
 
 @dataclass(frozen=True)
-class HostFigures:
-    """What a host measured."""
+class HostMetrics:
+    """Measurements of a host."""
 
     seconds: dict[int, dict[Phase, float]]
     """By member."""
@@ -307,14 +308,14 @@ class ClientHost:
         answers: list[Frames] = self.collect()[0][1]
         return answers
 
-    def figures(self) -> HostFigures:
-        """What it measured so far."""
+    def metrics(self) -> HostMetrics:
+        """Return its measurements so far."""
         self.pipe.send(None)
-        figures: HostFigures = self.collect()
-        return figures
+        measured: HostMetrics = self.collect()
+        return measured
 
     def collect(self) -> Any:
-        """The answers to what was posted, a list[Answer], or the figures. BenchmarkError if a client aborted."""
+        """Return the answers to what was posted, a list[Answer], or the metrics. BenchmarkError if a client aborted."""
         try:
             received = self.pipe.recv()
         except EOFError:
@@ -325,7 +326,7 @@ class ClientHost:
 
 
 def exchange(
-    hosts: list[ClientHost], server: TimedServer, dropping: set[str], progress: Callable[[str], None], *, at_once: int
+    hosts: list[ClientHost], server: TimedServer, dropping: set[str], progress: Progress, *, at_once: int
 ) -> None:
     """Compute a sum: until nobody has anything more to say. BenchmarkError if it is aborted.
 
@@ -371,7 +372,7 @@ def _serve_host(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes
                 return
             if batch is None:
                 pipe.send(
-                    HostFigures(
+                    HostMetrics(
                         {member: dict(client.seconds) for member, client in clients.items()},
                         {member: client.masks for member, client in clients.items()},
                         peak.bytes(),

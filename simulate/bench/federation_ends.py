@@ -1,4 +1,4 @@
-"""Server and clients of a whole session over real links, without models: for figures of the network alone.
+"""Server and clients of a whole session over real links, without models: for benchmarks of the network alone.
 
 Machines, CURVE and ZeroMQ are the real ones; nobody trains, and nothing loads torch. A client waits for as long as its
 training would take once it has the model, contributes zeros with a weight of one, and its journal goes nowhere. The
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -26,7 +26,6 @@ from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.machine import Ended, Output, Transmit
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -34,9 +33,10 @@ from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
-from tacit.simulate.bench.ends import LOOPBACK, SERVER, BenchmarkError, resident_bytes
+from tacit.simulate.bench.ends import LOOPBACK, SERVER, BenchmarkError, Progress, resident_bytes
 
 _CORRUPT: Final = 0.05
 PATIENCE: Final = 600.0
@@ -46,12 +46,12 @@ _ReceivedT = TypeVar("_ReceivedT", bound="str | ServerMeasurement")
 
 @dataclass(frozen=True, kw_only=True)
 class BenchedSession:
-    """Who takes part, and in what."""
+    """A session and its parties."""
 
     configuration: Configuration
     rounds: int
     training_seconds: float
-    """Of every client, in every round."""
+    """Time that every client waits in place of training, in every round."""
     keys: dict[str, PartyKeys]
     roster: Roster
 
@@ -88,10 +88,10 @@ class TimedRound:
 
 @dataclass
 class ServerMeasurement:
-    """What the server's process found out about itself."""
+    """Measurements of the server's process."""
 
     rounds: list[TimedRound] = field(default_factory=list)
-    alone_bytes: int = 0
+    idle_bytes: int = 0
     """Its resident memory while it waits for the first client."""
     connected_bytes: int = 0
     """The same when all have been welcomed, as the first round begins."""
@@ -117,7 +117,7 @@ class ServerProcess:
         self._process.join()
 
     def measurement(self) -> ServerMeasurement:
-        """What it found, when the session is over. BenchmarkError if it failed."""
+        """Wait for the end of the session and return its measurements. BenchmarkError if it failed."""
         return self._receive(ServerMeasurement)
 
     def _receive(self, kind: type[_ReceivedT]) -> _ReceivedT:
@@ -130,7 +130,7 @@ class ServerProcess:
         return received
 
 
-async def join_all(cast: BenchedSession, address: str, progress: Callable[[str], None]) -> dict[int, float]:
+async def join_all(cast: BenchedSession, address: str, progress: Progress) -> dict[int, float]:
     """All clients, in this process, until the session is over. BenchmarkError if one ends early.
 
     Returns when the first of them began to send its vector, by round and by the clock of the machine.
@@ -175,7 +175,7 @@ class _TimedEnd:
             grace=PATIENCE,
             now=time.monotonic(),
         )
-        self.found = ServerMeasurement(alone_bytes=resident_bytes())
+        self.found = ServerMeasurement(idle_bytes=resident_bytes())
         self._began = 0.0
         self._round = TimedRound()
         self._ended = False

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from tacit.models.friendly.transformer import FriendlyTransformer
@@ -26,6 +27,8 @@ from tacit.parties.crypten.shared_model import share_model
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.served import read_student
 from tacit.protocol.core.roster import Roster
+from tacit.simulate.bench.ends import Progress
+from tacit.simulate.bench.results import StudentBenchmarkResult
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.processes import Program, results
 
@@ -36,22 +39,31 @@ MODEL_OWNER, DATA_OWNER = PARTIES = ("model-owner", "data-owner")
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """What came out."""
+    """Logits of images, and their cost."""
 
     logits: torch.Tensor
     """float32 [N, classes], computed on shares."""
     seconds: list[float]
-    """Of every batch, at the data owner."""
+    """Time of every batch, at the data owner."""
     megabytes: float
     """Sent by the computing parties to each other, all batches and the sharing of the model together."""
     rounds: int
-    """Messages that the data owner has waited for."""
+    """Messages that the data owner waited for."""
+
+
+class _PartyRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Result and cost of a computing party; only the data owner has logits."""
+
+    logits: list[list[float]]
+    seconds: list[float]
+    bytes_sent: int
+    rounds: int
 
 
 def measure(
-    directory: Path, *, images: int | None, batch: int, check: bool, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    """What the student of `tacit distill` in `directory` says of the first test images on shares and in the clear.
+    directory: Path, *, images: int | None, batch: int, check: bool, progress: Progress
+) -> StudentBenchmarkResult:
+    """Run the student of `tacit distill` in `directory` on the first test images, on shares and in the clear.
 
     Raises as read_student() and infer() do.
     """
@@ -62,18 +74,18 @@ def measure(
         clear = student(x)
     found = infer(student, x, batch=batch, check=check, progress=lambda done: progress(f"{done} of {len(x)} images"))
     labels, expected = found.logits.argmax(dim=1), clear.argmax(dim=1)
-    return {
-        "images": len(x),
-        "batch": batch,
-        "check": check,
-        "agreement": (labels == expected).double().mean().item(),
-        "accuracy": (labels == y).double().mean().item(),
-        "accuracy_in_the_clear": (expected == y).double().mean().item(),
-        "largest_difference": (found.logits - clear).abs().max().item(),
-        "seconds_per_image": sum(found.seconds) / len(x),
-        "megabytes_per_image": found.megabytes / len(x),
-        "rounds_per_batch": found.rounds / len(found.seconds),
-    }
+    return StudentBenchmarkResult(
+        images=len(x),
+        batch=batch,
+        check=check,
+        agreement=(labels == expected).double().mean().item(),
+        accuracy=(labels == y).double().mean().item(),
+        accuracy_in_the_clear=(expected == y).double().mean().item(),
+        largest_difference=(found.logits - clear).abs().max().item(),
+        seconds_per_image=sum(found.seconds) / len(x),
+        megabytes_per_image=found.megabytes / len(x),
+        rounds_per_batch=found.rounds / len(found.seconds),
+    )
 
 
 def infer(
@@ -82,7 +94,7 @@ def infer(
     *,
     batch: int,
     check: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], object] = lambda done: None,
 ) -> Inference:
     """Logits of images [N, C, S, S] by a calibrated model, computed on shares. `progress` gets the images done.
 
@@ -115,12 +127,12 @@ def infer(
             echo="MpcError",
         )
     )
-    data = found[DATA_OWNER]
+    model_owner, data_owner = (msgspec.convert(found[name], _PartyRun) for name in PARTIES)
     return Inference(
-        logits=torch.tensor(data["logits"]),
-        seconds=data["seconds"],
-        megabytes=sum(found[name]["bytes_sent"] for name in PARTIES) / 1e6,
-        rounds=data["rounds"],
+        logits=torch.tensor(data_owner.logits),
+        seconds=data_owner.seconds,
+        megabytes=(model_owner.bytes_sent + data_owner.bytes_sent) / 1e6,
+        rounds=data_owner.rounds,
     )
 
 
@@ -133,7 +145,7 @@ async def _deal(control: Control, *, addresses: dict[str, str], common: dict[str
     await asyncio.to_thread(serve)
 
 
-async def _compute(control: Control, **arguments: Any) -> dict[str, Any]:
+async def _compute(control: Control, **arguments: Any) -> _PartyRun:
     return await asyncio.to_thread(_run, control, **arguments)
 
 
@@ -146,7 +158,7 @@ def _run(
     rows: torch.Tensor | None,
     shapes: list[tuple[int, ...]],
     check: bool,
-) -> dict[str, Any]:
+) -> _PartyRun:
     torch.set_num_threads(1)
     own: str = common["keys"].name
     with ExitStack() as stack:
@@ -163,12 +175,12 @@ def _run(
             shared = share_model(model, computation, owner=PARTIES.index(MODEL_OWNER), check=check)
             logits, seconds = _batches(control, computation, shared, rows, shapes)
         costs = computation.communicator.costs().values()
-        return {
-            "logits": logits,
-            "seconds": seconds,
-            "bytes_sent": sum(cost.bytes_sent for cost in costs),
-            "rounds": sum(cost.rounds for cost in costs),
-        }
+        return _PartyRun(
+            logits=logits,
+            seconds=seconds,
+            bytes_sent=sum(cost.bytes_sent for cost in costs),
+            rounds=sum(cost.rounds for cost in costs),
+        )
 
 
 def _batches(

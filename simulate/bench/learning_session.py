@@ -11,11 +11,12 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from tacit.models.adapters.configuration import Reveal
@@ -25,7 +26,6 @@ from tacit.parties.adaptation.model_owner import TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
-from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.event_log import EventFile, EventLog
@@ -43,37 +43,37 @@ from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL
 _LISTEN: Final = "tcp://127.0.0.1:*"
 _PATIENCE: Final = 120.0
 _SMALLEST_COHORT: Final = 3
-"""Of sums that nobody asks for."""
+"""Required by the settings; no sums are requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSession:
-    """What is learned, and how; of one round."""
+    """Settings of a session of one round."""
 
     model: PrivateModel = field(repr=False)
     learning: PublicLearning = field(repr=False)
     reveal: Reveal
-    """What the data owner is told of outputs of blocks."""
+    """Which outputs of blocks the data owner receives."""
     own: Labelled
     """The data owner's images; they come again where the batches need more."""
     ahead: int | None
-    """As of DataOwnerSettings."""
+    """See DataOwnerSettings."""
     cores: frozenset[int]
-    """Of the processor, where all parties run."""
+    """Cores of the processor for all parties."""
 
 
 @dataclass(frozen=True)
 class SessionCosts:
-    """What it has cost."""
+    """The cost of a session."""
 
     batches: tuple[PassCosts, ...]
     """At the data owner."""
     peak_bytes: dict[str, int]
-    """Of each process, with all that it has loaded."""
+    """Peak memory of each process, with all that it has loaded."""
 
 
 def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCosts:
-    """Run the parties; show: gets the number of every batch that is over. ProcessError if a party fails, OSError if
+    """Run the parties; show: receives the number of every batch that is over. ProcessError if a party fails, OSError if
     they cannot be run here, BenchmarkError for a batch that was out of range."""
     keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, DATA_OWNER)}
     roster = Roster(
@@ -81,7 +81,7 @@ def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCos
     )
     peaks: dict[str, int] = {}
 
-    def told(name: str, message: dict[str, Any]) -> None:
+    def progress(name: str, message: dict[str, Any]) -> None:
         for party in multiprocessing.active_children():
             # The data owner may have ended after its last batch; then its peak is that of the batches before.
             with suppress(OSError, BenchmarkError):
@@ -91,21 +91,18 @@ def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCos
 
     with TemporaryDirectory() as logs:
 
-        def seat(name: str) -> dict[str, Any]:
-            return {"seat": _Seat(keys[name], roster, Path(logs), session.cores)}
+        def process(name: str) -> dict[str, Any]:
+            return {"process": _Process(keys[name], roster, Path(logs), session.cores)}
 
         own = {"learning": session.learning, "reveal": session.reveal, "ahead": session.ahead}
         programs: dict[str, Program] = {
-            DEALER: (_dealer, seat(DEALER)),
-            MODEL_OWNER: (_model_owner, {**seat(MODEL_OWNER), **own, "model": session.model}),
-            DATA_OWNER: (_data_owner, {**seat(DATA_OWNER), **own, "own": session.own}),
+            DEALER: (_dealer, process(DEALER)),
+            MODEL_OWNER: (_model_owner, {**process(MODEL_OWNER), **own, "model": session.model}),
+            DATA_OWNER: (_data_owner, {**process(DATA_OWNER), **own, "own": session.own}),
         }
         listening = {DEALER: str, MODEL_OWNER: str}
-        found = asyncio.run(results(programs, told, listening=listening, wanted=(DATA_OWNER,)))[DATA_OWNER]
-    batches = tuple(
-        PassCosts(images, offline, online, tuple(RoundCost(*cost) for cost in rounds), refused)
-        for images, offline, online, rounds, refused in found
-    )
+        found = asyncio.run(results(programs, progress, listening=listening, wanted=(DATA_OWNER,)))[DATA_OWNER]
+    batches = msgspec.convert(found, tuple[PassCosts, ...])
     if any(batch.refused for batch in batches):
         raise BenchmarkError(
             "a batch was out of range of what the model owner has rehearsed: nothing was learned by it"
@@ -114,8 +111,8 @@ def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCos
 
 
 @dataclass(frozen=True)
-class _Seat:
-    """What every process is started with."""
+class _Process:
+    """Settings common to all processes."""
 
     keys: PartyKeys
     roster: Roster
@@ -124,17 +121,17 @@ class _Seat:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of every party."""
+        """Settings common to all parties."""
         return {"keys": self.keys, "roster": self.roster, "patience": _PATIENCE}
 
-    def take(self) -> None:
-        """Once in the party's process."""
+    def set_up(self) -> None:
+        """Use one thread, on these cores."""
         torch.set_num_threads(1)
         os.sched_setaffinity(0, self.cores)
 
     def event_log(self, control: Control) -> EventLog:
-        """Its event log, which does not last; the supervisor is told its address. BenchmarkError as soon as a session
-        is lost: what another one costs is not asked for."""
+        """Return a temporary event log, which sends the party's address to the supervisor. BenchmarkError as soon as a
+        session is lost: the cost of another one does not count."""
 
         def tell(event: Event) -> None:
             if isinstance(event, ListeningStarted):
@@ -145,22 +142,22 @@ class _Seat:
         return EventLog(EventFile(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 
 
-async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
-    seat.take()
-    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.event_log(control)).run()
+async def _dealer(control: Control, *, process: _Process, addresses: dict[str, str]) -> None:
+    process.set_up()
+    await DealerParty(DealerSettings(address=_LISTEN, **process.settings), process.event_log(control)).run()
 
 
 async def _model_owner(
     control: Control,
     *,
-    seat: _Seat,
+    process: _Process,
     addresses: dict[str, str],
     model: PrivateModel,
     learning: PublicLearning,
     reveal: Reveal,
     ahead: int | None,
 ) -> None:
-    seat.take()
+    process.set_up()
     settings = TeachingSettings(
         address=_LISTEN,
         dealer_address=addresses[DEALER],
@@ -169,25 +166,25 @@ async def _model_owner(
         ahead=ahead,
         learning=learning,
         opening=OpeningPolicy(rounds=1, owners=1, smallest_cohort=_SMALLEST_COHORT, colluders=0),
-        **seat.settings,
+        **process.settings,
     )
-    await teacher(Revealing(reveal), settings, model, seat.event_log(control)).run()
+    await teacher(Revealing(reveal), settings, model, process.event_log(control)).run()
 
 
 async def _data_owner(
     control: Control,
     *,
-    seat: _Seat,
+    process: _Process,
     addresses: dict[str, str],
     learning: PublicLearning,
     reveal: Reveal,
     ahead: int | None,
     own: Labelled,
-) -> list[Any]:
-    """What every batch has cost."""
-    seat.take()
+) -> list[PassCosts]:
+    """Learn, and return the cost of every batch."""
+    process.set_up()
     owner = DataOwnerSettings(
-        model_owner_address=addresses[MODEL_OWNER], dealer_address=addresses[DEALER], ahead=ahead, **seat.settings
+        model_owner_address=addresses[MODEL_OWNER], dealer_address=addresses[DEALER], ahead=ahead, **process.settings
     )
     settings = LearnerSettings(
         owner=owner,
@@ -197,14 +194,14 @@ async def _data_owner(
         smallest_cohort=_SMALLEST_COHORT,
         seed=(learning.seed, 0),
     )
-    found: list[Any] = []
+    found: list[PassCosts] = []
 
     def keep(costs: PassCosts) -> None:
-        found.append(astuple(costs))
+        found.append(costs)
         control.send({"done": len(found)})
 
     owner_of_images = learner(
-        Revealing(reveal), settings, own.images, own.labels, seat.event_log(control), on_batch=keep
+        Revealing(reveal), settings, own.images, own.labels, process.event_log(control), on_batch=keep
     )
     try:
         await owner_of_images.learn(1, None, ())

@@ -1,28 +1,29 @@
-"""`tacit bench network`: what the network costs a federation, beyond training.
+"""`tacit bench network`: the cost of the network for a federation, without training.
 
 Server and clients are those of federation_ends.py, on links of the relay (relay.py): no TCP handshakes are delayed and
-nothing is lost. A round counts from the server's word that it begins until the sum is there, model and vector in
-chunks included, less the time for which clients train, which is longer than it takes to share keys meanwhile. How many
-one-way delays that is follows from the same rounds through a relay that delays nothing, so that neither the work of the
-parties nor that of the relay is counted.
+nothing is lost. A round counts from the start-round message until the sum is there, model and vector in chunks
+included, less the time for which clients train, which is longer than it takes to share keys meanwhile. How many one-way
+delays that is follows from the same rounds through a relay that delays nothing, so that neither the work of the parties
+nor that of the relay is counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.ends import BenchmarkError, Progress
 from tacit.simulate.bench.federation_ends import BenchedSession, ServerMeasurement, ServerProcess, join_all
+from tacit.simulate.bench.results import DelayedRound, NetworkBenchmarkResult, ServerMemory, UploadMetrics
 from tacit.simulate.federation.relay import MOST_BANDWIDTH_MBIT, Shaping, relaying
 
 ROUND_PARAMETERS: Final = 10_000
 TRAINING_SECONDS: Final = 0.5
 TRAINING_DELAYS: Final = 5
-"""What training lasts at least: keys and shares take three delays, and the work."""
+"""Least duration of training, in delays: keys and shares take three of them, and the work."""
 UPLOAD_PARAMETERS: Final = 4_000_000
 UPLOAD_CLIENTS: Final = 3
 UPLOAD_ROUNDS: Final = 5
@@ -32,7 +33,7 @@ _BITS: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkBenchmark:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     clients: int
     rounds: int
@@ -42,63 +43,59 @@ class NetworkBenchmark:
     """Clients whose connections the server's memory is measured with."""
 
 
-def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run the sessions and return the figures. BenchmarkError if one fails."""
+def measure(setting: NetworkBenchmark, progress: Progress) -> NetworkBenchmarkResult:
+    """Run the sessions and return their cost. BenchmarkError if one fails."""
     training = max(TRAINING_SECONDS, TRAINING_DELAYS * max(setting.delays_ms, default=0.0) / 1000)
     cast = BenchedSession.of(
         setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds, training_seconds=training
     )
     delays = {delay: Shaping(latency_ms=delay) for delay in setting.delays_ms}
-    found, _ = _play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _told(progress, "no delay"))
+    found, _ = _play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _about(progress, "no delay"))
     without = _seconds(found)
     delayed = {}
     for delay, shaping in delays.items():
-        found, _ = _play(cast, shaping, _told(progress, f"{delay:g} ms"))
-        delayed[f"{delay:g}"] = {
-            "seconds": _seconds(found),
-            "one_way_delays": (_seconds(found) - without) / (delay / 1000),
-        }
-    return {
-        "clients": setting.clients,
-        "rounds": setting.rounds,
-        "parameters": ROUND_PARAMETERS,
-        "training_seconds": training,
-        "seconds_without_delay": without,
-        "by_delay_ms": delayed,
-        "upload": {f"{delay:g}": _upload(delay, progress) for delay in (0.0, *setting.delays_ms)},
-        "memory": _memory(setting.connected, progress),
-    }
+        found, _ = _play(cast, shaping, _about(progress, f"{delay:g} ms"))
+        seconds = _seconds(found)
+        delayed[f"{delay:g}"] = DelayedRound(seconds=seconds, one_way_delays=(seconds - without) / (delay / 1000))
+    return NetworkBenchmarkResult(
+        clients=setting.clients,
+        rounds=setting.rounds,
+        parameters=ROUND_PARAMETERS,
+        training_seconds=training,
+        seconds_without_delay=without,
+        by_delay_ms=delayed,
+        upload_by_delay_ms={f"{delay:g}": _upload(delay, progress) for delay in (0.0, *setting.delays_ms)},
+        memory=_memory(setting.connected, progress),
+    )
 
 
-def _upload(delay: float, progress: Callable[[str], None]) -> dict[str, float]:
+def _upload(delay: float, progress: Progress) -> UploadMetrics:
     """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share.
 
     From when the first piece is sent until the last one has come, less one delay: that is nobody's bandwidth.
     """
     cast = BenchedSession.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=UPLOAD_ROUNDS)
     shaping = Shaping(latency_ms=delay or None, bandwidth_mbit=UPLOAD_MBIT)
-    found, began = _play(cast, shaping, _told(progress, f"1 Gbit/s, {delay:g} ms"))
+    found, began = _play(cast, shaping, _about(progress, f"1 Gbit/s, {delay:g} ms"))
     words, ring = cast.configuration.packing().length, cast.configuration.ring_bits
     megabits = UPLOAD_CLIENTS * words * ring / 1e6
     mbit = median(megabits / (one.uploaded - began[round] - delay / 1000) for round, one in enumerate(found.rounds, 1))
-    return {"megabytes": megabits / _BITS, "mbit": mbit, "of_the_line": mbit / UPLOAD_MBIT}
+    return UploadMetrics(megabytes=megabits / _BITS, throughput_mbit=mbit, utilisation=mbit / UPLOAD_MBIT)
 
 
-def _memory(connected: int, progress: Callable[[str], None]) -> dict[str, float]:
+def _memory(connected: int, progress: Progress) -> ServerMemory:
     cast = BenchedSession.of(connected, parameters=ROUND_PARAMETERS, rounds=1)
-    found, _ = _play(cast, Shaping(), _told(progress, f"{connected} clients"))
-    return {
-        "connected": connected,
-        "alone_mb": found.alone_bytes / 1e6,
-        "connected_mb": found.connected_bytes / 1e6,
-        "kb_per_client": (found.connected_bytes - found.alone_bytes) / 1e3 / connected,
-    }
+    found, _ = _play(cast, Shaping(), _about(progress, f"{connected} clients"))
+    return ServerMemory(
+        idle_mb=found.idle_bytes / 1e6,
+        clients=connected,
+        connected_mb=found.connected_bytes / 1e6,
+        kb_per_client=(found.connected_bytes - found.idle_bytes) / 1e3 / connected,
+    )
 
 
-def _play(
-    cast: BenchedSession, shaping: Shaping, progress: Callable[[str], None]
-) -> tuple[ServerMeasurement, dict[int, float]]:
-    """What the server found, and what join_all returns."""
+def _play(cast: BenchedSession, shaping: Shaping, progress: Progress) -> tuple[ServerMeasurement, dict[int, float]]:
+    """Run a session; return the server's measurements, and the result of join_all."""
     progress("starting")
     with ServerProcess(cast) as server, relaying(shaping) as relay:
         address = server.address if relay is None else relay.address(server.address)
@@ -109,8 +106,8 @@ def _play(
         return server.measurement(), began
 
 
-def _told(progress: Callable[[str], None], what: str) -> Callable[[str], None]:
-    return lambda said: progress(f"{what}: {said}")
+def _about(progress: Progress, subject: str) -> Progress:
+    return lambda text: progress(f"{subject}: {text}")
 
 
 def _seconds(found: ServerMeasurement) -> float:

@@ -1,4 +1,4 @@
-"""`tacit bench secagg`: what a secure sum costs, with the real machines and real cryptography.
+"""`tacit bench secagg`: the cost of a secure sum, with the real machines and real cryptography.
 
 Every simulated party computes its own keys, agreements and signatures; nothing is shared between the two ends. The
 clients that drop out do so after SHARE_KEYS, before they send their vector: the costly case. All parties are in the
@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -30,10 +30,10 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from tacit.models.configuration import gigabytes
 from tacit.parties.hosting.folder import available_memory
 from tacit.parties.session.shell import Stopwatch
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement, record_bytes
 from tacit.protocol.sum.configuration import share
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.packing import Packing, WeightForm
@@ -43,11 +43,13 @@ from tacit.simulate.bench.ends import (
     BenchmarkError,
     ClientHost,
     Peak,
+    Progress,
     TimedServer,
     exchange,
     exchange_over_sockets,
     vector,
 )
+from tacit.simulate.bench.results import SumBenchmarkResult
 
 BLOCK_BYTES = 1 << 17
 
@@ -87,7 +89,7 @@ def _seconds(act: Callable[[], None]) -> float:
 VALUE_BITS: Final = 16
 NO_DEADLINE: Final = 86_400.0
 NEIGHBOUR_BYTES: Final = 1_200
-"""What a client and the server keep for each of its neighbours, beside a copy of the neighbour's advert on either side:
+"""Kept by a client and the server for each of its neighbours, beside a copy of the neighbour's advert on either side:
 measured in active mode, 1,100 to 1,300 with 52 to 178 neighbours."""
 SEQUENTIAL_CLIENTS: Final = 1_000
 """Up to here one party works at a time, so that its time is its own; beyond, every core does, to be done sooner."""
@@ -95,7 +97,7 @@ SEQUENTIAL_CLIENTS: Final = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class SumBenchmark:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     clients: int
     dimension: int
@@ -147,10 +149,10 @@ class SumBenchmark:
         )
 
 
-def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: bool) -> dict[str, Any]:
-    """Compute the sum and return the figures. BenchmarkError or ValueError if it cannot be computed.
+def measure(setting: SumBenchmark, progress: Progress, *, profile: bool) -> SumBenchmarkResult:
+    """Compute the sum and return its cost. BenchmarkError or ValueError if it cannot be computed.
 
-    profile: tell the seconds by kind of work, of all parties together.
+    profile: measure the seconds by kind of work too, of all parties together.
     """
     secrets = {number: os.urandom(32) for number in range(setting.clients)}
     agreement = setting.agreement(tuple(SigningKey(secret).public for secret in secrets.values()))
@@ -181,35 +183,49 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
             exchange(hosts, server, dropping, progress, at_once=cores)
         wall_seconds = time.perf_counter() - began
         server_peak_bytes = server_peak.bytes()
-        figures = [host.figures() for host in hosts]
+        measured = [host.metrics() for host in hosts]
     if server.summed is None:
         raise BenchmarkError("the exchange ended without a sum")
     expected = np.zeros(agreement.length, agreement.ring.word)
     for name in server.summed.survivors:
         agreement.ring.add_into(expected, vector(agreement.ring, agreement.length, agreement.cohort.index(name)))
-    seconds = {member: spent for host in figures for member, spent in host.seconds.items() if member < staying}
-    masks = max(count for host in figures for member, count in host.masks.items() if member < staying)
+    seconds = [spent for host in measured for member, spent in host.seconds.items() if member < staying]
+    masks = max(count for host in measured for member, count in host.masks.items() if member < staying)
     progress("comparing masks with raw keystream")
     ratio, masking_ms = keystream_ratio(agreement.ring, agreement.length, masks)
-    return {
-        **_times(list(seconds.values()), server),
-        "bytes_up_per_client": round(sum(server.received.values()) / setting.clients),
-        "bytes_down_per_client": round(sum(server.sent.values()) / setting.clients),
-        "expansion": max(server.received.values()) / (4 * setting.dimension),
-        "masks_per_client": masks,
-        "masks_expanded_by_server": server.machine.masks,
-        "keystream_ratio": ratio,
-        "masking_ms": masking_ms,
-        "peak_rss_mb": figures[0].peak_bytes / 1e6,
-        "server_peak_rss_mb": server_peak_bytes / 1e6,
-        "peak_over_vector": figures[0].peak_bytes / (4 * setting.dimension),
-        "neighbours": agreement.parameters.neighbours,
-        "threshold": agreement.parameters.threshold,
-        "ring_bits": agreement.ring.bits,
-        "survivors": len(server.summed.survivors),
-        "sum_is_exact": bool((expected == server.summed.total).all()),
-        "wall_seconds": wall_seconds,
-    } | ({"profile_seconds": _added([stopwatch.seconds, *(host.work_seconds for host in figures)])} if profile else {})
+    phases = [phase for phase in Phase if any(phase in spent for spent in seconds)]
+    by_phase = {phase.value: [1e3 * spent.get(phase, 0.0) for spent in seconds] for phase in phases}
+    totals = [1e3 * sum(spent.values()) for spent in seconds]
+    profiled = [stopwatch.seconds, *(host.work_seconds for host in measured)]
+    return SumBenchmarkResult(
+        clients=setting.clients,
+        dimension=setting.dimension,
+        client_total_ms=median(totals),
+        client_total_p95_ms=float(np.percentile(totals, 95)),
+        server_total_ms=1e3 * sum(server.seconds.values()),
+        client_ms={phase: median(spent) for phase, spent in by_phase.items()},
+        client_p95_ms={phase: float(np.percentile(spent, 95)) for phase, spent in by_phase.items()},
+        server_ms={phase.value: 1e3 * server.seconds[phase] for phase in phases},
+        bytes_up_per_client=round(sum(server.received.values()) / setting.clients),
+        bytes_down_per_client=round(sum(server.sent.values()) / setting.clients),
+        expansion=max(server.received.values()) / (4 * setting.dimension),
+        masks_per_client=masks,
+        masks_expanded_by_server=server.machine.masks,
+        keystream_ratio=ratio,
+        masking_ms=masking_ms,
+        peak_rss_mb=measured[0].peak_bytes / 1e6,
+        server_peak_rss_mb=server_peak_bytes / 1e6,
+        peak_over_vector=measured[0].peak_bytes / (4 * setting.dimension),
+        neighbours=agreement.parameters.neighbours,
+        threshold=agreement.parameters.threshold,
+        ring_bits=agreement.ring.bits,
+        survivors=len(server.summed.survivors),
+        sum_is_exact=bool((expected == server.summed.total).all()),
+        wall_seconds=wall_seconds,
+        profile_seconds={
+            kind: sum(part.get(kind, 0.0) for part in profiled) for kind in sorted(set().union(*profiled))
+        },
+    )
 
 
 def _check_memory(agreement: Agreement) -> None:
@@ -226,22 +242,3 @@ def _check_memory(agreement: Agreement) -> None:
             f"about {gigabytes(needed)}, and there are {gigabytes(available)}: take fewer, or tolerate that fewer drop "
             "out (--tolerate-dropout), which makes fewer neighbours"
         )
-
-
-def _times(clients: list[dict[Phase, float]], server: TimedServer) -> dict[str, Any]:
-    phases = [phase for phase in Phase if any(phase in seconds for seconds in clients)]
-    by_phase = {phase.value: [1e3 * seconds.get(phase, 0.0) for seconds in clients] for phase in phases}
-    totals = [1e3 * sum(seconds.values()) for seconds in clients]
-    return {
-        "client_total_ms": median(totals),
-        "client_total_p95_ms": float(np.percentile(totals, 95)),
-        "server_total_ms": 1e3 * sum(server.seconds.values()),
-        "client_ms": {phase: median(spent) for phase, spent in by_phase.items()},
-        "client_p95_ms": {phase: float(np.percentile(spent, 95)) for phase, spent in by_phase.items()},
-        "server_ms": {phase.value: 1e3 * server.seconds[phase] for phase in phases},
-    }
-
-
-def _added(parts: list[dict[str, float]]) -> dict[str, float]:
-    kinds = sorted(set().union(*parts))
-    return {kind: sum(part.get(kind, 0.0) for part in parts) for kind in kinds}

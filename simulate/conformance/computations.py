@@ -39,6 +39,7 @@ from tacit.protocol.inference.material import material_key
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.inference.schedule import LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
+from tacit.protocol.inference.states import InferenceLabel
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.agreement import Agreement, pairwise_mask
 from tacit.protocol.sum.configuration import Configuration
@@ -533,7 +534,7 @@ class LayerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def write_terms(*, terms: Fields) -> dict[str, bytes]:
     """The encoding of terms and its digest."""
     encoding = encode_structure(structure_of(terms, Terms))
-    return {"encoding": encoding, "digest": digest(Label.INFERENCE_TERMS, encoding)}
+    return {"encoding": encoding, "digest": digest(InferenceLabel.INFERENCE_TERMS, encoding)}
 
 
 def read_terms(*, encoding: Octets) -> Fields:
@@ -553,7 +554,7 @@ def commit_to_weights(*, salt: Octets, layers: tuple[LayerInput, ...]) -> bytes:
         )
         for number, layer in enumerate(layers)
     }
-    return digest(Label.WEIGHTS, salt, *weight_octets(weights))
+    return digest(InferenceLabel.WEIGHTS, salt, *weight_octets(weights))
 
 
 def layers(*, sizes: Sizes) -> list[list[Any]]:
@@ -681,7 +682,7 @@ def inverse_table(*, inverse: Fields, index: int, slope: int) -> dict[str, list[
 def write_adaptation_terms(*, terms: Fields) -> dict[str, bytes]:
     """The encoding of terms and its digest."""
     encoding = encode_structure(structure_of(terms, AdaptationTerms))
-    return {"encoding": encoding, "digest": digest(Label.INFERENCE_TERMS, encoding)}
+    return {"encoding": encoding, "digest": digest(InferenceLabel.INFERENCE_TERMS, encoding)}
 
 
 def read_adaptation_terms(*, encoding: Octets) -> Fields:

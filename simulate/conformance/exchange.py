@@ -21,6 +21,7 @@ from tacit.protocol.group_key.keeper import GroupKeyRelay
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.states import SumTrigger
 
 
 def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
@@ -66,7 +67,7 @@ class LinkedMachine:
 
     def contribute(self, vector: npt.NDArray[Any], now: float) -> list[Output]:
         """Give the client of a sum its vector, as ring words."""
-        return self._linked(self.machine.trigger(Trigger.CONTRIBUTE, now, vector))
+        return self._linked(self.machine.trigger(SumTrigger.CONTRIBUTE, now, vector))
 
     def drop(self, member: str, now: float) -> list[Output]:
         """Report to the server that the link to a member is lost for good."""

@@ -22,8 +22,8 @@ from msgspec import Meta
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
-from tacit.protocol.adaptation.tables import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event, MessageRefused

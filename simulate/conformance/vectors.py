@@ -7,7 +7,7 @@ computation or step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Annotated, Any, Final
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tacit.parties.runs.results import Column, Result, Table, prose, thousands
 from tacit.simulate.conformance.computations import COMPUTATIONS, Computations, Refusal, perform
 from tacit.simulate.conformance.transcripts import TranscriptFile, replay
 
@@ -50,14 +51,37 @@ class _Head(msgspec.Struct):
     steps: msgspec.Raw | UnsetType = UNSET
 
 
-@dataclass(frozen=True)
-class VectorVerdict:
-    """Verdict on one file: `fault` is empty if everything is as it says."""
+class VectorVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdict on one file of test vectors."""
 
     file: str
     steps: int
     """Computations, or steps of a transcript."""
     fault: str
+    """The first step with another outcome than expected, or why the file cannot be replayed; empty if it passed."""
+
+
+class VectorVerdicts(Result, frozen=True, kw_only=True, tag="tacit.vectors.1"):
+    """Verdicts on files of test vectors."""
+
+    files: list[VectorVerdict]
+
+    @property
+    def failed(self) -> list[VectorVerdict]:
+        """Verdicts with a fault."""
+        return [verdict for verdict in self.files if verdict.fault]
+
+    def view(self) -> Iterator[Table | str]:
+        """The files that failed, and how many there are."""
+        failed = self.failed
+        if failed:
+            yield Table(
+                columns=(Column("file"), Column("steps", thousands), Column("fault", prose)),
+                rows=[(verdict.file, verdict.steps, verdict.fault) for verdict in failed],
+                flagged=range(len(failed)),
+            )
+        steps = sum(verdict.steps for verdict in self.files)
+        yield f"{len(self.files)} files, {steps:,} steps: {f'{len(failed)} failed' if failed else 'all passed'}"
 
 
 def installed() -> Traversable:
@@ -73,20 +97,26 @@ def vector_files(folder: Traversable) -> list[Traversable]:
 
 def check(name: str, content: bytes) -> VectorVerdict:
     """Replay one file."""
+    steps, fault = _replayed(content)
+    return VectorVerdict(file=name, steps=steps, fault=fault)
+
+
+def _replayed(content: bytes) -> tuple[int, str]:
+    """The number of steps, and the first fault; "" if there is none."""
     try:
         if msgspec.json.decode(content, type=_Head).steps is not UNSET:
             transcript = msgspec.json.decode(content, type=TranscriptFile)
-            return VectorVerdict(name, len(transcript.steps), replay(transcript))
+            return len(transcript.steps), replay(transcript)
         vector = msgspec.json.decode(content, type=VectorFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return VectorVerdict(name, 0, f"not a vector file: {error}")
+        return 0, f"not a vector file: {error}"
     computations = COMPUTATIONS.get(vector.protocol)
     if computations is None:
-        return VectorVerdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(COMPUTATIONS)}")
+        return 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(COMPUTATIONS)}"
     for number, step in enumerate(vector.computations):
         if fault := _fault(computations, step):
-            return VectorVerdict(name, len(vector.computations), f"computation {number}, {step.do}: {fault}")
-    return VectorVerdict(name, len(vector.computations), "")
+            return len(vector.computations), f"computation {number}, {step.do}: {fault}"
+    return len(vector.computations), ""
 
 
 def _fault(computations: Computations, step: Step) -> str:

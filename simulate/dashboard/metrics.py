@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from tacit.parties.runs.state import PartyState, RunState
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.states import Phase
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 

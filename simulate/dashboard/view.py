@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 import jinja2
@@ -22,11 +21,10 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.state import PartyState, RoundState, RunState
 from tacit.parties.session.events import HeartbeatSent
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.sum.events import ClientDropped
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.report.exposure import cohort_size, exposure, taking_part
-from tacit.simulate.report.page import reason
-from tacit.simulate.report.words import FILTERS, NOTHING
+from tacit.simulate.report.page import templates
 
 MOST_WARNINGS: Final = 200
 MOST_TIMELINES: Final = 8
@@ -109,18 +107,11 @@ def more(count: int) -> Markup:
     return Markup(text).format(count, "is" if count == 1 else "are") if count else Markup("")
 
 
-def percent(value: float | None) -> str:
-    """One digit after the point."""
-    return NOTHING if value is None else f"{100 * value:.1f} %"
-
-
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(FILTERS, since=since, more=more, percent=percent, reason=reason)
-    return environment.from_string(files(__package__).joinpath("dashboard.html.j2").read_text(encoding="utf-8"))
+    environment = templates(__package__)
+    environment.filters.update(since=since, more=more)
+    return environment.get_template("dashboard.html.j2")
 
 
 def _context(live: Live) -> dict[str, Any]:

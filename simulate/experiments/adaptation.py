@@ -1,57 +1,39 @@
-"""A table of adapting a frozen model, as data: rows, columns, data sets, settings of both sizes, and claims about rows.
+"""Adapting a frozen model, as rows of a study: their settings, and claims about them.
 
 An owner trains a vision transformer on images of its own and distils it into one of polynomials; clients adapt that to
 classes of theirs. All in the clear and in one process: with or without protection the same is learnt. A row is a way to
-adapt, a column a way to divide the images, a block a data set. Claims are decided for every data set.
-adaptation_runs.py does the work, and adaptation_page.py writes the page.
+adapt, with a data set; a column a way to divide the images. adaptation_runs.py does the work. Nothing here loads torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import msgspec
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.simulate.experiments.adaptation_images import DataBlock, Division
 from tacit.simulate.experiments.adaptation_methods import Method
-from tacit.simulate.experiments.adaptation_parts import DataPart, Division
-from tacit.simulate.experiments.study import MARGIN, Claim, ClaimVerdict, verdict
+from tacit.simulate.experiments.criteria import MARGIN, verdict
+from tacit.simulate.experiments.measures import Row
+from tacit.simulate.experiments.results import StudyRow, Verdict
+from tacit.simulate.experiments.study import Claim
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataBlock:
-    """The rows of one data set."""
+class AdaptationRow(Row):
+    """A way to adapt to a data set, and how large its steps are."""
 
-    name: str = ""
-    """Of the data set; "" takes that of a small twin's."""
-    owned: DataPart
-    """What the owner makes the backbone on."""
-    adapted_to: DataPart
-    """What the clients have."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableRow:
-    """A way to adapt, and how large its steps are."""
-
-    name: str
+    block: DataBlock
     method: Method
     learning_rate: float
+    rate_with_data: float | None = None
+    """The same where a twin is given images; None: no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableColumn:
-    """A way to divide the images."""
-
-    name: str
-    division: Division
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptationSize:
-    """The settings of one size."""
+class AdaptationSettings:
+    """Settings that all rows share."""
 
     model: ModelConfiguration
     teacher: TrainingConfiguration
@@ -60,105 +42,57 @@ class AdaptationSize:
     decay_rounds: tuple[int, ...]
     """After these the learning rate is a tenth of what it was."""
     batch_size: int
-    blocks: tuple[DataBlock, ...]
-    rows: tuple[TableRow, ...]
-    rows_of_data: tuple[TableRow, ...] = ()
-    """Of a twin that is given images, in the place of `rows`; empty: the same."""
+    divisions: Mapping[str, Division]
+    """By the name of the column."""
     keeps_outputs: bool
     """Whether the outputs of the backbone are computed once and kept, which takes their memory, or for every batch."""
-    differences: tuple[str, ...]
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way to adapt gave, with one division and one seed."""
-
-    block: str
-    row: str
-    column: str
-    seed: int
-    accuracy: float
-    """Balanced, on the test images after the last round: the mean over the classes, 0 to 1."""
-    seconds: float
+def adaptations(rows: Iterable[Row]) -> list[AdaptationRow]:
+    """The rows that are adapted."""
+    return [row for row in rows if isinstance(row, AdaptationRow)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cells:
-    """All cells of a table."""
-
-    blocks: tuple[str, ...]
-    """Names of the data sets."""
-    columns: tuple[str, ...]
-    cells: tuple[Cell, ...]
-
-    def of(self, block: str, row: str, column: str) -> list[float]:
-        """Balanced accuracies in the order of the seeds; empty for a row that could not be measured."""
-        place = (block, row, column)
-        return [cell.accuracy for cell in self.cells if (cell.block, cell.row, cell.column) == place]
+def better(block: DataBlock, row: str, other: str) -> Claim:
+    """That a row is more accurate than another in every column."""
+    return _compared(block, row, other, f"{row} is more accurate than {other} in every column", above=0.0)
 
 
-Published = dict[tuple[str, str], tuple[float | None, ...]]
-"""The paper's balanced accuracy by block and row, for each column; None where it has none."""
+def as_good(block: DataBlock, row: str, other: str) -> Claim:
+    """That a row is at most MARGIN less accurate than another in every column."""
+    text = f"{row} is at most {100 * MARGIN:.0f} points below {other} in every column"
+    return _compared(block, row, other, text, above=-MARGIN)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptationTable(Claim):
-    """A table of the paper."""
+def loses_less(block: DataBlock, row: str, other: str, *, before: str, after: str) -> Claim:
+    """That a row loses less accuracy than another from one column to another."""
 
-    columns: tuple[TableColumn, ...]
-    published: Published = field(repr=False)
-    small: AdaptationSize | None
-    """None: there is no twin."""
-    full: AdaptationSize
-    judge: Callable[[Cells], list[ClaimVerdict]]
+    def kept(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
+        losses = [late - early for early, late in zip(found[before], found[after], strict=True)]
+        return {"difference of the losses": losses}
 
-    def size(self, *, small: bool) -> AdaptationSize:
-        """Its settings. ValueError where there is no twin."""
-        found = self.small if small else self.full
-        if found is None:
-            raise ValueError(f"{self.name} has no small twin: its data set has no stand-in; leave --small out")
-        return found
+    text = f"{row} loses less than {other} from {before} to {after}"
+    return _compared(block, row, other, text, above=0.0, of=kept)
 
 
-def better(cells: Cells, row: str, other: str) -> list[ClaimVerdict]:
-    """Whether a row is more accurate than another in every column."""
-    return [
-        verdict(
-            _by_column(cells, block, row, other),
-            claim=f"{block}: {row} is more accurate than {other} in every column",
-            above=0.0,
-        )
-        for block in cells.blocks
-    ]
+def _compared(
+    block: DataBlock,
+    row: str,
+    other: str,
+    text: str,
+    *,
+    above: float,
+    of: Callable[[Mapping[str, list[float]]], Mapping[str, list[float]]] = dict,
+) -> Claim:
+    """of: what counts of the differences of the two, seed by seed, by column."""
+    names = (block.row(row), block.row(other))
 
+    def judge(rows: Mapping[str, StudyRow]) -> Verdict:
+        ours, theirs = (rows[name] for name in names)
+        found = {
+            column: [one - two for one, two in zip(ours.values(column), theirs.values(column), strict=True)]
+            for column in ours.statistics
+        }
+        return verdict(of(found), claim=block.row(text), above=above)
 
-def as_good(cells: Cells, row: str, other: str) -> list[ClaimVerdict]:
-    """Whether a row is at most MARGIN less accurate than another in every column."""
-    return [
-        verdict(
-            _by_column(cells, block, row, other),
-            claim=f"{block}: {row} is at most {100 * MARGIN:.0f} points below {other} in every column",
-            above=-MARGIN,
-        )
-        for block in cells.blocks
-    ]
-
-
-def loses_less(cells: Cells, row: str, other: str, *, before: str, after: str) -> list[ClaimVerdict]:
-    """Whether a row loses less accuracy than another from one column to another."""
-    verdicts = []
-    for block in cells.blocks:
-        first, second = (_differences(cells, block, row, other, column) for column in (before, after))
-        kept = [late - early for early, late in zip(first, second, strict=True)]
-        claim = f"{block}: {row} loses less than {other} from {before} to {after}"
-        verdicts.append(verdict({"difference of the losses": kept}, claim=claim, above=0.0))
-    return verdicts
-
-
-def _by_column(cells: Cells, block: str, row: str, other: str) -> dict[str, list[float]]:
-    return {column: _differences(cells, block, row, other, column) for column in cells.columns}
-
-
-def _differences(cells: Cells, block: str, row: str, other: str, column: str) -> list[float]:
-    """Empty if one of both could not be measured."""
-    ours, theirs = (cells.of(block, name, column) for name in (row, other))
-    return [one - two for one, two in zip(ours, theirs, strict=True)] if ours and theirs else []
+    return Claim(rows=names, judge=judge)

@@ -1,22 +1,107 @@
-"""The images of a table of adaptation: the owner's, on which a backbone is made, and the clients', of other classes.
+"""The images of adaptations: the owner's, on which a backbone is made, and the clients', of other classes.
 
 Both may be parts of one data set, by classes or by centres. Images are tensors only for as long as they are asked for:
-at the paper's size those of one data set would take 90 GB.
+at the paper's size those of one data set would take 90 GB. torch is loaded when they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
-from tacit.models.adapters.federated import Order
-from tacit.models.data import Dataset
+from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets.samples import Indices, Samples
-from tacit.models.training import EVALUATION_BATCH
-from tacit.simulate.experiments.adaptation_parts import DataPart
+from tacit.models.partition import by_centre, dirichlet
+
+if TYPE_CHECKING:
+    import torch
+
+    from tacit.models.adapters.federated import Order
+    from tacit.models.data import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """Some images of a data set."""
+
+    source: str = ""
+    """As of `data.source`; "": those of the small twin, which are digits or the file of --data."""
+    half: int | None = None
+    """The first (0) or the second half (1) of its classes; None: all."""
+    centres: tuple[int, ...] = ()
+    """Where they were taken; (): anywhere."""
+    most_per_class: int | None = None
+    """No more than the first so many of a class, for training and for tests; None: all."""
+
+    def of_classes(self, count: int) -> Indices:
+        """Which of so many classes."""
+        return np.arange(count) if self.half is None else np.array_split(np.arange(count), 2)[self.half]
+
+    def configuration(self, data: Path | None) -> DataConfiguration:
+        """Where the images are, with --data."""
+        place = "" if data is None else str(data.resolve())
+        if self.source:
+            return DataConfiguration(source=self.source, directory=place)
+        return DataConfiguration(source=place) if place else DataConfiguration()
+
+
+class Division(Protocol):
+    """How training images are divided among clients."""
+
+    def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
+        """The indices of every client, for labels int64 [N] and centres [N]. ValueError for too few images."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """All in one place."""
+
+    def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
+        """See Division. Nothing is drawn."""
+        return [np.arange(len(labels))]
+
+
+@dataclass(frozen=True)
+class ByDirichlet:
+    """Every client has its own mixture of classes."""
+
+    clients: int
+    alpha: float
+
+    def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
+        """See Division and partition.dirichlet."""
+        return dirichlet(labels, clients=self.clients, alpha=self.alpha, seed=seed)
+
+
+@dataclass(frozen=True)
+class ByCentre:
+    """A client for every centre."""
+
+    def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
+        """See Division. ValueError for images without centres."""
+        if centres is None:
+            raise ValueError("the images do not say at which centre they were taken; take those of Fed-ISIC2019")
+        return by_centre(centres, clients=len(np.unique(centres)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataBlock:
+    """The data of some rows."""
+
+    name: str = ""
+    """Of the data set, which the names of its rows begin with; "": that of a small twin."""
+    owned: DataPart
+    """What the owner makes the backbone on."""
+    adapted_to: DataPart
+    """What the clients have."""
+
+    def row(self, name: str) -> str:
+        """The name of a row."""
+        return f"{self.name}: {name}" if self.name else name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +123,8 @@ class LabelledImages:
 
     def part(self, order: Order) -> LabelledImages:
         """The images at these indices, in their order."""
+        import torch
+
         return replace(self, indices=self.indices[order], labels=self.labels[torch.from_numpy(order)])
 
     def tensors(self) -> torch.Tensor:
@@ -46,6 +133,8 @@ class LabelledImages:
 
     def batches(self) -> Iterator[LabelledImages]:
         """All, a few at a time."""
+        from tacit.models.training import EVALUATION_BATCH
+
         for start in range(0, len(self.indices), EVALUATION_BATCH):
             yield self.part(np.arange(start, min(start + EVALUATION_BATCH, len(self.indices))))
 
@@ -62,6 +151,8 @@ class AdaptationTask:
 def task(dataset: Dataset, part: DataPart) -> AdaptationTask:
     """This part of a data set, its classes numbered from 0. ValueError if fewer than two of them have training images,
     or there is no test image."""
+    import torch
+
     names = dataset.source.class_names
     wanted = part.of_classes(len(names))
     found = {}

@@ -1,11 +1,10 @@
-"""Does the work of a table of adaptation (adaptation.py): the owner's backbone, then every row in every column."""
+"""Does the work of adaptation.py: the owner's backbone, then every row in every column."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,11 +18,14 @@ from tacit.models.friendly.distillation import distill, judge
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
 from tacit.models.networks import build
 from tacit.models.training import resolve_device, train
-from tacit.simulate.experiments.adaptation import AdaptationSize, AdaptationTable, Cell, Cells, DataBlock
-from tacit.simulate.experiments.adaptation_images import AdaptationTask, LabelledImages, task
+from tacit.simulate.experiments.adaptation import AdaptationRow, AdaptationSettings
+from tacit.simulate.experiments.adaptation_images import AdaptationTask, DataBlock, DataPart, LabelledImages, task
 from tacit.simulate.experiments.adaptation_methods import Setting
-from tacit.simulate.experiments.adaptation_parts import DataPart
-from tacit.simulate.experiments.measurement import Progress
+from tacit.simulate.experiments.data import DataError
+from tacit.simulate.experiments.federations import ModelPretrained
+from tacit.simulate.experiments.measures import Prepared, Request, Row
+from tacit.simulate.experiments.results import Run
+from tacit.simulate.federation.processes import Show
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,135 +49,163 @@ class ComputedOutputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptationWork:
-    """A table whose images are found."""
+class PreparedAdaptation(Prepared):
+    """Rows whose images are found."""
 
-    table: AdaptationTable
-    size: AdaptationSize
-    blocks: tuple[DataBlock, ...]
-    """Those whose images are there."""
+    settings: AdaptationSettings
+    rows: Sequence[AdaptationRow]
     tasks: dict[DataPart, AdaptationTask] = field(repr=False)
-    """Of the owner and of the clients."""
+    """Of the owner and of the clients, as far as their files are there."""
+    _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
+    """Of the seed that is measured: the backbones of several would not fit into memory."""
 
-    def measure(self, *, seeds: Sequence[int], device: str, progress: Progress) -> Cells:
-        """Every cell. Raises as PreparedMeasurement says."""
-        place = resolve_device(device)
-        cells: list[Cell] = []
-        for seed in seeds:
-            backbones: dict[DataPart, FriendlyTransformer] = {}
-            for block in self.blocks:
-                if block.owned not in backbones:
-                    backbones[block.owned] = self.backbone(block.owned, seed, place, progress)
-                cells += self._block(block, backbones[block.owned], seed, place, progress)
-        return Cells(
-            blocks=tuple(block.name for block in self.blocks),
-            columns=tuple(column.name for column in self.table.columns),
-            cells=tuple(cells),
+    @property
+    def data(self) -> str:
+        """See Prepared."""
+        names = [block.name for block in self._blocks() if block.name and block.adapted_to in self.tasks]
+        return ", ".join(names) or super().data or "digits"
+
+    @property
+    def differences(self) -> list[str]:
+        """See Prepared."""
+        absent = ", ".join(block.name for block in self._blocks() if block.adapted_to not in self.tasks)
+        return [f"without {absent}, whose files are not in the directory"] if absent else []
+
+    def missing(self, row: Row) -> str:
+        """See Prepared."""
+        assert isinstance(row, AdaptationRow)
+        if row.block.adapted_to not in self.tasks:
+            return f"there are no files of {row.block.name}"
+        return row.method.missing
+
+    def measure(self, row: Row, seed: int, show: Show) -> Run:
+        """See Prepared."""
+        assert isinstance(row, AdaptationRow)
+        values: dict[str, float | None] = {}
+        seconds = 0.0
+        for column in self.settings.divisions:
+            setting = self.setting(row.block, column, seed, show)
+            begin = time.perf_counter()
+            work = OneEpoch(self.settings.batch_size)
+            values[column] = row.method.learn(setting, self.schedule(row), work, seed=seed)
+            seconds += time.perf_counter() - begin
+        return Run(seed=seed, values=values, seconds=seconds)
+
+    def schedule(self, row: AdaptationRow) -> Schedule:
+        """The learning rates of the rounds."""
+        rate = None if self.request.data is None else row.rate_with_data
+        return Schedule(
+            rounds=self.settings.rounds,
+            learning_rate=row.learning_rate if rate is None else rate,
+            decay_rounds=self.settings.decay_rounds,
         )
 
-    def backbone(self, part: DataPart, seed: int, device: torch.device, progress: Progress) -> FriendlyTransformer:
-        """The student of a teacher, calibrated on the owner's images."""
-        size, owned = self.size, self.tasks[part]
-        channels = owned.train.dataset.channels
-        teacher = build(size.model, classes=owned.classes, channels=channels, seed=seed)
-        x, y = owned.train.tensors(), owned.train.labels
-        test = owned.test.tensors(), owned.test.labels
-        train(teacher, x, y, size.teacher, seed=seed, device=device)
-        settings = size.distillation
-        student = convert(
-            teacher, Approximation(softmax_degree=settings.softmax_degree, inverse_steps=settings.inverse_steps)
-        )
-        distill(teacher, student, x, y, test, settings, seed=seed, device=device)
-        calibrate(student, x, margin=settings.margin)
-        judged = judge(student, teacher, *test, device=device)
-        progress(f"backbone, seed {seed}: test accuracy {judged.accuracy:.3f} on the owner's classes")
-        return student
-
-    def _block(
-        self, block: DataBlock, backbone: FriendlyTransformer, seed: int, device: torch.device, progress: Progress
-    ) -> list[Cell]:
-        target = self.tasks[block.adapted_to]
-        test_outputs = self.outputs(backbone, target.test, device)
-        cells = []
-        for column in self.table.columns:
-            shares = column.division.divide(target.train.labels.numpy(), target.train.centres, seed=seed)
+    def setting(self, block: DataBlock, column: str, seed: int, show: Show) -> Setting:
+        """What all rows of a data set have in common in a column."""
+        if seed not in self._of_seed:
+            self._of_seed.clear()
+            self._of_seed[seed] = _Seed()
+        found = self._of_seed[seed]
+        if block.owned not in found.backbones:
+            found.backbones[block.owned] = self.backbone(block.owned, seed, show)
+        backbone, target = found.backbones[block.owned], self.tasks[block.adapted_to]
+        if block not in found.test_outputs:
+            found.test_outputs[block] = self.outputs(backbone, target.test)
+        if (block, column) not in found.settings:
+            division = self.settings.divisions[column]
+            shares = division.divide(target.train.labels.numpy(), target.train.centres, seed=seed)
             clients = [target.train.part(share) for share in shares]
-            setting = Setting(
+            found.settings[block, column] = Setting(
                 backbone=backbone,
                 classes=target.classes,
-                device=device,
+                device=self._device,
                 clients=clients,
                 test=target.test,
-                clients_outputs=[self.outputs(backbone, client, device) for client in clients],
-                test_outputs=test_outputs,
+                clients_outputs=[self.outputs(backbone, client) for client in clients],
+                test_outputs=found.test_outputs[block],
             )
-            for row in self.size.rows:
-                if row.method.missing:
-                    continue
-                schedule = Schedule(
-                    rounds=self.size.rounds, learning_rate=row.learning_rate, decay_rounds=self.size.decay_rounds
-                )
-                begin = time.perf_counter()
-                accuracy = row.method.learn(setting, schedule, OneEpoch(self.size.batch_size), seed=seed)
-                progress(f"{block.name}, {column.name}, {row.name}, seed {seed}: balanced accuracy {accuracy:.3f}")
-                cells.append(
-                    Cell(
-                        block=block.name,
-                        row=row.name,
-                        column=column.name,
-                        seed=seed,
-                        accuracy=accuracy,
-                        seconds=time.perf_counter() - begin,
-                    )
-                )
-        return cells
+        return found.settings[block, column]
 
-    def outputs(self, backbone: FriendlyTransformer, images: LabelledImages, device: torch.device) -> LabelledOutputs:
-        """What its blocks leave of images: at once, or when they are asked for, as the size says."""
-        computed = ComputedOutputs(backbone=backbone, images=images, device=device)
-        return computed.part(np.arange(len(images.indices))) if self.size.keeps_outputs else computed
+    def backbone(self, part: DataPart, seed: int, show: Show) -> FriendlyTransformer:
+        """The student of a teacher, calibrated on the owner's images."""
+        settings, owned, device = self.settings, self.tasks[part], self._device
+        channels = owned.train.dataset.channels
+        teacher = build(settings.model, classes=owned.classes, channels=channels, seed=seed)
+        x, y = owned.train.tensors(), owned.train.labels
+        test = owned.test.tensors(), owned.test.labels
+        train(teacher, x, y, settings.teacher, seed=seed, device=device)
+        own = settings.distillation
+        student = convert(teacher, Approximation(softmax_degree=own.softmax_degree, inverse_steps=own.inverse_steps))
+        distill(teacher, student, x, y, test, own, seed=seed, device=device)
+        calibrate(student, x, margin=own.margin)
+        judged = judge(student, teacher, *test, device=device)
+        show(ModelPretrained(time=time.time(), seed=seed, accuracy=judged.accuracy))
+        return student
+
+    def outputs(self, backbone: FriendlyTransformer, images: LabelledImages) -> LabelledOutputs:
+        """What its blocks leave of images: at once, or when they are asked for, as the settings say."""
+        computed = ComputedOutputs(backbone=backbone, images=images, device=self._device)
+        return computed.part(np.arange(len(images.indices))) if self.settings.keeps_outputs else computed
+
+    @property
+    def _device(self) -> torch.device:
+        return resolve_device(self.request.device)
+
+    def _blocks(self) -> list[DataBlock]:
+        return list(dict.fromkeys(row.block for row in self.rows))
 
 
-def prepare(table: AdaptationTable, *, small: bool, data: Path | None) -> AdaptationWork:
-    """Find all images. Raises ValueError or OSError for those that this size does not take."""
-    size = table.size(small=small)
-    if small and data is not None and data.is_dir():
-        raise ValueError(f"--data {data}: the small twin takes an .npz file, or without --data the digits")
-    if small and data is not None and size.rows_of_data:
-        size = replace(size, rows=size.rows_of_data)
-    if not small and (data is None or not data.is_dir()):
-        raise ValueError(f"the full size needs --data: a directory with the files of {_sources(size)}")
+@dataclass(frozen=True)
+class _Seed:
+    """What rows of a seed share."""
+
+    backbones: dict[DataPart, FriendlyTransformer] = field(default_factory=dict)
+    test_outputs: dict[DataBlock, LabelledOutputs] = field(default_factory=dict)
+    settings: dict[tuple[DataBlock, str], Setting] = field(default_factory=dict)
+
+
+def prepare(settings: AdaptationSettings, rows: Sequence[AdaptationRow], request: Request) -> PreparedAdaptation:
+    """Find all images. Raises ValueError for those that these rows do not take, or a device that is not there."""
+    resolve_device(request.device)
+    data, blocks = request.data, list(dict.fromkeys(row.block for row in rows))
+    if any(block.adapted_to.source for block in blocks):
+        if data is None or not data.is_dir():
+            raise DataError(f"the full size needs --data: a directory with the files of {_sources(blocks)}")
+    elif data is not None and data.is_dir():
+        raise DataError(f"--data {data}: the small twin takes an .npz file, or without --data the digits")
     datasets: dict[DataConfiguration, Dataset] = {}
     tasks: dict[DataPart, AdaptationTask] = {}
 
-    def found(part: DataPart) -> AdaptationTask:
+    def find(part: DataPart) -> None:
         if part not in tasks:
             configuration = part.configuration(data)
             if configuration not in datasets:
-                datasets[configuration] = load(configuration, image_size=size.model.image_size)
+                datasets[configuration] = load(configuration, image_size=settings.model.image_size)
             tasks[part] = task(datasets[configuration], part)
-        return tasks[part]
 
-    blocks, missing = [], []
-    for block in size.blocks:
-        try:
-            target = found(block.adapted_to)
-        except FileNotFoundError as error:
-            missing.append(error)
-            continue
-        found(block.owned)
-        blocks.append(replace(block, name=block.name or ("digits" if data is None else data.name)))
-        # Whether there are enough images is known before anything starts, but for rare draws of other seeds.
-        for column in table.columns:
-            column.division.divide(target.train.labels.numpy(), target.train.centres, seed=0)
-    if not blocks:
-        raise missing[0]
-    return AdaptationWork(table=table, size=size, blocks=tuple(blocks), tasks=tasks)
+    missing: list[FileNotFoundError] = []
+    try:
+        for block in blocks:
+            try:
+                find(block.adapted_to)
+            except FileNotFoundError as error:
+                missing.append(error)
+                continue
+            find(block.owned)
+            train = tasks[block.adapted_to].train
+            # Whether there are enough images is known before anything starts, but for rare draws of other seeds.
+            for division in settings.divisions.values():
+                division.divide(train.labels.numpy(), train.centres, seed=0)
+        if len(missing) == len(blocks):
+            raise missing[0]
+    except OSError as error:
+        raise DataError(f"--data {data}: {error}") from error
+    return PreparedAdaptation(settings=settings, rows=rows, tasks=tasks, request=request)
 
 
-def _sources(size: AdaptationSize) -> str:
+def _sources(blocks: Sequence[DataBlock]) -> str:
     owned, clients = (
         dict.fromkeys(part.source for part in parts)
-        for parts in ([block.owned for block in size.blocks], [block.adapted_to for block in size.blocks])
+        for parts in ([block.owned for block in blocks], [block.adapted_to for block in blocks])
     )
     return f"{', '.join(owned)} for the owner and of {' or '.join(clients)} for the clients"

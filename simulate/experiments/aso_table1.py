@@ -9,8 +9,11 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import Aggregation
-from tacit.simulate.experiments import page, sawada
-from tacit.simulate.experiments.study import Arm, ArmClaim, ArmResult, ClaimVerdict, Size, Study, differences
+from tacit.simulate.experiments import sawada
+from tacit.simulate.experiments.criteria import differences
+from tacit.simulate.experiments.federations import TEST_ACCURACY, Arm, Federations
+from tacit.simulate.experiments.results import StudyRow, Verdict
+from tacit.simulate.experiments.study import Claim, Size, Study
 
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""
@@ -51,30 +54,30 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
             if small
             else sawada.full(pretrained=True, encryption=encryption, **sections),
             pretrained=True,
-            published="89.77" if how == "plain-sum" else "not in the table",
+            published={TEST_ACCURACY.name: "89.77" if how == "plain-sum" else "not in the table"},
         )
         for how, sections in SUMS.items()
         for name, encryption in SCHEMES.items()
     )
 
 
-def _unchanged(how: str, name: str, article: str) -> ArmClaim:
+def _unchanged(how: str, name: str, article: str) -> Claim:
     """The paper's sentence, for one kind of sum and of matrix."""
     plain, encrypted = f"{how}-unencrypted", f"{how}-{name}"
 
-    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
-        images = arms[plain].runs[0].test_images
-        off = [round(images * difference) for difference in differences(arms[encrypted], arms[plain])]
-        clipped = sum(run.clipped for result in arms.values() for run in result.runs)
-        return ClaimVerdict(
+    def judge(rows: Mapping[str, StudyRow]) -> Verdict:
+        images = rows[plain].federated[0].test_images
+        off = [round(images * difference) for difference in differences(rows[encrypted], rows[plain])]
+        clipped = sum(run.clipped for row in rows.values() for run in row.federated)
+        return Verdict(
             claim=f"{how}: encryption with {article} {name} matrix does not change the accuracy",
             criterion=f"with every seed the two differ by at most one of the {images:,} test images",
-            holds=max(map(abs, off)) <= 1,
+            reproduced=max(map(abs, off)) <= 1,
             detail=f"differences of {', '.join(f'{value:+d}' for value in off)} images; "
             f"{clipped} coordinates were clipped",
         )
 
-    return ArmClaim(arms=(plain, encrypted), judge=judge)
+    return Claim(rows=(plain, encrypted), judge=judge)
 
 
 STUDY: Final = Study(
@@ -96,7 +99,8 @@ STUDY: Final = Study(
         "the distribution of E_a: normal (`gaussian`), and `orthogonal`, which loses no precision",
     ),
     full=Size(
-        arms=arms(small=False),
+        rows=arms(small=False),
+        measure=Federations(classes=(10,)),
         differences=(
             "an epoch is a round: every client takes the SGD steps of its epoch before the updates are averaged, where "
             "the paper averages gradients; to first order in the learning rate both move the model alike",
@@ -105,8 +109,8 @@ STUDY: Final = Study(
         ),
     ),
     small=Size(
-        arms=arms(small=True),
-        pretraining=TrainingConfiguration(epochs=8, batch_size=16, learning_rate=0.003),
+        rows=arms(small=True),
+        measure=Federations(pretraining=TrainingConfiguration(epochs=8, batch_size=16, learning_rate=0.003)),
         differences=(
             "digits (8 x 8, grey) or the images of --data, resized to 16 x 16, instead of CIFAR-10 at 224 x 224",
             "a vision transformer of width 32, depth 2 and 4 x 4 patches instead of ViT-S/16",
@@ -120,5 +124,4 @@ STUDY: Final = Study(
     claims=tuple(
         _unchanged(how, name, article) for how in SUMS for name, article in (("orthogonal", "an"), ("gaussian", "a"))
     ),
-    draw=page.points,
 )

@@ -58,15 +58,14 @@ class StudyImages:
         return height, width, self.source.train.images.channels
 
 
-def find(
-    path: Path | None, *, small: bool, clients: int, halved: bool, classes: tuple[int, ...] = (10,)
-) -> StudyImages:
-    """The images at `path`: CIFAR-10's files in a directory, or an .npz file; None: digits, for a small twin.
+def find(path: Path | None, *, clients: int, halved: bool, classes: tuple[int, ...] = ()) -> StudyImages:
+    """The images at `path`: CIFAR-10's files in a directory, or an .npz file; None: digits, where all images do.
 
-    The clients get equal shares (`partition = "iid"`), of one half of the images where they are `halved`. classes: how
-    many the full size takes; with 43 among them, GTSRB's files are found in a directory too. Raises DataError.
+    The clients get equal shares (`partition = "iid"`), of one half of the images where they are `halved`. classes: of
+    images of CIFAR-10's shape, how many; with 43 among them, GTSRB's files are found in a directory too; (): all images
+    do. Raises DataError.
     """
-    if path is None and not small:
+    if path is None and classes:
         raise DataError(
             "the full size needs --data: a directory with the files of CIFAR-10, or an .npz file of its shape"
         )
@@ -90,7 +89,7 @@ def find(
     )
     # GTSRB's photographs have many sizes, and are resized.
     fits = images.shape == CIFAR10_SHAPE or configuration.source == "gtsrb"
-    if not small and not (fits and len(source.class_names) in classes):
+    if classes and not (fits and len(source.class_names) in classes):
         shape = " x ".join(map(str, images.shape))
         wanted = " or ".join(map(str, classes))
         names = "CIFAR-10 or GTSRB" if GTSRB_CLASSES in classes else "CIFAR-10"
@@ -110,8 +109,8 @@ def find(
     return images
 
 
-def halve(images: StudyImages, directory: Path) -> tuple[DataConfiguration, DataConfiguration]:
-    """Write `pretraining.npz` and `federated.npz`, with half of the training images each; returns how to read them.
+def halve(images: StudyImages, directory: Path) -> None:
+    """Write `pretraining.npz` and `federated.npz`, with half of the training images each.
 
     images: found as `halved`. OSError if the files cannot be written.
     """
@@ -123,34 +122,38 @@ def halve(images: StudyImages, directory: Path) -> tuple[DataConfiguration, Data
         halves[0].append(members[: len(members) // 2])
         halves[1].append(members[len(members) // 2 :])
     everything = np.arange(len(test.labels))
-    first, second = (
+    for name, parts in zip(("pretraining", "federated"), halves, strict=True):
         _write(images, directory / f"{name}.npz", np.sort(np.concatenate(parts)), everything)
-        for name, parts in zip(("pretraining", "federated"), halves, strict=True)
-    )
-    return first, second
 
 
-def sample(images: StudyImages, directory: Path, *, per_client: int, clients: int) -> DataConfiguration:
-    """Write `sample.npz`, with so many training and as many test images for every client, drawn at random; returns how
-    to read it. Of fewer test images all are taken. DataError if there are fewer training images, OSError if the file
-    cannot be written."""
+def check_sample(images: StudyImages, *, per_client: int, clients: int) -> None:
+    """DataError if there are fewer training images than these."""
     wanted = per_client * clients
     if (found := images.samples[0]) < wanted:
         raise DataError(
             f"{images.name} has {found:,} training images; {clients} clients with {per_client:,} each need {wanted:,}"
         )
+
+
+def sample(images: StudyImages, directory: Path, *, per_client: int, clients: int) -> None:
+    """Write `sample.npz`, with so many training and as many test images for every client, drawn at random; of fewer
+    test images all. OSError if the file cannot be written."""
     generator = np.random.default_rng(_SEED)
-    drawn = [np.sort(generator.permutation(found)[:wanted]) for found in images.samples]
-    return _write(images, directory / "sample.npz", *drawn, size=CIFAR10_SHAPE[0])
+    drawn = [np.sort(generator.permutation(found)[: per_client * clients]) for found in images.samples]
+    _write(images, directory / "sample.npz", *drawn, size=CIFAR10_SHAPE[0])
 
 
-def _write(images: StudyImages, path: Path, train: Indices, test: Indices, *, size: int = 0) -> DataConfiguration:
-    """Write these images; returns how to read them. size: of photographs; what is stored as an array stays as it is."""
+def stored(images: StudyImages, path: Path) -> DataConfiguration:
+    """How to read some of these images, which were written as a file."""
+    return msgspec.structs.replace(images.configuration, source=str(path.resolve()), directory="")
+
+
+def _write(images: StudyImages, path: Path, train: Indices, test: Indices, *, size: int = 0) -> None:
+    """size: of photographs; what is stored as an array stays as it is."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for part, samples, indices in (("train", images.source.train, train), ("test", images.source.test, test)):
         arrays |= {f"x_{part}": samples.images.pixels(indices, size=size), f"y_{part}": samples.labels[indices]}
     write_arrays(path, **arrays)
-    return msgspec.structs.replace(images.configuration, source=str(path.resolve()), directory="")
 
 
 def _read(configuration: DataConfiguration) -> Source:

@@ -9,7 +9,7 @@ nobody can tell these zeros from the rest.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -23,21 +23,16 @@ from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
-from tacit.simulate.experiments import page
-from tacit.simulate.experiments.study import (
-    MARGIN,
-    Arm,
-    ArmClaim,
-    ArmResult,
-    ClaimVerdict,
-    Size,
-    Study,
-    differences,
-    markdown_table,
-    spread,
-    verdict,
-)
+from tacit.parties.runs.results import Table
+from tacit.simulate.experiments.criteria import MARGIN, differences, verdict
+from tacit.simulate.experiments.federations import TEST_ACCURACY, Arm, Federations
+from tacit.simulate.experiments.measures import Values
+from tacit.simulate.experiments.page import points
+from tacit.simulate.experiments.results import FederatedRun, Quantity, StudyResult, StudyRow, Verdict
+from tacit.simulate.experiments.study import Claim, Size, Study
 
+SENT: Final = Quantity(name="sent", unit="MiB", decimals=3)
+ROUNDS: Final = Quantity(name="rounds", unit="s", decimals=1)
 CLIP: Final = 8.0
 """Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""
 METHODS: Final[dict[str, Protection]] = {
@@ -49,16 +44,6 @@ METHODS: Final[dict[str, Protection]] = {
     "dp-0.001": GaussianNoise(dp_clip=0.0, dp_noise=0.001**0.5),
     "fedsplit": FedSplit(),
     "fedcg": FedCG(),
-}
-NAMES: Final = {
-    "fedrsm": "FedRSM",
-    "fedrsm-lowest": "FedRSM, lowest RCA masked",
-    "fedrsm-secure": "FedRSM, secure sum",
-    "fedavg": "FedAvg",
-    "dp-0.1": "DP (0.1), epsilon infinite",
-    "dp-0.001": "DP (0.001), epsilon infinite",
-    "fedsplit": "FedSplit",
-    "fedcg": "FedCG",
 }
 MODELS: Final = ("lenet", "convnet", "resnet18")
 SMALL_MODELS: Final = {
@@ -82,7 +67,7 @@ PUBLISHED: Final = {
 }  # fmt: skip
 SMALL_DISTILLATION: Final = 100
 """Steps of FedCG's server in a round of the twin."""
-COSTLY: Final = ("dp-0.1", "fedsplit", "fedcg")
+COSTLY: Final = {"dp-0.1": "DP (0.1), epsilon infinite", "fedsplit": "FedSplit", "fedcg": "FedCG"}
 """What loses accuracy in the paper; its noise of variance 0.001 loses none."""
 RSA_SHARE: Final = 0.10
 """The largest share of the training time that choosing layers may take."""
@@ -124,104 +109,75 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     )
 
 
-def _claims(model: str) -> Iterator[ArmClaim]:
+def values(arm: Arm, run: FederatedRun) -> Values:
+    """Accuracy, cost and time. Where masks hide which layers are zeros, these are sent."""
+    secure = arm.experiment.aggregation.mode != "none"
+    sent = run.cost.sent - (0 if secure else run.cost.kept)
+    return {TEST_ACCURACY.name: 100 * run.accuracy, SENT.name: sent / 2**20, ROUNDS.name: run.cost.seconds}
+
+
+def _claims(model: str) -> Iterator[Claim]:
     """The paper's sentences about this table, for one model."""
     ours, baseline, generating = (f"{model}-{method}" for method in ("fedrsm", "fedavg", "fedcg"))
-    costly = {NAMES[method]: f"{model}-{method}" for method in COSTLY}
-    yield ArmClaim(
-        arms=(ours, baseline),
-        judge=lambda arms: verdict(
-            {"FedRSM": differences(arms[ours], arms[baseline])},
+    costly = {title: f"{model}-{method}" for method, title in COSTLY.items()}
+    yield Claim(
+        rows=(ours, baseline),
+        judge=lambda rows: verdict(
+            {"FedRSM": differences(rows[ours], rows[baseline])},
             claim=f"{model}: FedRSM is as accurate as FedAvg, or more: less than {100 * MARGIN:.0f} points below",
             above=-MARGIN,
         ),
     )
-    yield ArmClaim(
-        arms=(baseline, *costly.values()),
-        judge=lambda arms: verdict(
-            {title: differences(arms[baseline], arms[name]) for title, name in costly.items()},
+    yield Claim(
+        rows=(baseline, *costly.values()),
+        judge=lambda rows: verdict(
+            {title: differences(rows[baseline], rows[name]) for title, name in costly.items()},
             claim=f"{model}: noise and split models cost accuracy, FedAvg less each of them",
             above=0.0,
         ),
     )
-    yield ArmClaim(arms=(ours,), judge=lambda arms: _chooses_quickly(model, arms[ours]))
-    yield ArmClaim(arms=(ours, generating), judge=lambda arms: _takes_longer(model, arms[generating], than=arms[ours]))
+    yield Claim(rows=(ours,), judge=lambda rows: _chooses_quickly(model, rows[ours]))
+    yield Claim(rows=(ours, generating), judge=lambda rows: _takes_longer(model, rows[generating], than=rows[ours]))
 
 
-def _chooses_quickly(model: str, result: ArmResult) -> ClaimVerdict:
-    share = statistics.mean(run.cost.choosing_seconds / run.cost.training_seconds for run in result.runs)
-    return ClaimVerdict(
+def _chooses_quickly(model: str, row: StudyRow) -> Verdict:
+    share = statistics.mean(run.cost.choosing_seconds / run.cost.training_seconds for run in row.federated)
+    return Verdict(
         claim=f"{model}: choosing layers takes at most {RSA_SHARE:.0%} of the local training",
         criterion="seconds of all clients and rounds, mean over the seeds (the paper: 2.7 to 9.5 %)",
-        holds=share <= RSA_SHARE,
+        reproduced=share <= RSA_SHARE,
         detail=f"{share:.1%}",
     )
 
 
-def _takes_longer(model: str, result: ArmResult, *, than: ArmResult) -> ClaimVerdict:
-    longer = _seconds(result) / _seconds(than)
-    return ClaimVerdict(
+def _takes_longer(model: str, row: StudyRow, *, than: StudyRow) -> Verdict:
+    longer = statistics.mean(row.values(ROUNDS.name)) / statistics.mean(than.values(ROUNDS.name))
+    return Verdict(
         claim=f"{model}: FedCG takes longer than FedRSM",
         criterion="seconds of all rounds, means over the seeds",
-        holds=longer > 1,
+        reproduced=longer > 1,
         detail=f"{longer:.1f} times the time",
     )
 
 
-def details(results: Sequence[ArmResult]) -> list[str]:
-    """The results in the arrangement of Table II."""
-    by_model = _by_model(results)
-    headings = [heading for model in by_model for heading in (f"{model}: accuracy", "sent (MiB)", "rounds (s)")]
-    ours = [
-        [title, *(cell for arms_of in by_model.values() for cell in _cells(arms_of.get(method)))]
-        for method, title in NAMES.items()
-        if any(method in arms_of for arms_of in by_model.values())
-    ]
-    theirs = [
-        [NAMES[method], *(f"{one}; {other}" for one, other in zip(signs, objects, strict=True))]
-        for method, (signs, objects) in PUBLISHED.items()
-    ]
+def details(result: StudyResult) -> list[Table | str]:
+    """How costs are counted."""
     return [
-        "In the arrangement of Table II, mean over the seeds. Sent: Formula 8, from the bytes that left the clients",
-        "without the zeros in the place of what is kept back, but for the secure sum, where masks hide which layers",
-        "are zeros. FedRSM sends less than FedAvg, and FedCG with its generator more, by construction.",
-        "",
-        *markdown_table(["method", *headings], ours),
-        "",
-        "The paper's own, accuracy, gigabytes and seconds (GTSRB; CIFAR-10):",
-        "",
-        *markdown_table(["method", "LeNet", "ConvNet", "ResNet18"], theirs),
-        "",
+        "Sent: Formula 8, from the bytes that left the clients without the zeros in the place of what is kept back, "
+        "but for the secure sum, where masks hide which layers are zeros. FedRSM sends less than FedAvg, and FedCG "
+        "with its generator more, by construction."
     ]
 
 
-def _published(model: str, method: str) -> str:
+def _published(model: str, method: str) -> dict[str, str]:
     if model not in MODELS or method not in PUBLISHED:
-        return "not in the table"
-    signs, objects = (block[MODELS.index(model)] for block in PUBLISHED[method])
-    return f"{signs.partition(',')[0]} (GTSRB), {objects.partition(',')[0]} (CIFAR-10)"
-
-
-def _by_model(results: Sequence[ArmResult]) -> dict[str, dict[str, ArmResult]]:
-    found: dict[str, dict[str, ArmResult]] = {}
-    for result in results:
-        model, _, method = result.arm.name.partition("-")
-        found.setdefault(model, {})[method] = result
-    return found
-
-
-def _seconds(result: ArmResult) -> float:
-    return statistics.mean(run.cost.seconds for run in result.runs)
-
-
-def _cells(result: ArmResult | None) -> list[str]:
-    if result is None:
-        return ["not finished", "", ""]
-    accuracy = f"{statistics.mean(result.accuracies):.3f}"
-    accuracy += f" ± {spread(result.accuracies):.3f}" if len(result.runs) > 1 else ""
-    secure = result.arm.experiment.aggregation.mode != "none"
-    sent = statistics.mean(run.cost.sent - (0 if secure else run.cost.kept) for run in result.runs)
-    return [accuracy, f"{sent / 2**20:.3f}", f"{_seconds(result):.1f}"]
+        return dict.fromkeys((TEST_ACCURACY.name, SENT.name, ROUNDS.name), "not in the table")
+    signs, objects = (block[MODELS.index(model)].split(", ") for block in PUBLISHED[method])
+    units = {TEST_ACCURACY.name: "", SENT.name: " GB", ROUNDS.name: " s"}
+    return {
+        name: f"{sign}{unit} (GTSRB), {object}{unit} (CIFAR-10)"
+        for (name, unit), sign, object in zip(units.items(), signs, objects, strict=True)
+    }
 
 
 UPLOADS: Final = (
@@ -259,8 +215,10 @@ STUDY: Final = Study(
         "for the features of these networks",
         "where the stimuli come from: training images that the clients go without",
     ),
+    columns=(TEST_ACCURACY, SENT, ROUNDS),
     full=Size(
-        arms=arms(small=False),
+        rows=arms(small=False),
+        measure=Federations(values=values, classes=(10, 43), images_per_client={10: 500, 43: 1000}),
         differences=(
             "one data set a command: the block of the table that --data names",
             "accuracy is that of all test images of the sample, not of each client's own",
@@ -268,7 +226,8 @@ STUDY: Final = Study(
         ),
     ),
     small=Size(
-        arms=arms(small=True),
+        rows=arms(small=True),
+        measure=Federations(values=values),
         differences=(
             "digits (8 x 8, grey) or the images of --data, resized to 16 x 16, shared by 5 clients",
             "LeNet, and a vision transformer of width 32, depth 2 and 4 x 4 patches instead of ConvNet and ResNet18",
@@ -279,7 +238,6 @@ STUDY: Final = Study(
         ),
     ),
     claims=tuple(claim for model in (*MODELS, "vit") for claim in _claims(model)),
-    draw=page.points,
+    draw=lambda result: points(result, TEST_ACCURACY.name),
     details=details,
-    images_per_client={10: 500, 43: 1000},
 )

@@ -10,19 +10,10 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.simulate.experiments import page, sawada
-from tacit.simulate.experiments.study import (
-    EQUAL_OR_LOWER,
-    MARGIN,
-    Arm,
-    ArmClaim,
-    ArmResult,
-    ClaimVerdict,
-    Size,
-    Study,
-    compare,
-    differences,
-    verdict,
-)
+from tacit.simulate.experiments.criteria import EQUAL_OR_LOWER, MARGIN, compare, differences, verdict
+from tacit.simulate.experiments.federations import TEST_ACCURACY, Arm, Federations
+from tacit.simulate.experiments.results import StudyResult, StudyRow, Verdict
+from tacit.simulate.experiments.study import Claim, Size, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,14 +42,14 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
             if small
             else sawada.full(protection=protection, pretrained=start == "pretrained"),
             pretrained=start == "pretrained",
-            published=_published(start, scheme),
+            published={TEST_ACCURACY.name: _published(start, scheme)},
         )
         for start in STARTS
         for scheme, protection in SCHEMES.items()
     )
 
 
-def _claims() -> Iterator[ArmClaim]:
+def _claims() -> Iterator[Claim]:
     """The three sentences of the paper about this figure, and what fresh weights are worth beside locked ones."""
     claim = "with pre-training every scheme ends as accurate as no protection"
     yield _against_unprotected(claim, [f"pretrained-{scheme}" for scheme in SCHEMES], "equal")
@@ -66,32 +57,31 @@ def _claims() -> Iterator[ArmClaim]:
     fixed = [unprotected, *(f"scratch-{scheme}" for scheme in sawada.FIXED)]
     yield _against_unprotected("without pre-training fixed-position falls behind", fixed, "lower")
     binary = {scheme: f"scratch-{scheme}" for scheme in sawada.BINARY}
-    yield ArmClaim(
-        arms=(unprotected, *binary.values()),
-        judge=lambda arms: verdict(
-            {scheme: differences(arms[name], arms[unprotected]) for scheme, name in binary.items()},
+    yield Claim(
+        rows=(unprotected, *binary.values()),
+        judge=lambda rows: verdict(
+            {scheme: differences(rows[name], rows[unprotected]) for scheme, name in binary.items()},
             claim=f"without pre-training binary weights fall behind by less than {100 * MARGIN:.0f} points",
             above=-MARGIN,
         ),
     )
     fresh, locked = (f"scratch-{kind}-{MOST_ZEROS}" for kind in ("binary-weights", "locked-binary-weights"))
-    yield ArmClaim(
-        arms=(fresh, locked),
-        judge=lambda arms: verdict(
-            {f"R = {MOST_ZEROS}": differences(arms[fresh], arms[locked])},
+    yield Claim(
+        rows=(fresh, locked),
+        judge=lambda rows: verdict(
+            {f"R = {MOST_ZEROS}": differences(rows[fresh], rows[locked])},
             claim="without pre-training fresh binary weights are more accurate than locked ones",
             above=0.0,
         ),
     )
 
 
-def draw(results: Sequence[ArmResult]) -> Figure:
+def draw(result: StudyResult) -> Figure:
     """Two panels, as the figure has them."""
     panels = {
-        title: [result for result in results if result.arm.name.startswith(f"{start}-")]
-        for start, title in STARTS.items()
+        title: [row for row in result.finished if row.name.startswith(f"{start}-")] for start, title in STARTS.items()
     }
-    labels = {result.arm.name: result.arm.name.partition("-")[2] for result in results}
+    labels = {row.name: row.name.partition("-")[2] for row in result.finished}
     return page.curves(panels, labels=labels)
 
 
@@ -101,24 +91,24 @@ def _published(start: str, scheme: str) -> str:
     return PUBLISHED.get(f"{start}-{scheme}", "a curve: the baseline" if scheme == "unprotected" else PUBLISHED[start])
 
 
-def _against_unprotected(claim: str, names: Sequence[str], wanted: str) -> ArmClaim:
+def _against_unprotected(claim: str, names: Sequence[str], wanted: str) -> Claim:
     """That all other arms compare so with the unprotected one among them."""
     (baseline,) = (name for name in names if name.endswith(f"-{UNPROTECTED}"))
 
-    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
-        apart = {name: differences(arms[name], arms[baseline]) for name in names if name != baseline}
+    def judge(rows: Mapping[str, StudyRow]) -> Verdict:
+        apart = {name: differences(rows[name], rows[baseline]) for name in names if name != baseline}
         found = {name: compare(values) for name, values in apart.items()}
         undecided = "undecided" in found.values()
         refuted = bool(set(found.values()) - {wanted, "undecided"})
         means = {name: 100 * statistics.mean(values) for name, values in apart.items()}
-        return ClaimVerdict(
+        return Verdict(
             claim=claim,
             criterion=EQUAL_OR_LOWER,
-            holds=False if refuted else None if undecided else True,
+            reproduced=False if refuted else None if undecided else True,
             detail=", ".join(f"{name} {word} ({means[name]:+.1f} points)" for name, word in found.items()),
         )
 
-    return ArmClaim(arms=tuple(names), judge=judge)
+    return Claim(rows=tuple(names), judge=judge)
 
 
 STUDY: Final = Study(
@@ -130,12 +120,13 @@ STUDY: Final = Study(
     settings=sawada.SETTINGS,
     silent=sawada.SILENT,
     full=Size(
-        arms=arms(small=False),
+        rows=arms(small=False),
+        measure=Federations(classes=(10,)),
         differences=(sawada.LOCAL_EPOCH, sawada.SECURE_SUM, "locked binary weights are not in the paper's figure"),
     ),
     small=Size(
-        arms=arms(small=True),
-        pretraining=TrainingConfiguration(epochs=20, batch_size=16, learning_rate=0.003),
+        rows=arms(small=True),
+        measure=Federations(pretraining=TrainingConfiguration(epochs=20, batch_size=16, learning_rate=0.003)),
         differences=(
             *sawada.SMALL_DIFFERENCES,
             "pre-training: 20 epochs on one half of the training images, which has the same classes; the clients share "

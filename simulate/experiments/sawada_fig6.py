@@ -7,7 +7,7 @@ coordinates the sum of every round moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -16,24 +16,24 @@ import numpy.typing as npt
 from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
-from tacit.simulate.experiments import page, sawada
-from tacit.simulate.experiments.study import (
-    Arm,
-    ArmClaim,
-    ArmResult,
-    ClaimVerdict,
-    RunResult,
-    Size,
-    Study,
-    markdown_table,
-)
+from tacit.parties.runs.results import Column, Table, plain
+from tacit.simulate.experiments import sawada
+from tacit.simulate.experiments.federations import Arm, Federations
+from tacit.simulate.experiments.measures import Values
+from tacit.simulate.experiments.page import distributions
+from tacit.simulate.experiments.results import FederatedRun, Quantity, StudyResult, StudyRow, Verdict
+from tacit.simulate.experiments.study import Claim, Size, Study
 
+DISTANCE: Final = Quantity(name="distance of counted and computed", unit="%")
 LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
 SCHEMES: Final = sawada.FIXED | sawada.BINARY | LOCKED
 ERROR: Final = 1e-6
 """Probability that a run which follows the computed distribution is found not to."""
 VIT_SMALL: Final = (14 * 14 + 1) * 384
 """Coordinates of the position embedding of vit_small_patch16_224."""
+TWIN: Final = (4 * 4 + 1) * 32
+LARGEST_TWIN: Final = 10**6
+"""More coordinates than the twin has."""
 
 
 def arms(*, small: bool) -> tuple[Arm, ...]:
@@ -45,35 +45,33 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
             experiment=sawada.small(protection=scheme, training=training, rounds=sawada.ROUNDS)
             if small
             else sawada.full(protection=scheme, pretrained=False),
-            published="a bar chart of the same distribution",
+            published={DISTANCE.name: "a bar chart of the same distribution"},
         )
         for name, scheme in SCHEMES.items()
     )
 
 
-def computed(result: ArmResult) -> npt.NDArray[np.float64]:
-    """P(f), f = 0..m [m + 1], of an arm."""
-    experiment = result.arm.experiment
-    protection, clients, rounds = experiment.protection, experiment.clients, experiment.federation.rounds
+def computed(name: str, run: FederatedRun) -> npt.NDArray[np.float64]:
+    """P(f), f = 0..m [m + 1], of a run of the row of this name."""
+    protection, moves = SCHEMES[name], _moves(run)
+    rounds, coordinates = len(moves) - 1, sum(moves)
     if isinstance(protection, BinaryWeights | LockedBinaryWeights):
         locked = isinstance(protection, LockedBinaryWeights)
-        return update_distribution(rounds, clients, protection.zero_probability, locked=locked)
-    model = experiment.model
-    tokens = (model.image_size // model.patch_size) ** 2 + 1
-    fixed = tokens * model.width if model.name == "vit" else VIT_SMALL
+        return update_distribution(rounds, sawada.CLIENTS, protection.zero_probability, locked=locked)
+    fixed = TWIN if coordinates < LARGEST_TWIN else VIT_SMALL
     chances = np.zeros(rounds + 1)
-    chances[[0, -1]] = np.array([fixed, sum(_moves(result.runs[0])) - fixed]) / sum(_moves(result.runs[0]))
+    chances[[0, -1]] = np.array([fixed, coordinates - fixed]) / coordinates
     return chances
 
 
-def measured(run: RunResult) -> npt.NDArray[np.float64]:
+def measured(run: FederatedRun) -> npt.NDArray[np.float64]:
     """The share of the coordinates that were moved f times."""
     moves = np.array(_moves(run), dtype=np.float64)
     shares: npt.NDArray[np.float64] = moves / moves.sum()
     return shares
 
 
-def distance(run: RunResult, expected: npt.NDArray[np.float64]) -> float:
+def distance(run: FederatedRun, expected: npt.NDArray[np.float64]) -> float:
     """Total variation distance of what was counted and what was computed, 0 to 1."""
     return float(np.abs(measured(run) - expected).sum() / 2)
 
@@ -88,68 +86,67 @@ def bound(expected: npt.NDArray[np.float64], coordinates: int) -> float:
     return float(mean + math.sqrt(math.log(1 / ERROR) / (2 * coordinates)))
 
 
-def quantity(result: ArmResult) -> tuple[str, list[float]]:
-    """How far the runs are from what was computed, in percent."""
-    expected = computed(result)
-    return "distance of counted and computed (%)", [100 * distance(run, expected) for run in result.runs]
+def values(arm: Arm, run: FederatedRun) -> Values:
+    """How far a run is from what is computed, in percent."""
+    return {DISTANCE.name: 100 * distance(run, computed(arm.name, run))}
 
 
-def _claims() -> Iterator[ArmClaim]:
+def _claims() -> Iterator[Claim]:
     """That the formula holds for each kind of weights, and what the paper concludes from it."""
     yield _follows("with a fixed position embedding all but that is updated in every round", tuple(sawada.FIXED))
     yield _follows("with fresh weights update counts follow Eq. 13 with the exponent n(m - f)", tuple(sawada.BINARY))
     yield _follows("with locked weights update counts have the two values of Eq. 13", tuple(LOCKED))
     pairs = [(f"binary-weights-{zero}", f"locked-binary-weights-{zero}") for zero in sawada.ZERO_PROBABILITIES]
 
-    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
-        never = {name: max(float(measured(run)[0]) for run in result.runs) for name, result in arms.items()}
-        return ClaimVerdict(
+    def judge(rows: Mapping[str, StudyRow]) -> Verdict:
+        never = {name: max(float(measured(run)[0]) for run in row.federated) for name, row in rows.items()}
+        return Verdict(
             claim="with fresh weights fewer parameters are never updated than with locked ones",
             criterion="for every R, the largest share of never updated coordinates over the seeds",
-            holds=all(never[fresh] < never[locked] for fresh, locked in pairs),
+            reproduced=all(never[fresh] < never[locked] for fresh, locked in pairs),
             detail=", ".join(f"{fresh} {never[fresh]:.2%}, locked {never[locked]:.2%}" for fresh, locked in pairs),
         )
 
-    yield ArmClaim(arms=tuple(name for pair in pairs for name in pair), judge=judge)
+    yield Claim(rows=tuple(name for pair in pairs for name in pair), judge=judge)
 
 
-def _follows(claim: str, names: tuple[str, ...]) -> ArmClaim:
+def _follows(claim: str, names: tuple[str, ...]) -> Claim:
     """That the counts of these arms follow what is computed for them."""
 
-    def judge(arms: Mapping[str, ArmResult]) -> ClaimVerdict:
+    def judge(rows: Mapping[str, StudyRow]) -> Verdict:
         worst, where = max(
-            (distance(run, computed(result)) / bound(computed(result), sum(_moves(run))), name)
-            for name, result in arms.items()
-            for run in result.runs
+            (distance(run, computed(name, run)) / bound(computed(name, run), sum(_moves(run))), name)
+            for name, row in rows.items()
+            for run in row.federated
         )
-        return ClaimVerdict(
+        return Verdict(
             claim=claim,
             criterion="the total variation distance of every run is below what that of independent coordinates "
             f"exceeds with probability {ERROR:g}",
-            holds=worst <= 1,
+            reproduced=worst <= 1,
             detail=f"at most {worst:.0%} of that, in {where}",
         )
 
-    return ArmClaim(arms=names, judge=judge)
+    return Claim(rows=names, judge=judge)
 
 
-def details(results: Sequence[ArmResult]) -> list[str]:
+def details(result: StudyResult) -> list[Table | str]:
     """Both distributions as a table, in percent."""
-    counted = [100 * np.mean([measured(run) for run in result.runs], axis=0) for result in results]
-    expected = [100 * computed(result) for result in results]
-    rows = [
-        [str(count), *(f"{c[count]:.3f} / {e[count]:.3f}" for c, e in zip(counted, expected, strict=True))]
+    rows = result.finished
+    counted = [100 * np.mean([measured(run) for run in row.federated], axis=0) for row in rows]
+    expected = [100 * computed(row.name, row.federated[0]) for row in rows]
+    cells = [
+        [count, *(f"{c[count]:.3f} / {e[count]:.3f}" for c, e in zip(counted, expected, strict=True))]
         for count in range(len(expected[0]))
     ]
+    columns = [Column("f", plain), *(Column(row.name, plain) for row in rows)]
     return [
         "Share of the coordinates (%) that were updated f times, counted (mean over the seeds) and computed:",
-        "",
-        *markdown_table(["f", *(result.arm.name for result in results)], rows),
-        "",
+        Table(columns=columns, rows=cells),
     ]
 
 
-def _moves(run: RunResult) -> list[int]:
+def _moves(run: FederatedRun) -> list[int]:
     if run.moves is None:
         raise ValueError(f"{run.directory}: the run did not record which coordinates moved")
     return run.moves
@@ -163,21 +160,22 @@ STUDY: Final = Study(
     "never updated than with locked ones; fixed-position updates all but the position embedding in every round",
     settings=(*sawada.SETTINGS, ("m and n", "10 epochs, 5 clients")),
     silent=sawada.SILENT,
+    columns=(DISTANCE,),
     full=Size(
-        arms=arms(small=False),
+        rows=arms(small=False),
+        measure=Federations(values=values, classes=(10,), record_moves=True),
         differences=(sawada.LOCAL_EPOCH, sawada.SECURE_SUM, "random initial weights, which do not change the counts"),
     ),
     small=Size(
-        arms=arms(small=True),
+        rows=arms(small=True),
+        measure=Federations(values=values, record_moves=True),
         differences=(
             *sawada.SMALL_DIFFERENCES,
             "a round is one FedSGD step over all images of a client: counts depend on R, m and n alone",
             sawada.SECURE_SUM,
         ),
     ),
-    quantity=quantity,
     claims=tuple(_claims()),
-    draw=lambda results: page.distributions(results, computed),
+    draw=lambda result: distributions(result.finished, lambda row: computed(row.name, row.federated[0])),
     details=details,
-    record_moves=True,
 )

@@ -1,18 +1,18 @@
-"""The runs of `tastan-reveal`: real parties for every way of telling, the rounds in the clear, and the copies.
+"""The runs of `tastan-reveal`: real parties for every kind of reveal, the rounds in the clear, and the copies.
 
-What a data owner is told of outputs of blocks is derived from outputs in the clear, and the copies of blocks that it
-makes of that (simulate/adaptation_audit/copies.py) are judged by the victim itself.
+The outputs of blocks that are revealed to a data owner are derived from outputs in the clear, and the copies of blocks
+that it makes of them (simulate/adaptation_audit/copies.py) are judged by the victim itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
@@ -26,37 +26,42 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.simulate.adaptation.plan import Folder, read_learning
+from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import Judge
-from tacit.simulate.adaptation_audit.copies import ToldPass, ToldRows, centred, copied_blocks
+from tacit.simulate.adaptation_audit.copies import RevealedPass, RevealedRows, centred, copied_blocks
+from tacit.simulate.experiments import tastan_reveal_settings as columns
 from tacit.simulate.experiments.data import StudyImages
-from tacit.simulate.experiments.measurement import Progress
-from tacit.simulate.experiments.tastan_reveal import CLEAR, REVEALS, CopyFigures, RevealFigures, RevealSize
-from tacit.simulate.federation.processes import ProcessError, warm_up
+from tacit.simulate.experiments.measures import Prepared, Row, Values
+from tacit.simulate.experiments.results import Run
+from tacit.simulate.experiments.tastan_reveal_settings import CLEAR, COLUMNS, RevealSettings
+from tacit.simulate.federation.processes import ProcessError, Show, warm_up
 from tacit.simulate.insecure.revealed_outputs import revealed_blocks
 
 _SESSION_BYTES: Final = 32
 
 
-def told_passes(outputs: torch.Tensor, batches: Sequence[Order], reveal: Reveal, *, seed: int) -> list[ToldPass]:
-    """What a session tells of these batches.
+def revealed_passes(
+    outputs: torch.Tensor, batches: Sequence[Order], reveal: Reveal, *, seed: int
+) -> list[RevealedPass]:
+    """The outputs that a session reveals of these batches.
 
-    outputs: of all blocks for all images [L, N, T, D]; seed: of the orders, and of the session that the told blocks
+    outputs: of all blocks for all images [L, N, T, D]; seed: of the orders, and of the session that the revealed blocks
     follow from.
     """
     generator = np.random.default_rng([seed, 1])
     session, blocks = generator.bytes(_SESSION_BYTES), len(outputs)
-    found: list[ToldPass] = []
+    found: list[RevealedPass] = []
     for number, batch in enumerate(batches, start=1):
-        told = revealed_blocks(reveal, blocks, session=session, number=number)
-        orders = {block: torch.from_numpy(generator.permutation(batch)) for block in range(blocks) if told[block]}
-        found.append({block: ToldRows(rows=outputs[block, at], images=at) for block, at in orders.items()})
+        revealed = revealed_blocks(reveal, blocks, session=session, number=number)
+        orders = {block: torch.from_numpy(generator.permutation(batch)) for block in range(blocks) if revealed[block]}
+        found.append({block: RevealedRows(rows=outputs[block, at], images=at) for block, at in orders.items()})
     return found
 
 
 def copies(
-    passes: Sequence[ToldPass],
+    passes: Sequence[RevealedPass],
     victim: FriendlyTransformer,
     judged: torch.Tensor,
     sizes: ModelConfiguration,
@@ -64,7 +69,7 @@ def copies(
     epochs: int,
     learning_rate: float,
     seed: int,
-) -> CopyFigures:
+) -> Values:
     """Match, copy, and judge by the victim itself. judged: outputs of all its blocks for other images [L, N, T, D],
     centred. ValueError as `copied_blocks`."""
 
@@ -77,41 +82,70 @@ def copies(
         theirs, ours, none = (
             victim.classify(tokens).argmax(dim=1) for tokens in (last, found.outputs(first)[-1], first)
         )
-    return CopyFigures(
-        told=found.told,
-        ordered=found.ordered,
-        errors=list(found.errors),
-        agreement=(ours == theirs).double().mean().item(),
-        without=(none == theirs).double().mean().item(),
-    )
+    return {
+        columns.REVEALED.name: found.received_outputs,
+        columns.ORDERED.name: 100 * found.matching_accuracy,
+        columns.COPIES.name: len(found.errors),
+        columns.ERROR.name: max(found.errors),
+        columns.AGREEMENT.name: (ours == theirs).double().mean().item(),
+        columns.WITHOUT.name: (none == theirs).double().mean().item(),
+    }
 
 
 _SPY: Final = 0
 """The data owner that copies: its number, from 0."""
 
 
+@dataclass(frozen=True)
+class _Seed:
+    """Runs of a seed: the first makes the model owner's model for all."""
+
+    place: tempfile.TemporaryDirectory[str]
+    summaries: dict[Reveal, AdaptationSummary] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
-class RevealWork:
-    """The settings of a size, and its images."""
+class PreparedReveals(Prepared):
+    """Rows whose images are found."""
 
-    size: RevealSize
+    settings: RevealSettings
     images: StudyImages
+    _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
+    """Of the seed that is measured."""
 
-    def measure(self, *, seeds: Sequence[int], device: str, progress: Progress) -> tuple[RevealFigures, ...]:
-        """Every row with every seed. Raises as PreparedMeasurement says, and ProcessError for a party that fails or a
-        round that is lost."""
+    @property
+    def data(self) -> str:
+        """See Prepared."""
+        return self.images.description
+
+    def start(self, begin: Callable[[str], Show]) -> None:
+        """See Prepared: nothing is shared by all seeds."""
         warm_up()
-        found: list[RevealFigures] = []
-        for seed in seeds:
-            with tempfile.TemporaryDirectory(prefix="tacit-") as place:
-                for figures in self._of_seed(Path(place), seed, device, progress):
-                    progress(f"{figures.row}, seed {seed}: balanced accuracy {figures.accuracy:.3f}")
-                    found.append(figures)
-        return tuple(found)
+
+    def measure(self, row: Row, seed: int, show: Show) -> Run:
+        """See Prepared; ProcessError for a round that is lost too."""
+        if seed not in self._of_seed:
+            self._of_seed.clear()
+            self._of_seed[seed] = _Seed(tempfile.TemporaryDirectory(prefix="tacit-"))
+        values: dict[str, float | None] = dict.fromkeys(quantity.name for quantity in COLUMNS)
+        if row.name == CLEAR:
+            self._by_parties("none", seed, show)
+            begin = time.perf_counter()
+            folder = self._folder("none", seed)
+            experiment = self.experiment("none", seed=seed)
+            found = setting(experiment, folder.path, seed=seed)
+            values[columns.ACCURACY.name] = in_the_clear(found, experiment, folder, seed=seed)
+            return Run(seed=seed, values=values, seconds=time.perf_counter() - begin)
+        reveal = cast(Reveal, row.name)
+        summary = self._by_parties(reveal, seed, show)
+        values |= _costs(summary)
+        if reveal != "none":
+            values |= self._copied(reveal, seed=seed)
+        return Run(seed=seed, values=values, seconds=summary.wall_seconds)
 
     def experiment(self, reveal: Reveal, *, seed: int) -> AdaptationExperiment:
         """What parties run by."""
-        base, replace = self.size.experiment, msgspec.structs.replace
+        base, replace = self.settings.experiment, msgspec.structs.replace
         known = tuple(range((len(self.images.source.class_names) + 1) // 2))
         return replace(
             base,
@@ -120,35 +154,38 @@ class RevealWork:
             adaptation=replace(base.adaptation, known_classes=known, reveal=reveal),
         )
 
-    def _of_seed(self, place: Path, seed: int, device: str, progress: Progress) -> list[RevealFigures]:
-        first, summaries = Folder(place / REVEALS[0]), {}
-        for reveal in REVEALS:
-            experiment, folder = self.experiment(reveal, seed=seed), Folder(place / reveal)
-            make_folder(experiment, folder)
-            if folder != first:
-                shutil.copytree(first.path / BACKBONE, folder.path / BACKBONE)
-            summary = asyncio.run(adapt(experiment, folder, device=device, show=lambda event: None))
-            if any(each["status"] != "completed" for each in summary["rounds"]) or not summary["rounds"]:
-                raise ProcessError(f"{reveal}, seed {seed}: a round was lost: {summary['ended']}")
-            summaries[reveal] = summary
-            progress(f"{reveal}, seed {seed}: the parties took {summary['wall_seconds']:.0f} s")
-        found = setting(experiment, first.path, seed=seed)
-        told = {reveal: None if reveal == "none" else self._copied(found, reveal, seed=seed) for reveal in REVEALS}
-        clear = RevealFigures(row=CLEAR, seed=seed, accuracy=in_the_clear(found, experiment, first, seed=seed))
-        return [clear, *(_figures(reveal, seed, summaries[reveal], told[reveal]) for reveal in REVEALS)]
+    def _folder(self, reveal: Reveal, seed: int) -> Folder:
+        return Folder(Path(self._of_seed[seed].place.name) / reveal)
 
-    def _copied(self, found: AdaptationSetting, reveal: Reveal, *, seed: int) -> CopyFigures:
-        """By one data owner, of all that it was told in all rounds."""
+    def _by_parties(self, reveal: Reveal, seed: int, show: Show) -> AdaptationSummary:
+        """The run of the parties, once."""
+        summaries = self._of_seed[seed].summaries
+        if reveal not in summaries:
+            experiment, folder = self.experiment(reveal, seed=seed), self._folder(reveal, seed)
+            make_folder(experiment, folder)
+            for other in summaries:
+                shutil.copytree(self._folder(other, seed).path / BACKBONE, folder.path / BACKBONE)
+                break
+            summary = self.request.run(adapt(experiment, folder, device=self.request.device, show=show))
+            if summary.failed or not summary.completed:
+                raise ProcessError(f"{reveal}, seed {seed}: a round was lost: {summary.ended}")
+            summaries[reveal] = summary
+        return summaries[reveal]
+
+    def _copied(self, reveal: Reveal, *, seed: int) -> Values:
+        """By one data owner, of all that was revealed to it in all rounds."""
+        experiment = self.experiment(reveal, seed=seed)
+        found = setting(experiment, self._folder(reveal, seed).path, seed=seed)
         victim, own = found.served.transformer, found.owners[_SPY]
         outputs, judged = (centred(block_outputs(victim, part.images)) for part in (own, found.test))
-        batches = batches_of(self.size.experiment, len(own.labels), seed=seed, owner=_SPY)
+        batches = batches_of(experiment, len(own.labels), seed=seed, owner=_SPY)
         return copies(
-            told_passes(outputs, batches, reveal, seed=seed),
+            revealed_passes(outputs, batches, reveal, seed=seed),
             victim,
             judged,
-            self.size.experiment.model,
-            epochs=self.size.copy_epochs,
-            learning_rate=self.size.copy_learning_rate,
+            experiment.model,
+            epochs=self.settings.copy_epochs,
+            learning_rate=self.settings.copy_learning_rate,
             seed=seed,
         )
 
@@ -176,16 +213,17 @@ def in_the_clear(found: AdaptationSetting, experiment: AdaptationExperiment, fol
     return Judge(learning, victim, found.test).judged(last).balanced_accuracy
 
 
-def _figures(row: str, seed: int, summary: Mapping[str, Any], copied: CopyFigures | None) -> RevealFigures:
-    batches = summary["batches"]
-    return RevealFigures(
-        row=row,
-        seed=seed,
-        accuracy=summary["final_balanced_accuracy"],
-        data_owner_bytes=batches["data_owner_bytes"],
-        model_owner_bytes=batches["model_owner_bytes"],
-        seconds=batches["seconds"],
-        waited_seconds=batches["waited_seconds"],
-        refused=batches["refused"],
-        copied=copied,
-    )
+def _costs(summary: AdaptationSummary) -> Values:
+    batches = summary.batches
+    return {
+        columns.ACCURACY.name: summary.final_balanced_accuracy,
+        columns.DATA_OWNER_SENT.name: _millionth(batches.data_owner_bytes),
+        columns.MODEL_OWNER_SENT.name: _millionth(batches.model_owner_bytes),
+        columns.ONLINE.name: batches.online_seconds,
+        columns.WAITED.name: batches.preprocessing_wait_seconds,
+        columns.REFUSED.name: batches.refused,
+    }
+
+
+def _millionth(value: float | None) -> float | None:
+    return None if value is None else value / 1e6

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.simulate.experiments.adaptation import (
-    AdaptationSize,
-    AdaptationTable,
-    Cells,
-    DataBlock,
-    TableColumn,
-    TableRow,
+    AdaptationRow,
+    AdaptationSettings,
+    adaptations,
     as_good,
     better,
     loses_less,
 )
-from tacit.simulate.experiments.adaptation_methods import BesideBlocks, LowRankThroughout, Throughout
-from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
-from tacit.simulate.experiments.study import ClaimVerdict
+from tacit.simulate.experiments.adaptation_images import (
+    ByCentre,
+    ByDirichlet,
+    DataBlock,
+    DataPart,
+    Division,
+    Pooled,
+)
+from tacit.simulate.experiments.adaptation_methods import BesideBlocks, LowRankThroughout, Method, Throughout
+from tacit.simulate.experiments.measures import Prepared, Request, Row
+from tacit.simulate.experiments.page import across
+from tacit.simulate.experiments.results import Quantity
+from tacit.simulate.experiments.study import Claim, Size, Study
 
 PAPER: Final = (
     'Tastan and Nandakumar 2025, "A Framework for Double-Blind Federated Adaptation of Foundation Models" '
@@ -47,16 +56,20 @@ IN_DISTRIBUTION, OUT_OF_DISTRIBUTION = (
 )
 
 
-def rows(*, beside: float, throughout: float, low_rank: float, sampled: bool) -> tuple[TableRow, ...]:
-    """All ways to adapt, with their learning rates."""
-    found = (
-        TableRow(name=TUNING, method=Throughout(), learning_rate=throughout),
-        TableRow(name=LORA, method=LowRankThroughout(), learning_rate=low_rank),
-        TableRow(name=PROBING, method=BesideBlocks(configuration=LinearProbeConfiguration()), learning_rate=beside),
-        TableRow(name=OURS, method=BesideBlocks(), learning_rate=beside),
-    )
-    more = (TableRow(name=SAMPLED, method=BesideBlocks(sampled=True), learning_rate=beside),)
-    return (*found, *more) if sampled else found
+TWIN_BLOCK: Final = DataBlock(owned=DataPart(half=0), adapted_to=DataPart(half=1))
+METHODS: Final[dict[str, Method]] = {
+    TUNING: Throughout(),
+    LORA: LowRankThroughout(),
+    PROBING: BesideBlocks(configuration=LinearProbeConfiguration()),
+    OURS: BesideBlocks(),
+    SAMPLED: BesideBlocks(sampled=True),
+}
+FULL_RATES: Final = {TUNING: 5e-5, LORA: 5e-5, PROBING: 1e-3, OURS: 1e-3, SAMPLED: 1e-3}
+SMALL_RATES: Final = {TUNING: 0.05, LORA: 0.1, PROBING: 0.1, OURS: 0.1, SAMPLED: 0.1}
+RATES_WITH_DATA: Final = {PROBING: 0.05, OURS: 0.05, SAMPLED: 0.05}
+"""With 0.1 the adapters diverge on CIFAR-10."""
+Published = Mapping[tuple[str, str], tuple[float | None, ...]]
+"""The paper's balanced accuracy by data set and row, for each column; None where it has none."""
 
 
 READING: Final = (
@@ -85,137 +98,186 @@ SMALL_DIFFERENCES: Final = (
 )
 
 
-def full(*, blocks: tuple[DataBlock, ...], batch_size: int, sampled: bool) -> AdaptationSize:
-    """The paper's settings (section 5.2)."""
-    return AdaptationSize(
-        model=VIT,
-        teacher=TrainingConfiguration(epochs=5, batch_size=16, learning_rate=1e-5),
-        distillation=DistillationConfiguration(
-            layer_learning_rate=1e-4, prediction_learning_rate=1e-5, batch_size=16, margin=3.0
-        ),
-        rounds=50,
-        decay_rounds=(25, 40),
-        batch_size=batch_size,
-        blocks=blocks,
-        rows=rows(beside=1e-3, throughout=5e-5, low_rank=5e-5, sampled=sampled),
-        keeps_outputs=False,
-        differences=FULL_DIFFERENCES,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Adaptation(AdaptationSettings):
+    """Adapt a frozen model by the method of every row; see Measure."""
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """See Measure."""
+        given = any(row.block.adapted_to.source for row in adaptations(rows))
+        data = "a directory with the data sets" if given else "digits or --data"
+        return f"{self.model.name}, {self.rounds} rounds, {data}"
+
+    def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
+        """See Measure."""
+        # Imported here: it loads torch.
+        from tacit.simulate.experiments.adaptation_runs import prepare
+
+        return prepare(self, adaptations(rows), request)
 
 
-def small(*, rounds: int, batch_size: int, sampled: bool) -> AdaptationSize:
-    """The twin's."""
-    return AdaptationSize(
-        model=TWIN,
-        teacher=TrainingConfiguration(epochs=20, batch_size=32, learning_rate=2e-3),
-        distillation=DistillationConfiguration(layer_epochs=6, prediction_epochs=6, margin=3.0),
-        rounds=rounds,
-        decay_rounds=(rounds // 2, rounds * 4 // 5),
-        batch_size=batch_size,
-        blocks=(DataBlock(owned=DataPart(half=0), adapted_to=DataPart(half=1)),),
-        rows=rows(beside=0.1, throughout=0.05, low_rank=0.1, sampled=sampled),
-        # With 0.1 the adapters diverge on CIFAR-10.
-        rows_of_data=rows(beside=0.05, throughout=0.05, low_rank=0.1, sampled=sampled),
-        keeps_outputs=True,
-        differences=(
-            *SMALL_DIFFERENCES,
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """What the sizes of a table have in common."""
+
+    divisions: Mapping[str, Division]
+    """By the name of the column."""
+    methods: Sequence[str]
+    batch_size: int
+
+    @property
+    def columns(self) -> tuple[Quantity, ...]:
+        """Balanced accuracy on the test images after the last round: the mean over the classes, 0 to 1."""
+        return tuple(Quantity(name=name, decimals=3) for name in self.divisions)
+
+    def full(self, blocks: Sequence[DataBlock], published: Published) -> Size:
+        """The paper's settings (section 5.2)."""
+        measure = Adaptation(
+            model=VIT,
+            teacher=TrainingConfiguration(epochs=5, batch_size=16, learning_rate=1e-5),
+            distillation=DistillationConfiguration(
+                layer_learning_rate=1e-4, prediction_learning_rate=1e-5, batch_size=16, margin=3.0
+            ),
+            rounds=50,
+            decay_rounds=(25, 40),
+            batch_size=self.batch_size,
+            divisions=self.divisions,
+            keeps_outputs=False,
+        )
+        rows = tuple(
+            AdaptationRow(
+                name=block.row(name),
+                published={
+                    column: "none" if value is None else f"{value:.4f}"
+                    for column, value in zip(self.divisions, published.get((block.name, name), ()), strict=False)
+                },
+                block=block,
+                method=METHODS[name],
+                learning_rate=FULL_RATES[name],
+            )
+            for block in blocks
+            for name in self.methods
+        )
+        return Size(rows=rows, measure=measure, differences=FULL_DIFFERENCES)
+
+    def small(self, rounds: int) -> Size:
+        """The twin's; the paper's figures are those of other data."""
+        measure = Adaptation(
+            model=TWIN,
+            teacher=TrainingConfiguration(epochs=20, batch_size=32, learning_rate=2e-3),
+            distillation=DistillationConfiguration(layer_epochs=6, prediction_epochs=6, margin=3.0),
+            rounds=rounds,
+            decay_rounds=(rounds // 2, rounds * 4 // 5),
+            batch_size=self.batch_size,
+            divisions=self.divisions,
+            keeps_outputs=True,
+        )
+        rows = tuple(
+            AdaptationRow(
+                name=name,
+                block=TWIN_BLOCK,
+                method=METHODS[name],
+                learning_rate=SMALL_RATES[name],
+                rate_with_data=RATES_WITH_DATA.get(name),
+            )
+            for name in self.methods
+        )
+        steps = (
             f"{rounds} rounds, the learning rate 0.1, for full fine-tuning 0.05, as with --data for linear probing and "
-            "ours, a tenth of it after half of the rounds and again after four fifths, as in the paper",
-        ),
-    )
+            "ours, a tenth of it after half of the rounds and again after four fifths, as in the paper"
+        )
+        return Size(rows=rows, measure=measure, differences=(*SMALL_DIFFERENCES, steps))
 
 
-def judge_table1(cells: Cells) -> list[ClaimVerdict]:
-    """The paper's sentences about Table 1."""
-    mild, extreme = (column.name for column in (TABLE1.columns[1], TABLE1.columns[3]))
-    return [
-        *better(cells, OURS, PROBING),
-        *better(cells, TUNING, OURS),
-        *loses_less(cells, OURS, PROBING, before=mild, after=extreme),
-    ]
+def claims(blocks: Sequence[DataBlock], *more: Callable[[DataBlock], Claim]) -> tuple[Claim, ...]:
+    """The paper's sentences, for every data set: those of all tables, and others."""
+    every = (lambda block: better(block, OURS, PROBING), lambda block: better(block, TUNING, OURS), *more)
+    return tuple(claim(block) for block in blocks for claim in every)
 
 
-def judge_table2(cells: Cells) -> list[ClaimVerdict]:
-    """The paper's sentences about Table 2."""
-    return [*better(cells, OURS, PROBING), *better(cells, TUNING, OURS)]
-
-
-def judge_table3(cells: Cells) -> list[ClaimVerdict]:
-    """The paper's sentences about Table 3."""
-    return [
-        *better(cells, OURS, PROBING),
-        *better(cells, TUNING, OURS),
-        *as_good(cells, SAMPLED, OURS),
-    ]
-
-
-TABLE1: Final = AdaptationTable(
+_BY_ALPHA: Final = _Table(
+    divisions={"central": Pooled()}
+    | {f"alpha = {alpha:g}": ByDirichlet(clients=5, alpha=alpha) for alpha in (100.0, 1.0, 0.01)},
+    methods=(TUNING, LORA, PROBING, OURS),
+    batch_size=16,
+)
+TABLE1: Final = Study(
     name="tastan-table1",
     paper=PAPER,
     shows="Table 1, balanced accuracy by heterogeneity of five clients",
     claim="full fine-tuning is the most accurate; the adapters beat linear probing everywhere, and withstand clients "
     "that differ extremely",
-    columns=(
-        TableColumn(name="central", division=Pooled()),
-        *(
-            TableColumn(name=f"alpha = {alpha:g}", division=ByDirichlet(clients=5, alpha=alpha))
-            for alpha in (100.0, 1.0, 0.01)
-        ),
+    columns=_BY_ALPHA.columns,
+    full=_BY_ALPHA.full(
+        (CIFAR10, CIFAR100, SVHN),
+        {
+            ("CIFAR-10", TUNING): (0.9635, 0.9759, 0.9725, 0.8857),
+            ("CIFAR-10", LORA): (0.9592, 0.9736, 0.9718, 0.8979),
+            ("CIFAR-10", PROBING): (0.9226, 0.9203, 0.9191, 0.7447),
+            ("CIFAR-10", OURS): (0.9428, 0.9471, 0.9413, 0.8540),
+            ("CIFAR-100", TUNING): (0.8361, 0.8684, 0.8611, 0.7882),
+            ("CIFAR-100", LORA): (0.8349, 0.8593, 0.8568, 0.7647),
+            ("CIFAR-100", PROBING): (0.7476, 0.7486, 0.7414, 0.5317),
+            ("CIFAR-100", OURS): (0.7930, 0.7929, 0.7808, 0.6620),
+            ("SVHN", TUNING): (0.9680, 0.9763, 0.9692, 0.7601),
+            ("SVHN", PROBING): (0.5938, 0.5879, 0.5732, 0.3385),
+            ("SVHN", OURS): (0.9232, 0.9329, 0.9249, 0.7431),
+        },
     ),
-    published={
-        ("CIFAR-10", TUNING): (0.9635, 0.9759, 0.9725, 0.8857),
-        ("CIFAR-10", LORA): (0.9592, 0.9736, 0.9718, 0.8979),
-        ("CIFAR-10", PROBING): (0.9226, 0.9203, 0.9191, 0.7447),
-        ("CIFAR-10", OURS): (0.9428, 0.9471, 0.9413, 0.8540),
-        ("CIFAR-100", TUNING): (0.8361, 0.8684, 0.8611, 0.7882),
-        ("CIFAR-100", LORA): (0.8349, 0.8593, 0.8568, 0.7647),
-        ("CIFAR-100", PROBING): (0.7476, 0.7486, 0.7414, 0.5317),
-        ("CIFAR-100", OURS): (0.7930, 0.7929, 0.7808, 0.6620),
-        ("SVHN", TUNING): (0.9680, 0.9763, 0.9692, 0.7601),
-        ("SVHN", PROBING): (0.5938, 0.5879, 0.5732, 0.3385),
-        ("SVHN", OURS): (0.9232, 0.9329, 0.9249, 0.7431),
-    },
-    small=small(rounds=30, batch_size=16, sampled=False),
-    full=full(blocks=(CIFAR10, CIFAR100, SVHN), batch_size=16, sampled=False),
-    judge=judge_table1,
+    small=_BY_ALPHA.small(30),
+    claims=claims(
+        (TWIN_BLOCK, CIFAR10, CIFAR100, SVHN),
+        lambda block: loses_less(block, OURS, PROBING, before="alpha = 100", after="alpha = 0.01"),
+    ),
+    draw=across,
 )
-TABLE2: Final = AdaptationTable(
+_BY_OWNER: Final = _Table(
+    divisions={"central": Pooled(), "federated": ByCentre()},
+    methods=(TUNING, LORA, PROBING, OURS),
+    batch_size=16,
+)
+TABLE2: Final = Study(
     name="tastan-table2",
     paper=PAPER,
     shows="Table 2, balanced accuracy on Fed-ISIC2019 by what the owner has",
     claim="the adapters beat linear probing, and lose little where the owner has images of another kind",
-    columns=(
-        TableColumn(name="central", division=Pooled()),
-        TableColumn(name="federated", division=ByCentre()),
+    columns=_BY_OWNER.columns,
+    full=_BY_OWNER.full(
+        (IN_DISTRIBUTION, OUT_OF_DISTRIBUTION),
+        {
+            (IN_DISTRIBUTION.name, TUNING): (0.7811, 0.6752),
+            (IN_DISTRIBUTION.name, PROBING): (0.6599, 0.5856),
+            (IN_DISTRIBUTION.name, OURS): (0.7090, 0.6679),
+            (OUT_OF_DISTRIBUTION.name, TUNING): (0.7817, 0.6985),
+            (OUT_OF_DISTRIBUTION.name, PROBING): (0.6372, 0.5789),
+            (OUT_OF_DISTRIBUTION.name, OURS): (0.7051, 0.6481),
+        },
     ),
-    published={
-        (IN_DISTRIBUTION.name, TUNING): (0.7811, 0.6752),
-        (IN_DISTRIBUTION.name, PROBING): (0.6599, 0.5856),
-        (IN_DISTRIBUTION.name, OURS): (0.7090, 0.6679),
-        (OUT_OF_DISTRIBUTION.name, TUNING): (0.7817, 0.6985),
-        (OUT_OF_DISTRIBUTION.name, PROBING): (0.6372, 0.5789),
-        (OUT_OF_DISTRIBUTION.name, OURS): (0.7051, 0.6481),
-    },
-    small=None,
-    full=full(blocks=(IN_DISTRIBUTION, OUT_OF_DISTRIBUTION), batch_size=16, sampled=False),
-    judge=judge_table2,
+    claims=claims((IN_DISTRIBUTION, OUT_OF_DISTRIBUTION)),
+    draw=across,
 )
-TABLE3: Final = AdaptationTable(
+_BY_CLIENTS: Final = _Table(
+    divisions={f"K = {clients}": ByDirichlet(clients=clients, alpha=1.0) for clients in (10, 20, 50)},
+    methods=(TUNING, LORA, PROBING, OURS, SAMPLED),
+    batch_size=8,
+)
+TABLE3: Final = Study(
     name="tastan-table3",
     paper=PAPER,
     shows="Table 3, balanced accuracy by number of clients",
     claim="the adapters beat linear probing with any number of clients; blocks that are sampled cost little",
-    columns=tuple(
-        TableColumn(name=f"K = {clients}", division=ByDirichlet(clients=clients, alpha=1.0)) for clients in (10, 20, 50)
+    columns=_BY_CLIENTS.columns,
+    full=_BY_CLIENTS.full(
+        (CIFAR10,),
+        {
+            ("CIFAR-10", TUNING): (0.9739, 0.9513, None),
+            ("CIFAR-10", LORA): (0.9661, 0.9584, 0.9482),
+            ("CIFAR-10", PROBING): (0.9167, 0.9142, 0.9007),
+            ("CIFAR-10", OURS): (0.9446, 0.9422, 0.9287),
+            ("CIFAR-10", SAMPLED): (0.9425, 0.9411, 0.9388),
+        },
     ),
-    published={
-        ("CIFAR-10", TUNING): (0.9739, 0.9513, None),
-        ("CIFAR-10", LORA): (0.9661, 0.9584, 0.9482),
-        ("CIFAR-10", PROBING): (0.9167, 0.9142, 0.9007),
-        ("CIFAR-10", OURS): (0.9446, 0.9422, 0.9287),
-        ("CIFAR-10", SAMPLED): (0.9425, 0.9411, 0.9388),
-    },
-    small=small(rounds=20, batch_size=8, sampled=True),
-    full=full(blocks=(CIFAR10,), batch_size=8, sampled=True),
-    judge=judge_table3,
+    small=_BY_CLIENTS.small(20),
+    claims=claims((TWIN_BLOCK, CIFAR10), lambda block: as_good(block, SAMPLED, OURS)),
+    draw=across,
 )

@@ -26,7 +26,7 @@ from msgspec import structs
 from tacit.parties.runs.events import ClientCheated
 from tacit.protocol.core.codec import Packet, encode_structure
 from tacit.protocol.core.machine import Machine, Output, Send
-from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
+from tacit.protocol.core.primitives import KEY_BYTES, SigningKey, digest
 from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import ClientPart
@@ -36,6 +36,7 @@ from tacit.protocol.sum.agreement import Agreement, complaint_signed
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest, VectorChunk
+from tacit.protocol.sum.states import SumLabel
 
 
 class Cheat:
@@ -79,7 +80,7 @@ class WrongCommitment(Cheat):
     def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
         if not isinstance(send.message, ShareKeys):
             return send
-        other = digest(Label.SEED, part.agreement.context, os.urandom(KEY_BYTES))
+        other = digest(SumLabel.SEED, part.agreement.context, os.urandom(KEY_BYTES))
         return replace(send, message=structs.replace(send.message, seed_commitment=other))
 
 
@@ -97,7 +98,7 @@ class FalseComplaint(Cheat):
         signed = complaint_signed(part.data.sharing, owner=owner, holder=holder)
         said = MaskedInput(
             complaints=encode_members((owner,), agreement.size),
-            signatures=signing.sign(Label.SIGN_COMPLAINT, *signed) if agreement.active else b"",
+            signatures=signing.sign(SumLabel.SIGN_COMPLAINT, *signed) if agreement.active else b"",
         )
         return replace(send, message=said)
 

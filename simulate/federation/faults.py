@@ -19,8 +19,8 @@ from functools import partial
 from typing import Final
 
 from tacit.parties.session.shell import Surroundings
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation.cheats import CHEATS, Cheat, CheatingClient
 
 PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.SESSION)

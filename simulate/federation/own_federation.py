@@ -12,6 +12,7 @@ from typing import Any
 
 from tacit.parties.runs.events import PartyFailed
 from tacit.parties.runs.own_functions import FederationResult, experiment_of
+from tacit.parties.runs.summary import Summary
 from tacit.parties.session.events import RoundEnded
 from tacit.protocol.core.events import Event
 from tacit.simulate.federation.processes import ProcessError, Show, SimulationError
@@ -70,7 +71,7 @@ class Federation:
                 reasons[event.text].append(event.party)
             show(event)
 
-        summary: dict[str, Any] = {}
+        summary: Summary | None = None
         try:
             summary = asyncio.run(simulate(plan, watch))
         except (SimulationError, ProcessError) as error:

@@ -15,8 +15,7 @@ MODULES = (
     "timm.models.vision_transformer",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     *(["tacit.parties.crypten.computation"] if find_spec("crypten") else []),
-    "tacit.simulate.federation.roles",
-    "tacit.simulate.federation.roles",
+    "tacit.simulate.federation.hosted_parties",
     "tacit.simulate.federation.child",
 )
 

@@ -44,6 +44,7 @@ import msgspec
 
 from tacit.parties.runs.events import PartyExited, PartyFailed
 from tacit.parties.runs.state import parse_event
+from tacit.parties.runs.summary import Summary
 from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import ClientJoined
@@ -406,7 +407,7 @@ Show = Callable[[Event], None]
 class SimulationError(Exception):
     """The run failed; the message says who failed and why."""
 
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
     """That of the run nevertheless, if it came so far that there is one."""
 
 
@@ -419,15 +420,15 @@ class ServerLostError(SimulationError):
 
 
 async def serve(control: Control, **arguments: Any) -> dict[str, Any]:
-    """The server's process; torch is imported there, not here. See server_role.run_server."""
-    from tacit.simulate.federation.server_role import run_server
+    """The server's process; torch is imported there, not here."""
+    from tacit.simulate.federation.hosted_parties import run_server
 
     return await run_server(control, **arguments)
 
 
 async def take_part(control: Control, **arguments: Any) -> dict[str, Any]:
-    """A process of clients; torch is imported there, not here. See client_role.run_clients."""
-    from tacit.simulate.federation.client_role import run_clients
+    """A process of clients; torch is imported there, not here."""
+    from tacit.simulate.federation.hosted_parties import run_clients
 
     return await run_clients(control, **arguments)
 
@@ -508,7 +509,9 @@ class Supervisor:
     async def _start(self, process: str, clients: Sequence[str]) -> None:
         roles = [self._roles[name] for name in clients]
         self._hosted[process] = list(clients)
-        await self._processes.start(process, take_part, roles=roles, address=self._address)
+        for role in roles:
+            role.write_client(self._address)
+        await self._processes.start(process, take_part, roles=roles)
 
     def _part(self, process: str, last: dict[str, Any]) -> None:
         """A client has ended, in a process that may host others."""

@@ -1,26 +1,39 @@
-"""The settings of every party of a simulation, and how it is run.
+"""The plan of a simulation, and its parties as files.
 
-A role differs from a party on a host of its own only in where its settings come from: keys and roster are made by the
-supervisor, data are a share of the experiment's, and what affects the model may be seeded. Keys, shares and masks are
-drawn from the operating system here as there. The work itself is in server_role.py and client_role.py.
+The run directory has parties/roster.toml and parties/NAME with NAME.key, party.toml and, of a client, indices.npy.
+These are the files of a party on a host of its own, and the processes run what hosts run (hosted_parties.py): a folder
+can be taken to another host, and its party started there by hand. In a simulation all parties keep their state in the
+run directory, and what affects the model may be seeded. Keys, shares and masks are drawn from the operating system here
+as there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from tacit.parties.links.endpoint import EndpointError
-from tacit.parties.links.keys import PartyKeys
-from tacit.parties.runs.directory import RunDirectory, Seed, command_line
+from tacit.models.configuration import ImagesConfiguration
+from tacit.parties.hosting.folder import MENDABLE, OpenedParty, PartyFolder
+from tacit.parties.hosting.party_file import (
+    ClientFile,
+    Kind,
+    LogConfiguration,
+    OwnImagesConfiguration,
+    PartyFile,
+    ServerFile,
+    party_text,
+    read_party,
+)
+from tacit.parties.links.keys import generate, load, save
+from tacit.parties.links.roster import write_roster
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line, writing
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.session.event_log import EventLogError, Tell
-from tacit.parties.session.journal import JournalError
+from tacit.parties.session.event_log import Tell
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
@@ -32,9 +45,10 @@ from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
 from tacit.simulate.federation.recording import Recording
 
-USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
+USER_ERRORS: Final = (*MENDABLE, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
 
+ROSTER: Final = "roster.toml"
 
 FAILED, ABORTED, SERVER_LOST = 1, 3, 4
 """Exit statuses of the processes; 0 is a session that is complete."""
@@ -79,6 +93,11 @@ class Plan:
     """With which the run was started."""
 
     @property
+    def parties(self) -> Path:
+        """Where the folders of all parties are, and their roster."""
+        return self.run.path / "parties"
+
+    @property
     def seed(self) -> int | None:
         """Seeds training and rounding, in a run that was given no seed with the one that it drew, so that the record of
         it repeats the run. None, which draws from the operating system's randomness, where what a protection draws
@@ -99,26 +118,80 @@ class Plan:
 
 @dataclass(frozen=True)
 class Role:
-    """What every party of a run is given."""
+    """A party of a run: its folder in the run directory has its key and its party file, as on a host of its own."""
 
     plan: Plan
-    keys: PartyKeys
-    roster: Roster
+    name: str
     images: Path
     """The folder where the server leaves them for the others."""
 
-    def surroundings(self) -> Surroundings | None:
-        """What is to happen around this party, if anything."""
-        return self.plan.faults.of(self.keys.name)
+    @property
+    def folder(self) -> Path:
+        """The folder that can be taken to another host."""
+        return self.plan.parties / self.name
 
-    def recording(self) -> Recording | None:
-        """What keeps what this party receives and draws, in an audit."""
+    @property
+    def file(self) -> Path:
+        """The party file."""
+        return self.folder / "party.toml"
+
+    @property
+    def indices(self) -> Path:
+        """Which of the training images a client has."""
+        return self.folder / "indices.npy"
+
+    def write_server(self) -> None:
+        """Write the party file of the server. OSError, as of `writing`."""
+        experiment, device = self.plan.experiment, cast("Device", self.plan.device)
+        own = None if experiment.data.factory else ImagesConfiguration(**_own_images(experiment))
+        self._write(
+            ServerFile(
+                key=f"{self.name}.key",
+                roster=f"../{ROSTER}",
+                bind=f"tcp://{self.plan.host}:*",
+                device=device,
+                data=own,
+                log=_LOG,
+            )
+        )
+
+    def write_client(self, address: str) -> None:
+        """Write the party file of a client that connects to this address. OSError, as of `writing`."""
+        experiment, device = self.plan.experiment, cast("Device", self.plan.device)
+        own = _own_images(experiment) | ({} if experiment.data.factory else {"indices": self.indices.name})
+        self._write(
+            ClientFile(
+                key=f"{self.name}.key",
+                roster=f"../{ROSTER}",
+                connect=address,
+                device=device,
+                patience=experiment.deadlines.join + experiment.deadlines.train,
+                grace=experiment.deadlines.grace,
+                data=OwnImagesConfiguration(**own),
+                policy=experiment.policy,
+                log=_LOG,
+            )
+        )
+
+    def _write(self, file: PartyFile) -> None:
+        with writing(self.file):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.file.write_text(party_text(file), encoding="utf-8")
+
+    def opened(self, kind: type[Kind], roster: Roster) -> OpenedParty[Kind]:
+        """The party, whose state is in the run directory beside that of the others."""
+        file = read_party(kind, self.file)
+        folder = PartyFolder(self.plan.run.path, party=self.name)
+        return OpenedParty(file, load(Path(file.key)), roster, folder)
+
+    def surroundings(self) -> Surroundings:
+        """What is to happen around this party, or records it in an audit."""
         folder = self.plan.recordings
-        return None if folder is None else Recording(folder, self.keys.name)
+        return self.plan.faults.of(self.name) or Surroundings() if folder is None else Recording(folder, self.name)
 
     def machine(self) -> Callable[..., TrainingClient]:
         """What makes the machine of this client."""
-        return self.plan.faults.machine(self.keys.name)
+        return self.plan.faults.machine(self.name)
 
     def server_machine(self) -> Callable[..., TrainingServer]:
         """What makes the machine of the server."""
@@ -126,8 +199,38 @@ class Role:
 
     def after_kill(self) -> Role | None:
         """What the same party is given when it is started again; None if it stays away."""
-        faults = self.plan.faults.after_kill(self.keys.name)
+        faults = self.plan.faults.after_kill(self.name)
         return None if faults is None else replace(self, plan=replace(self.plan, faults=faults))
+
+
+def enrol(plan: Plan, names: Sequence[str]) -> None:
+    """Make keys for all parties, and their roster, in the run directory; a resumed run has them. KeyFileError and
+    RosterFileError if they cannot be written or read."""
+    if (plan.parties / ROSTER).exists():
+        return
+    keys = {name: generate(name) for name in names}
+    for name, own in keys.items():
+        (plan.parties / name).mkdir(parents=True, exist_ok=True)
+        save(own, plan.parties / name, role="server" if name == names[0] else "client")
+    server, *clients = keys.values()
+    grouped = zip(clients, plan.experiment.groups(), strict=True)
+    members = (server.member("server"), *(own.member("client", group) for own, group in grouped))
+    # Written last: a run that has it has all keys.
+    write_roster(Roster(members), plan.parties / ROSTER)
+
+
+Device = Literal["cpu", "cuda"]
+_LOG: Final = LogConfiguration(level="error")
+"""Everything else is in the event logs."""
+
+
+def _own_images(experiment: Experiment) -> dict[str, Any]:
+    """[data] of a party file: paths are those of the experiment, which begin where the command was given."""
+    found = {name: getattr(experiment.data, name) for name in ImagesConfiguration.__struct_fields__}
+    for name in ("source", "directory"):
+        if found[name].endswith(".npz") or (name == "directory" and found[name]):
+            found[name] = str(Path(found[name]).absolute())
+    return found
 
 
 def server_outcome(ended: Ended) -> dict[str, Any]:

@@ -26,32 +26,29 @@ import numpy as np
 from msgspec import structs
 
 from tacit.parties.hosting.folder import open_many_files
-from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, writing
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.outputs import keep_summary
 from tacit.parties.runs.reading import set_aside
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.runs.summary import summarise
-from tacit.protocol.core.roster import Roster
+from tacit.parties.runs.summary import Summary, VerifiedRound, summarise
 from tacit.secagg.ring import Ring
 from tacit.simulate.federation import hosting
 from tacit.simulate.federation.actors import Actors
 from tacit.simulate.federation.processes import SERVER, InputError, Processes, Show, SimulationError, Supervisor
 from tacit.simulate.federation.relay import Shaping, relaying
-from tacit.simulate.federation.roles import Plan, Role
+from tacit.simulate.federation.roles import Plan, Role, enrol
 
 
 class VerificationError(Exception):
     """A sum is not the sum; the message names the round and the figures."""
 
 
-def verify(run: RunDirectory, ring_bits: int) -> list[dict[str, Any]]:
-    """Check every recorded round; returns round, clients, largest float error and its bound."""
+def verify(run: RunDirectory, ring_bits: int) -> list[VerifiedRound]:
+    """Check every recorded round. VerificationError."""
     return [_verify_round(path, Ring(ring_bits)) for path in run.verified_rounds() if (path / "sum.npz").exists()]
 
 
-def _verify_round(path: Path, ring: Ring) -> dict[str, Any]:
+def _verify_round(path: Path, ring: Ring) -> VerifiedRound:
     with np.load(path / "sum.npz", allow_pickle=False) as recorded:
         values, bound = recorded["values"], float(recorded["bound"])
         words = recorded["words"] if "words" in recorded else np.zeros(0, ring.word)
@@ -67,7 +64,7 @@ def _verify_round(path: Path, ring: Ring) -> dict[str, Any]:
     error = float(np.abs(expected_values - values).max())
     if error > bound:
         raise VerificationError(f"round {path.name}: the sum is off by {error:g}; quantisation allows {bound:g}")
-    return {"round": int(path.name), "clients": len(names), "largest_error": error, "bound": bound}
+    return VerifiedRound(round=int(path.name), clients=len(names), largest_error=error, bound=bound)
 
 
 GRACE_SECONDS = 5.0
@@ -152,7 +149,7 @@ def _from_plain(run: RunDirectory) -> str:
     return f' from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
 
 
-async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
+async def simulate(plan: Plan, show: Show) -> Summary:
     """Run the rounds and return the summary, which is written too.
 
     RunDirectoryError if another process has begun to write there since the plan was made; InputError if the server
@@ -165,12 +162,9 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
         return await _simulate(plan, show)
 
 
-async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
+async def _simulate(plan: Plan, show: Show) -> Summary:
     names = party_names(plan.experiment.clients)
-    keys = {name: generate(name) for name in names}
-    server, *clients = keys.values()
-    grouped = zip(clients, plan.experiment.groups(), strict=True)
-    roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
+    enrol(plan, names)
     # A few for every process.
     open_many_files()
     failure: SimulationError | None = None
@@ -182,7 +176,7 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
                 show(structs.replace(hosts.event(plan.experiment), time=time.time(), party=SERVER))
             await processes.prepare(hosts.processes)
             patient = replace(plan, experiment=hosts.patient(plan.experiment), host=processes.host)
-            roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
+            roles = {name: Role(patient, name, Path(images)) for name in names}
             try:
                 with relaying(Shaping(), plan.wire) as relay:
                     ended = await Supervisor(processes, roles, hosts, show, relay).follow()
@@ -190,12 +184,12 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
                 raise
             except SimulationError as error:
                 failure, ended = error, str(error)
-    summary = summarise(plan.run, plan.experiment)
-    summary["ended"] = ended
-    if plan.verify and failure is None:
-        summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
+    summary = summarise(plan.run, plan.experiment, ended=ended)
+    if plan.verify and failure is None and summary.aggregation is not None:
+        verified = verify(plan.run, summary.aggregation.ring_bits)
+        summary = structs.replace(summary, verified=verified)
     try:
-        keep_summary(plan.run, summary)
+        summary.keep(plan.run)
         if plan.report:
             await asyncio.to_thread(_report, plan.run)
     except OSError:

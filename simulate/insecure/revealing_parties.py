@@ -20,7 +20,7 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.inference.schedule import Round
 from tacit.simulate.insecure.revealed_outputs import (
@@ -84,8 +84,8 @@ class RevealingLearner(PrivateLearner):
         self._revealing, self._keep = revealing, keep
         super().__init__(*given, **named)
 
-    def _machine(self, wish: Wish) -> LearningDataOwner:
-        machine = super()._machine(wish)
+    def _machine(self, request: InferenceRequest) -> LearningDataOwner:
+        machine = super()._machine(request)
         assert isinstance(machine, RevealingDataOwner)
         machine.revealing = self._revealing
         return machine

@@ -1,4 +1,4 @@
-"""`tacit distill`: from an experiment file to a calibrated student, its curves and its figures.
+"""`tacit distill`: from an experiment file to a calibrated student, its curves and its metrics.
 
 The file is that of `tacit simulate` with one section more, [distillation]. The directory of the results:
 
@@ -13,14 +13,23 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tacit.parties.runs.directory import mark_release, write_output, writing
-from tacit.parties.runs.experiment import DistillationExperiment, Kind
+from tacit.models.friendly.metrics import DistillationEpoch
+from tacit.parties.runs.directory import mark_release, writing
+from tacit.parties.runs.distillation import (
+    RESULT,
+    STUDENT,
+    ConvertedMetrics,
+    DistillationExperiment,
+    DistillationResult,
+    PolynomialMetrics,
+    TeacherMetrics,
+)
+from tacit.parties.runs.experiment import Kind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,12 +37,12 @@ if TYPE_CHECKING:
     from tacit.models.data import Dataset
 
 
-Progress = Callable[[str, dict[str, Any]], None]
-"""Called with what has happened ("teacher", "converted", "epoch") and its figures."""
+Progress = Callable[[TeacherMetrics | ConvertedMetrics | DistillationEpoch], None]
+"""Called with the metrics of every model that was trained or converted, and of every epoch."""
 
 
-def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
-    """Train or load the teacher, distil and calibrate the student, write everything; returns distillation.json.
+def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> DistillationResult:
+    """Train or load the teacher, distil and calibrate the student, write everything; return distillation.json.
 
     Raises ValueError (ConversionError is one) or OSError for data, model or device that cannot be used, before
     anything is trained; FloatingPointError or ActivationError when a training diverges.
@@ -57,14 +66,14 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     teacher = build(experiment.model, classes=data.classes, channels=data.channels, seed=seed)
     convert(teacher, approximation)  # A model that cannot be converted says so before it is trained.
     test = data.x_test, data.y_test
-    judged = _train(teacher, experiment, data, seed, chosen)
-    progress("teacher", judged)
+    trained = _train(teacher, experiment, data, seed, chosen)
+    progress(trained)
     layout, path = Layout.of(teacher), out / "teacher.safetensors"
     with writing(path):
         save(path, layout=layout, flat=layout.flatten(teacher), metadata={})
     student = convert(teacher, approximation).to(chosen)
-    before = {"accuracy": distillation.accuracy(student, *test, device=chosen)}
-    progress("converted", before)
+    converted = ConvertedMetrics(accuracy=distillation.accuracy(student, *test, device=chosen))
+    progress(converted)
     epochs = distillation.distill(
         teacher,
         student,
@@ -74,34 +83,34 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
         settings,
         seed=seed,
         device=chosen,
-        progress=lambda epoch: progress("epoch", asdict(epoch)),
+        progress=progress,
     )
     calibrate(student, data.x_train, margin=settings.margin)
-    after = distillation.judge(student, teacher, *test, device=chosen)
+    calibrated = distillation.judge(student, teacher, *test, device=chosen)
     mark_release(out)
-    with writing(out / "student.safetensors"):
-        distillation.save(out / "student.safetensors", student, approximation)
-    figures = {
-        "name": experiment.name,
-        "seed": seed,
-        "device": device,
-        "parameters": layout.size,
-        "test_images": len(test[0]),
-        "teacher": judged,
-        "converted": before,
-        "student": asdict(after),
-        "epochs": [asdict(epoch) for epoch in epochs],
-        "polynomials": [
-            {"place": bound.name, "low": bound.interval.low, "high": bound.interval.high, "error": bound.error}
+    with writing(out / STUDENT):
+        distillation.save(out / STUDENT, student, approximation)
+    result = DistillationResult(
+        name=experiment.name,
+        seed=seed,
+        device=device,
+        parameters=layout.size,
+        test_images=len(test[0]),
+        teacher=trained,
+        converted=converted,
+        student=calibrated,
+        epochs=epochs,
+        polynomials=[
+            PolynomialMetrics(place=bound.name, low=bound.interval.low, high=bound.interval.high, error=bound.error)
             for bound in error_bounds(student)
         ],
-        "seconds": time.monotonic() - began,
-        "experiment": msgspec.to_builtins(experiment),
-    }
-    write_output("distillation", figures, out / "distillation.json")
+        seconds=time.monotonic() - began,
+        experiment=msgspec.to_builtins(experiment),
+    )
+    result.write(out / RESULT)
     with writing(out / "curves.png"):
-        draw(figures, out / "curves.png")
-    return figures
+        draw(result, out / "curves.png")
+    return result
 
 
 def with_data(experiment: Kind, source: str | None) -> Kind:
@@ -112,46 +121,39 @@ def with_data(experiment: Kind, source: str | None) -> Kind:
     return msgspec.structs.replace(experiment, data=data)
 
 
-def draw(figures: dict[str, Any], path: Path) -> None:
+def draw(result: DistillationResult, path: Path) -> None:
     """Accuracy and losses by epoch as a PNG, the two stages apart, like Fig. 7 of the paper."""
     from matplotlib.figure import Figure
 
-    from tacit.simulate.experiments.page import COLOURS
-    from tacit.simulate.report.figures import style
+    from tacit.simulate.report.figures import INK, PALETTE, style
 
+    epochs = result.epochs
     with style():
         figure = Figure(figsize=(9.0, 4.0), dpi=120)
         left, right = figure.subplots(1, 2)
-        epochs = figures["epochs"]
-        numbers = [epoch["number"] for epoch in epochs]
-        left.plot(
-            numbers,
-            [100 * epoch["accuracy"] for epoch in epochs],
-            "o-",
-            color=COLOURS[2],
-            markersize=3,
-            label="student",
-        )
-        left.axhline(100 * figures["teacher"]["accuracy"], color=COLOURS[0], linestyle="--", label="teacher")
+        numbers, accuracies = [epoch.number for epoch in epochs], [100 * epoch.accuracy for epoch in epochs]
+        left.plot(numbers, accuracies, "o-", color=PALETTE[0], markersize=3, label="student")
+        left.axhline(100 * result.teacher.accuracy, color=INK, linestyle="--", label="teacher")
         left.set_title("test accuracy (%)")
-        for name, colour in zip(
-            ("embedding", "attention", "hidden", "range", "prediction", "labels"), COLOURS[1:], strict=False
-        ):
-            points = [(epoch["number"], epoch["losses"][name]) for epoch in epochs if name in epoch["losses"]]
+        names = dict.fromkeys(name for epoch in epochs for name in epoch.losses)
+        for name, colour in zip(names, PALETTE[1:], strict=False):
+            points = [(epoch.number, epoch.losses[name]) for epoch in epochs if name in epoch.losses]
             right.plot(*zip(*points, strict=True), "o-", color=colour, markersize=3, label=name)
         right.set_yscale("log")
         right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         right.set_title("losses")
-        boundary = sum(epoch["stage"] == "layers" for epoch in epochs) + 0.5
+        boundary = sum(epoch.stage == "layers" for epoch in epochs) + 0.5
         for axes in (left, right):
-            axes.axvline(boundary, color="#8a949e", linestyle=":")
+            axes.axvline(boundary, color="#8a949f", linestyle=":")
             axes.set_xlabel("epoch (dotted: stage 2 begins)")
             axes.grid(axis="y")
         figure.legend(loc="outside lower center", ncols=7)
         figure.savefig(path)
 
 
-def _train(teacher: nn.Module, experiment: DistillationExperiment, data: Dataset, seed: int, device: Any) -> Any:
+def _train(
+    teacher: nn.Module, experiment: DistillationExperiment, data: Dataset, seed: int, device: Any
+) -> TeacherMetrics:
     from tacit.models.training import EVALUATION_BATCH, evaluate, train
 
     epochs = 0 if experiment.model.checkpoint else experiment.distillation.teacher_epochs
@@ -159,4 +161,4 @@ def _train(teacher: nn.Module, experiment: DistillationExperiment, data: Dataset
         training = msgspec.structs.replace(experiment.training, epochs=epochs)
         train(teacher, data.x_train, data.y_train, training, seed=seed, device=device)
     judged = evaluate(teacher, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
-    return {"accuracy": judged.accuracy, "loss": judged.loss, "epochs": epochs}
+    return TeacherMetrics(accuracy=judged.accuracy, loss=judged.loss, epochs=epochs)

@@ -1,7 +1,7 @@
 """Private inference on this machine: model owner, data owners and dealer, each a process, over CURVE on loopback TCP.
 
 Keys are made for the run. The model owner's process gets the model, a data owner's process its images and nothing of
-the model; what each of them did comes back as its figures.
+the model; answers and costs of the data owners come back.
 """
 
 from __future__ import annotations
@@ -9,22 +9,30 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSession, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.conversation import AHEAD
-from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, SessionKind, infer
+from tacit.parties.inference.data_owner import (
+    Answer,
+    DataOwnerSettings,
+    Inferred,
+    PassCosts,
+    SessionKind,
+    open_session,
+    request_for,
+)
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.events import InferenceSessionEnded, PreprocessingFailed
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
-from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.event_log import EventFile, EventLog
@@ -193,42 +201,30 @@ async def _data_owner(
     parameters: AdapterParameters | None,
 ) -> dict[str, Any]:
     seat.take()
-    session = KnownSession() if seat.plan.input == "known" else SessionKind()
+    kind = KnownSession() if seat.plan.input == "known" else SessionKind()
     if parameters is not None:
-        session = PredictionSession(parameters)
-    found = await infer(
-        DataOwnerSettings(
-            model_owner_address=addresses[MODEL_OWNER],
-            dealer_address=addresses[DEALER],
-            **seat.owner_settings,
-        ),
-        images,
-        batch=seat.plan.batch,
-        progress=lambda done: control.send({"done": done}),
-        session=session,
+        kind = PredictionSession(parameters)
+    settings = DataOwnerSettings(
+        model_owner_address=addresses[MODEL_OWNER],
+        dealer_address=addresses[DEALER],
+        **seat.owner_settings,
     )
+    answers: list[Answer] = []
+    async with open_session(settings, request_for(images, seat.plan.batch), kind) as session:
+        async for answer in session.answers(images):
+            answers.append(answer)
+            control.send({"done": sum(each.costs.images for each in answers)})
+    found = Inferred.collected(session, answers)
     return {
         "logits": found.logits.tolist(),
         "labels": found.labels.tolist(),
+        "passes": msgspec.to_builtins(found.passes),
         "weights_bytes": found.weights_bytes,
-        "passes": [
-            (
-                each.images,
-                each.offline_seconds,
-                each.online_seconds,
-                [astuple(cost) for cost in each.rounds],
-                each.refused,
-            )
-            for each in found.passes
-        ],
     }
 
 
 def _inferred(plain: dict[str, Any]) -> Inferred:
     """What a data owner's process has sent."""
-    passes = tuple(
-        PassCosts(images, offline, online, tuple(RoundCost(*cost) for cost in rounds), refused)
-        for images, offline, online, rounds, refused in plain["passes"]
-    )
+    passes = msgspec.convert(plain["passes"], tuple[PassCosts, ...])
     logits, labels = torch.tensor(plain["logits"], dtype=torch.float64), torch.tensor(plain["labels"])
     return Inferred(logits, labels, passes, plain["weights_bytes"])

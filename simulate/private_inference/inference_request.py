@@ -9,34 +9,41 @@ from tacit.parties.runs.served import served_experiment
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceRequest:
-    """Images to ask a model about.
+class WantedImages:
+    """Images to ask about. ValueError if they are not there."""
 
-    Raises ValueError for a directory without a model that can be asked, and for images that are not there.
-    """
-
-    directory: Path
-    """Results of `tacit distill`, or a run of `tacit simulate`."""
     images: str | None = None
     """A number of test images, an image file or a folder of them; None: all test images."""
-    source: str | None = None
-    """Where test images come from, if not where the model's did: "digits", or an .npz file."""
 
     def __post_init__(self) -> None:
-        served_experiment(self.directory)
-        if (path := self.path) is None:
-            return
-        if not self.images or not (path.is_file() or path.is_dir()):
+        path = self.path
+        if path is not None and (not self.images or not (path.is_file() or path.is_dir())):
             raise ValueError(f"--images {self.images}: no such file or folder, and no number of test images")
-        if self.source is not None:
-            raise ValueError(f"--data {self.source} is for test images: leave it out, or --images {self.images}")
 
     @property
     def path(self) -> Path | None:
         """File or folder of the images; None if they are test images."""
         return None if self.images is None or self.images.isdecimal() else Path(self.images)
 
-    @property
-    def count(self) -> int | None:
-        """So many of the test images; None: all."""
-        return None if self.images is None else int(self.images)
+    def tests(self, there: int) -> tuple[str, ...]:
+        """Names of the test images, of so many. ValueError if there are fewer than wanted."""
+        count = there if self.images is None else int(self.images)
+        if not 1 <= count <= there:
+            raise ValueError(f"--images {count}: there are {there} test images, ask for 1 or more of them")
+        return tuple(f"test {index}" for index in range(count))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceRequest(WantedImages):
+    """Images to ask a model about. ValueError for a directory without a model that can be asked, too."""
+
+    directory: Path
+    """Results of `tacit distill`, or a run of `tacit simulate`."""
+    source: str | None = None
+    """Where test images come from, if not where the model's did: "digits", or an .npz file."""
+
+    def __post_init__(self) -> None:
+        served_experiment(self.directory)
+        super().__post_init__()
+        if self.path is not None and self.source is not None:
+            raise ValueError(f"--data {self.source} is for test images: leave it out, or --images {self.images}")

@@ -1,4 +1,4 @@
-"""`tacit infer` and `tacit predict`: which images a data owner asks about, and the answers, as figures.
+"""`tacit infer` and `tacit predict`: which images a data owner asks about, and the answers.
 
 `tacit infer` asks a model alone, `tacit predict` a model with the adapters of `tacit adapt`; both by private inference.
 """
@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import torch
 
@@ -25,20 +24,27 @@ from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
-from tacit.parties.inference.data_owner import Inferred
+from tacit.parties.inference.data_owner import Inferred, PassCosts
 from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.directory import check_release
+from tacit.parties.runs.answers import AnsweredImage
+from tacit.parties.runs.directory import RunDirectoryError, check_release
 from tacit.parties.runs.experiment import Experiment, load_as
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
-from tacit.simulate.adaptation.summary import Judge
+from tacit.simulate.adaptation.summary import Judge, read_summary
 from tacit.simulate.insecure import Input
 from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
-from tacit.simulate.private_inference.inference_request import InferenceRequest
+from tacit.simulate.private_inference.inference_request import InferenceRequest, WantedImages
+from tacit.simulate.private_inference.results import (
+    ComparedAnswers,
+    InferenceResult,
+    OperationMetrics,
+    PredictionResult,
+)
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,9 @@ def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
     data = model.data
     if request.path is None:
         test = _test_images(model.experiment, data, request.source)
-        count = len(test.labels) if request.count is None else request.count
-        if not 1 <= count <= len(test.labels):
-            raise ValueError(f"--images {count}: there are {len(test.labels)} test images, ask for 1 or more of them")
-        pixels = data.normalised(test.images, np.arange(count))
-        return Chosen(tuple(f"test {index}" for index in range(count)), pixels, torch.from_numpy(test.labels[:count]))
+        names = request.tests(len(test.labels))
+        pixels = data.normalised(test.images, np.arange(len(names)))
+        return Chosen(names, pixels, torch.from_numpy(test.labels[: len(names)]))
     return chosen_files(request.path, model)
 
 
@@ -87,9 +91,9 @@ def infer(
     device: str,
     labels: int,
     progress: Callable[[str], None],
-) -> dict[str, Any]:
-    """What the model says of the images, by private inference; with its costs. labels: how many of an image are told,
-    the best first; 0: logits.
+) -> InferenceResult:
+    """Ask the model about the images by private inference. labels: how many are revealed of an image, the best first;
+    0: logits.
 
     Raises ValueError or OSError for what cannot be used, and ProcessError.
     """
@@ -115,12 +119,17 @@ def infer(
 
     progress("starting the parties")
     found = run(model, parts, InferencePlan(input=input, batch=batch, device=device, results=results), show)
-    return answer_figures(images, served.data.source.class_names, clear, found) | {
-        "input": input,
-        "batch": batch,
-        "data_owners": data_owners,
-        "labels": labels,
-    }
+    return compared_answers(
+        InferenceResult,
+        images,
+        served.data.source.class_names,
+        clear,
+        found,
+        input=input,
+        batch=batch,
+        data_owners=data_owners,
+        labels=labels,
+    )
 
 
 def _test_images(experiment: Experiment, data: Dataset, source: str | None) -> Samples:
@@ -151,87 +160,82 @@ def _logits(model: FriendlyTransformer, pixels: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def answer_figures(
-    images: Chosen, classes: Sequence[str], clear: torch.Tensor, found: Sequence[Inferred]
-) -> dict[str, Any]:
-    """Answers of data owners, beside those in the clear, logits [N, classes], and what they cost."""
+Kind = TypeVar("Kind", bound=ComparedAnswers)
+
+
+def compared_answers(
+    kind: type[Kind],
+    images: Chosen,
+    classes: Sequence[str],
+    clear: torch.Tensor,
+    found: Sequence[Inferred],
+    **settings: Any,
+) -> Kind:
+    """Answers of data owners beside those in the clear, logits [N, classes]; settings: all other fields of the kind."""
     logits, labels, refused = (
         torch.cat([getattr(each, name) for each in found]) for name in ("logits", "labels", "refused")
     )
-    confidences = logits.softmax(dim=1).amax(dim=1)
-    rows = zip(images.names, labels.tolist(), confidences.tolist(), refused.tolist(), strict=True)
-    figures: dict[str, Any] = {
-        "images": [
-            {"image": name, **_told(classes, best, confidence, refused=out)} for name, best, confidence, out in rows
-        ],
-        **_compared(images, clear, logits, labels[:, 0], ~refused),
-        "weights_bytes": sum(each.weights_bytes for each in found),
-    }
-    return figures | costs(found)
-
-
-def _told(classes: Sequence[str], labels: list[int], confidence: float, *, refused: bool) -> dict[str, Any]:
-    """Of one image."""
-    if refused:
-        return {"label": None, "labels": None, "confidence": None, "refused": True}
-    names = [classes[label] for label in labels]
-    # Where logits were told, they have said which labels come next.
-    known = not math.isnan(confidence)
-    return {
-        "label": names[0],
-        "labels": None if known else names,
-        "confidence": confidence if known else None,
-        "refused": False,
-    }
-
-
-def _compared(
-    images: Chosen, clear: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, answered: torch.Tensor
-) -> dict[str, Any]:
-    """How answers are beside those in the clear; None where there is none. answered: bool [N]."""
-    found: dict[str, Any] = dict.fromkeys(("agreement", "largest_difference", "accuracy", "relative_error"))
-    if images.labels is not None and answered.any():
-        found["accuracy"] = (labels == images.labels)[answered].double().mean().item()
+    answered, best = ~refused, labels[:, 0]
     # A student in the clear refuses what is beyond its polynomials.
     both = answered & clear.isfinite().all(dim=1)
-    if both.any():
-        found["agreement"] = (labels == clear.argmax(dim=1))[both].double().mean().item()
-    both &= logits.isfinite().all(dim=1)
-    if both.any():
-        difference = (logits - clear)[both]
-        found["largest_difference"] = difference.abs().max().item()
-        found["relative_error"] = (difference.norm() / clear[both].norm()).item()
-    return found
-
-
-def costs(found: Sequence[Inferred]) -> dict[str, Any]:
-    """Seconds, bytes and rounds, in all and by operation; seconds are those of the data owners."""
+    with_logits = both & logits.isfinite().all(dim=1)
+    difference = (logits - clear)[with_logits]
+    measured = bool(with_logits.any())
     passes = [each for inferred in found for each in inferred.passes]
-    operations: defaultdict[str, dict[str, float]] = defaultdict(
-        lambda: {"seconds": 0.0, "data_owner_bytes": 0, "model_owner_bytes": 0, "rounds": 0}
+    return kind(
+        images=_answered_images(images.names, classes, logits, labels, refused),
+        accuracy=None if images.labels is None else _share(best == images.labels, answered),
+        passes=len(passes),
+        online_seconds=sum(each.online_seconds for each in passes),
+        preprocessing_wait_seconds=sum(each.offline_seconds for each in passes),
+        agreement=_share(best == clear.argmax(dim=1), both),
+        largest_difference=difference.abs().max().item() if measured else None,
+        relative_error=(difference.norm() / clear[with_logits].norm()).item() if measured else None,
+        weights_bytes=sum(each.weights_bytes for each in found),
+        per_operation=_per_operation(passes),
+        **settings,
     )
-    for each in passes:
-        for cost in each.rounds:
-            row = operations[cost.operation]
-            row["seconds"] += cost.seconds
-            row["data_owner_bytes"] += cost.sent
-            row["model_owner_bytes"] += cost.received
-            row["rounds"] += 1
-    return {
-        "passes": len(passes),
-        "online_seconds": sum(each.online_seconds for each in passes),
-        "waited_for_material_seconds": sum(each.offline_seconds for each in passes),
-        "per_operation": dict(operations),
-    }
 
 
-@dataclass(frozen=True)
-class PredictionRequest:
-    """ValueError or OSError for a folder without anything learned, and images that are not there."""
+def _answered_images(
+    names: Sequence[str], classes: Sequence[str], logits: torch.Tensor, labels: torch.Tensor, refused: torch.Tensor
+) -> list[AnsweredImage]:
+    confidences = logits.softmax(dim=1).amax(dim=1)
+    answers: list[AnsweredImage] = []
+    for name, row, best, confidence, out in zip(
+        names, logits.tolist(), labels.tolist(), confidences.tolist(), refused.tolist(), strict=True
+    ):
+        if out:
+            answers.append(AnsweredImage.out_of_range(name))
+        elif math.isnan(confidence):
+            answers.append(AnsweredImage.of_labels(name, [classes[label] for label in best]))
+        else:
+            answers.append(AnsweredImage.of_logits(name, classes[best[0]], confidence, row))
+    return answers
+
+
+def _share(right: torch.Tensor, among: torch.Tensor) -> float | None:
+    """How many of the chosen are right; both bool [N]. None if none is chosen."""
+    return right[among].double().mean().item() if among.any() else None
+
+
+def _per_operation(passes: Sequence[PassCosts]) -> dict[str, OperationMetrics]:
+    """Seconds are those of the data owners."""
+    found: defaultdict[str, OperationMetrics] = defaultdict(OperationMetrics)
+    for cost in (cost for each in passes for cost in each.rounds):
+        found[cost.operation].add(
+            OperationMetrics(
+                seconds=cost.seconds, data_owner_bytes=cost.sent, model_owner_bytes=cost.received, rounds=1
+            )
+        )
+    return dict(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionRequest(WantedImages):
+    """Images to ask about with what was learned. ValueError or OSError for a folder without anything learned, too."""
 
     folder: Folder
-    images: str | None
-    """A number of test images, a file, or a folder; None: all test images."""
 
     def __post_init__(self) -> None:
         for file in (self.folder.run.experiment, self.folder.learning, self.folder.run.summary):
@@ -241,20 +245,14 @@ class PredictionRequest:
                     "finished"
                 )
         check_release(self.folder.path)
-        if (path := self.path) is not None and not (path.is_file() or path.is_dir()):
-            raise ValueError(f"--images {self.images}: no such file or folder, and no number of test images")
-
-    @property
-    def path(self) -> Path | None:
-        """File or folder of the images; None if they are test images."""
-        return None if self.images is None or self.images.isdecimal() else Path(self.images)
+        super().__post_init__()
 
 
 def predict(
     request: PredictionRequest, *, batch: int, device: str, labels: int, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    """What was learned says of the images; with its costs. labels: how many of an image are told, the best first; 0:
-    logits.
+) -> PredictionResult:
+    """Ask the model with the learned adapters about the images. labels: how many are revealed of an image, the best
+    first; 0: logits.
 
     Raises ValueError or OSError for what cannot be used, and ProcessError.
     """
@@ -266,8 +264,7 @@ def predict(
     learning = read_learning(folder)
     if batch > learning.batch:
         raise ValueError(f"--batch {batch}: its bounds are for batches of {learning.batch} images at most")
-    seed = msgspec.json.decode(folder.run.summary.read_bytes())["seed"]["value"]
-    found = setting(experiment, folder.path, seed=seed)
+    found = setting(experiment, folder.path, seed=_seed(folder))
     parameters, number = _learned(folder, experiment, learning.initial())
     if labels:
         check_labels(learning.classes, labels)
@@ -287,7 +284,20 @@ def predict(
         lambda name, done: progress(f"{done} of {len(images.names)} images"),
         parameters=parameters,
     )
-    return answer_figures(images, found.classes, clear, told) | {"batch": batch, "labels": labels, "round": number}
+    return compared_answers(
+        PredictionResult, images, found.classes, clear, told, batch=batch, labels=labels, round=number
+    )
+
+
+def _seed(folder: Folder) -> int:
+    """The seed of a run that is over. ValueError if its summary cannot be read."""
+    try:
+        seed = read_summary(folder).seed
+    except RunDirectoryError as error:
+        raise ValueError(str(error)) from None
+    if seed is None:
+        raise ValueError(f"{folder.run.summary} names no seed: restore it")
+    return seed.value
 
 
 def _learned(
@@ -309,9 +319,5 @@ def _chosen(request: PredictionRequest, found: AdaptationSetting) -> Chosen:
     """ValueError for more test images than there are, and for images that cannot be decoded."""
     if request.path is not None:
         return chosen_files(request.path, found.served)
-    there = len(found.test.labels)
-    count = there if request.images is None else int(request.images)
-    if not 1 <= count <= there:
-        raise ValueError(f"--images {count}: there are {there} test images, ask for 1 or more of them")
-    names = tuple(f"test {index}" for index in range(count))
-    return Chosen(names, found.test.images[:count], found.test.labels[:count])
+    names = request.tests(len(found.test.labels))
+    return Chosen(names, found.test.images[: len(names)], found.test.labels[: len(names)])

@@ -58,8 +58,8 @@ def exposure(state: RunState, experiment: Experiment) -> list[Exposure]:
             ("contents; a key that is not in the roster does not get beyond the handshake",),
         ),
         Exposure(
-            "whoever gets the final model",
-            ("what the trained model itself tells about its training data: no secure sum changes that",),
+            "recipients of the final model",
+            ("what the trained model itself reveals of its training data: no secure sum changes that",),
             ("everything else",),
         ),
         OWNER_OF_ALL if state.one_machine and state.clients else OWNER_OF_A_HOST,
@@ -89,7 +89,7 @@ def _server(state: RunState, experiment: Experiment) -> Exposure:
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
         if size := experiment.federation.group_size:
-            trust += f" Sums that are compared with each other tell of groups of {size} clients or more, not of one."
+            trust += f" Sums that are compared with each other reveal groups of {size} clients or more, not of one."
         else:
             trust += (
                 " It holds for every sum, not for two that are compared: without groups (federation.group_size) a "
@@ -118,14 +118,14 @@ def _server(state: RunState, experiment: Experiment) -> Exposure:
 
 
 def _disclosed(state: RunState, experiment: Experiment, party: Literal["server", "client"]) -> tuple[str, ...]:
-    """What the protection lets this party see of single clients."""
+    """Disclosures of the protection about single clients, to this party."""
     clients = smallest_sum(state) or cohort_size(state, experiment)
     found = experiment.protection.disclosures(clients)
     return tuple(f"{one.what} ({one.condition})" for one in found if one.party == party)
 
 
 def _hidden(whose: str, disclosed: Sequence[str]) -> str:
-    """What stays hidden of a client; disclosed: what its protection reveals of its update."""
+    """Private values of a client; disclosed: what its protection reveals of its update."""
     if not disclosed:
         return f"data, update, loss, accuracy or number of samples of {whose}"
     return f"data, loss, accuracy or number of samples of {whose}; of its update all but what is named here"
@@ -153,7 +153,7 @@ def _server_without_masks(state: RunState, experiment: Experiment) -> Exposure:
 
 
 def _statistics(experiment: Experiment, whose: str) -> tuple[str, ...]:
-    """What a first sum tells, if there was one."""
+    """Contents of the first sum, if there was one."""
     what = f"how many pixels the images of {whose} have, their sum, and that of their squares, by channel"
     return (what,) if experiment.data.statistics == "sum" else ()
 
@@ -197,7 +197,7 @@ def _client(state: RunState, experiment: Experiment) -> Exposure:
             f"the roster; who is in a round; {order}",
             f"public keys, and one encrypted share of each secret of its {neighbours} neighbours",
         ),
-        (unknown, "the secrets behind the shares: too few shares tell nothing"),
+        (unknown, "the secrets behind the shares: too few shares reveal nothing"),
     )
 
 

@@ -22,10 +22,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from tacit.parties.runs.classes import TestClasses
+from tacit.parties.runs.results import BYTE_UNITS
 from tacit.parties.runs.state import PartyState, RoundState, Span
 from tacit.parties.runs.summary import SECURE_SUM
-from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.words import BYTE_UNITS
+from tacit.protocol.sum.states import Phase
 
 PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
 COLOURS = {
@@ -46,6 +46,8 @@ ACTIVITY_COLOURS: Final = {
     "between rounds": COLOURS[Phase.SESSION],
 }
 """By what PartyState.activities has."""
+PALETTE: Final = tuple(COLOURS[phase] for phase in PHASES if phase is not Phase.ANSWER_COMPLAINTS)
+"""For lines that stand for no phase; yellow is too light for them."""
 UNITS: Final = {"accuracy": "accuracy (share of images)", "loss": "loss (nats)"}
 WIDTH = 3.9
 MOST_ROWS = 16
@@ -119,14 +121,13 @@ def learning_curve(rounds: Sequence[RoundState], *, metric: str, failed: Sequenc
 
 def compared_curves(runs: Mapping[str, Sequence[tuple[int, float | None]]], *, metric: str) -> Markup:
     """`accuracy` or `loss` by round of several runs, by their names."""
-    colours = [COLOURS[phase] for phase in PHASES if phase is not Phase.ANSWER_COMPLAINTS]
     with style():
         figure = Figure(figsize=(WIDTH, 2.7 + 0.18 * len(runs)))
         axes = figure.subplots()
         for number, (name, points) in enumerate(runs.items()):
-            line = ("-", "--", ":")[number // len(colours) % 3]
+            line = ("-", "--", ":")[number // len(PALETTE) % 3]
             size = 4 if len(points) <= 40 else 0
-            colour, label = colours[number % len(colours)], shortened(name, 40)
+            colour, label = PALETTE[number % len(PALETTE)], shortened(name, 40)
             if points:
                 axes.plot(*zip(*points, strict=True), f"o{line}", color=colour, label=label, markersize=size)
         _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])

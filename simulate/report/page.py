@@ -9,22 +9,23 @@ the code means to those who run a federation, and what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup
 
-from tacit.parties.runs.classes import TestClass, TestClasses
+from tacit.parties.runs.classes import TestClasses
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.parties.runs.incidents import incidents
 from tacit.parties.runs.reading import read_state
+from tacit.parties.runs.results import NOTHING, Column, byte_count, decimals, duration, percent
 from tacit.parties.runs.state import (
     CLIPPING_REMEDY,
     MOST_CLIPPED,
@@ -36,8 +37,7 @@ from tacit.parties.runs.state import (
     clipped_part,
 )
 from tacit.parties.runs.summary import SECURE_SUM
-from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.report.exposure import cohort_size, exposure, sharers, smallest_sum, taking_part
 from tacit.simulate.report.figures import (
     ACTIVITY_COLOURS,
@@ -51,67 +51,21 @@ from tacit.simulate.report.figures import (
     secure_sum_window,
     timeline,
 )
-from tacit.simulate.report.words import FILTERS
+from tacit.simulate.report.reasons import reason
+from tacit.simulate.report.tables import (
+    Setting,
+    class_table,
+    clock_table,
+    drop_table,
+    is_known,
+    phase_table,
+    round_table,
+    setting_table,
+    stranger_table,
+    warning_table,
+    work_table,
+)
 
-REASONS: Final[dict[Code, tuple[str, str]]] = {
-    Code.MALFORMED: (
-        "A message could not be read.",
-        "Install the same release on both sides; if that is so, distrust its sender.",
-    ),
-    Code.VERSION: ("A party speaks another version of the protocol.", "Install the same release on all hosts."),
-    Code.UNEXPECTED: ("A party said what it may not say at that moment.", "Distrust it, or report a defect."),
-    Code.SESSION: ("A message was of another session or round.", "Start that party again."),
-    Code.SENDER: ("A party called itself by the name of another one.", "Distrust it."),
-    Code.SEQUENCE: (
-        "A message was replayed, or came out of order.",
-        "Start that party again; if it recurs, distrust it.",
-    ),
-    Code.ROSTER: (
-        "Two parties hold different rosters.",
-        "Give all hosts the same roster, and compare its fingerprint; a later version goes around by itself.",
-    ),
-    Code.POLICY: (
-        "A client's policy accepts less than what was proposed.",
-        "Compare the experiment with the policy of that client; one of them has to change.",
-    ),
-    Code.MODEL: ("A model was not the announced one, or cannot be used.", "Look into the server's log."),
-    Code.KEYS: ("The list of public keys broke a rule.", "Distrust the server, if it was a client who refused."),
-    Code.SIGNATURE: ("A signature does not verify.", "Compare the rosters; if they are the same, distrust the sender."),
-    Code.MEMBERS: ("A list of members was not what it must be.", "Distrust the sender."),
-    Code.THRESHOLD: (
-        "Fewer clients were left than are needed to open the sum.",
-        "See below who was lost and why. The model is as it was before the round.",
-    ),
-    Code.SHARES: ("Shares of secrets were missing, or not those committed to.", "Distrust the sender."),
-    Code.VECTOR: (
-        "A vector, or the sum, is not one that honest clients can make.",
-        "Nobody can tell whose it was: look at the clients that joined last.",
-    ),
-    Code.SECRET: ("A secret that was put together is not the one that its owner committed to.", "Distrust its owner."),
-    Code.TIMEOUT: (
-        "The time for a phase was over.",
-        "Look after the clients that were waited for, or raise the deadlines of the experiment.",
-    ),
-    Code.LEFT: ("A party left, or lost its link for too long.", "Look into its log."),
-    Code.LOCAL: ("A party could not go on by itself: its disk, data or device.", "Look into its log."),
-}
-"""By code: what happened, and what to do next."""
-
-
-def reason(code: str | None) -> tuple[str, str]:
-    """What a code of an event means, and what to do; empty for none, and for what is no code of ours."""
-    known = Code.__members__.get(code or "")
-    return REASONS[known] if known is not None else ("", "")
-
-
-FIGURES = {
-    "accuracy": "Accuracy",
-    "balanced_accuracy": "Balanced accuracy",
-    "loss": "Loss",
-    "train_accuracy": "Training accuracy",
-    "train_loss": "Training loss",
-}
-"""Of a RoundEnded, with the headings of their columns."""
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12
 MOST_DRAWN = 40
@@ -146,11 +100,22 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
 def rendered(template: str, values: dict[str, Any], *, package: str = "tacit.simulate.report") -> str:
     """A page from a template of a package, which may include those of this one; everything in values is escaped, but
     for markup."""
-    return _templates(package).get_template(template).render(values)
+    return templates(package).get_template(template).render(values)
+
+
+_COLUMNS: Final = {
+    "seconds": Column("", duration),
+    "bytes": Column("", byte_count),
+    "decimal": Column("", decimals(3)),
+    "percent": Column("", percent(1)),
+}
+"""Filters of templates for single values, unknown ones among them."""
 
 
 @cache
-def _templates(package: str) -> jinja2.Environment:
+def templates(package: str) -> jinja2.Environment:
+    """The templates of a package, beside those that all pages share."""
+
     def source(name: str) -> str:
         own = files(package).joinpath(name)
         found = own if own.is_file() else files("tacit.simulate.report").joinpath(name)
@@ -163,22 +128,24 @@ def _templates(package: str) -> jinja2.Environment:
         lstrip_blocks=True,
         loader=jinja2.FunctionLoader(source),
     )
-    environment.filters.update(FILTERS, reason=reason)
+    environment.filters.update({name: partial(one.cell, nothing=NOTHING) for name, one in _COLUMNS.items()})
+    environment.filters["reason"] = reason
+    for table in (drop_table, setting_table, stranger_table, warning_table):
+        environment.globals[table.__name__] = table
     return environment
 
 
 def _page(experiment: Experiment, state: RunState, aside: Sequence[str]) -> dict[str, Any]:
-    server = state.parties.get(state.server) if state.server else None
+    server, classes = state.parties.get(state.server or ""), state.classes
     began = state.sessions[0].began if state.sessions else None
-    last = state.completed[-1].result if state.completed else None
-    secure = experiment.aggregation.mode != "none"
+    secure, cohort = experiment.aggregation.mode != "none", cohort_size(state, experiment)
+    drops = [(round, drop) for round in state.rounds for drop in round.drops.values()]
     return {
         "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
         "state": state,
-        "server": server,
         "began": "" if began is None else f"{datetime.fromtimestamp(began, UTC):%d %B %Y, %H:%M} UTC",
-        "last": last,
+        "last": state.completed[-1].result if state.completed else None,
         "moved": sum((server.sent + server.received).values()) if server else None,
         "notices": [
             *(f"{log._replace(path=Path(log.path.name))}." for log in state.unread),
@@ -186,28 +153,28 @@ def _page(experiment: Experiment, state: RunState, aside: Sequence[str]) -> dict
             *_notices(experiment, state),
         ],
         "curves": _curves(state),
-        "known": [(label, key) for key, label in FIGURES.items() if _is_known(state, key)],
-        "held_out": state.held_out,
-        "classes": sorted(state.classes.classes, key=_by_accuracy) if state.classes else [],
-        "confusion": confusion_matrix(state.classes) if state.classes and _drawn(state.classes) else None,
-        "mistakes": _mistakes(state.classes) if state.classes else [],
+        "rounds": round_table(state, cohort=cohort),
+        "classes": class_table(classes) if classes else None,
+        "confusion": confusion_matrix(classes) if classes and _is_drawn(classes) else None,
+        "mistakes": _mistakes(classes) if classes else [],
         "clipping": _clipping(state),
         "bars": bars_of(server, state.clients),
-        "phases": [phase_row(phase, server, state.clients) for phase in PHASES],
+        "phases": phase_table(server, state.clients),
         "activity_colours": ACTIVITY_COLOURS,
-        "took": _took(server, state.clients) if server and secure else None,
-        "work": _work(server, state.clients),
+        "took": _took(server, state.clients, lost=bool(drops)) if server and secure else "",
+        "work": work_table(server, state.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
         "timelines": timelines(state, secure=secure),
-        "drops": [(round, drop) for round in state.rounds for drop in round.drops.values()],
+        "clocks": clock_table(state.clocks),
+        "drops": drops,
         "warnings": state.warnings[:MOST_TROUBLES],
         "more_warnings": len(state.warnings[MOST_TROUBLES:]),
         "strangers": sorted(state.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_TROUBLES],
         "secure": secure,
         "sharers": sharers(state, experiment),
         "taking_part": taking_part(state, experiment),
-        "cohort": cohort_size(state, experiment),
+        "cohort": cohort,
         "exposures": exposure(state, experiment),
         "settings": settings(experiment),
     }
@@ -246,7 +213,7 @@ def _notices(experiment: Experiment, state: RunState) -> list[str]:
         notices.append(f"The event logs of {missing} of {clients} clients are missing.")
     if unknown := [clock.party for clock in state.clocks if clock.uncertainty is None]:
         notices.append(
-            f"Too few messages tell of the clock of {', '.join(unknown)}: times of that log may be wrong by any amount."
+            f"Too few messages show the clock of {', '.join(unknown)}: times of that log may be wrong by any amount."
         )
     return notices
 
@@ -285,34 +252,25 @@ def _curves(state: RunState) -> list[Markup]:
     return [
         learning_curve(state.completed, metric=metric, failed=failed, judged=state.judges)
         for metric in ("accuracy", "loss")
-        if state.held_out or _is_known(state, metric) or _is_known(state, f"train_{metric}")
+        if state.held_out or is_known(state, metric) or is_known(state, f"train_{metric}")
     ]
 
 
-def _is_known(state: RunState, figure: str) -> bool:
-    """Whether any completed round has it: own training steps may report no accuracy."""
-    return any(getattr(round.result, figure) is not None for round in state.completed)
-
-
-def _by_accuracy(one: TestClass) -> tuple[float, str]:
-    return (1.0 if one.accuracy is None else one.accuracy, one.name)
-
-
-def _drawn(found: TestClasses) -> bool:
-    """Whether the matrix can be read at the size of a telephone."""
+def _is_drawn(found: TestClasses) -> bool:
+    """Whether the confusion matrix can be read at the size of a telephone."""
     return found.confusion is not None and len(found.classes) <= MOST_DRAWN
 
 
-def _mistakes(found: TestClasses) -> list[tuple[int, str, str]]:
-    """The most frequent ones: how many images, of which class, taken for which."""
+def _mistakes(found: TestClasses) -> list[str]:
+    """The most frequent ones, each with its number of images."""
     names = [one.name for one in found.classes]
     mistakes = [
-        (count, names[right], names[taken])
-        for right, row in enumerate(found.confusion or ())
-        for taken, count in enumerate(row)
-        if count and right != taken
+        (count, f"{names[true]} predicted as {names[predicted]} ({count:,})")
+        for true, row in enumerate(found.confusion or ())
+        for predicted, count in enumerate(row)
+        if count and true != predicted
     ]
-    return sorted(mistakes, key=lambda mistake: -mistake[0])[:MOST_MISTAKES]
+    return [text for _, text in sorted(mistakes, key=lambda mistake: -mistake[0])[:MOST_MISTAKES]]
 
 
 def _clipping(state: RunState) -> Markup | None:
@@ -338,55 +296,35 @@ def bars_of(server: PartyState | None, clients: Sequence[PartyState]) -> dict[st
     }
 
 
-def _took(server: PartyState, clients: Sequence[PartyState]) -> dict[str, float]:
-    """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all; and
-    the longest training of a client."""
+def _took(server: PartyState, clients: Sequence[PartyState], *, lost: bool) -> str:
+    """How the server's time in rounds divides, in words; lost: whether any client was."""
     rounds = sum(seconds for phase, seconds in server.seconds.items() if phase is not Phase.SESSION)
     summing = sum(server.seconds[phase] for phase in SECURE_SUM)
-    return {
-        "rounds": rounds,
-        "vectors": rounds - summing,
-        "summing": summing,
-        "computing": sum(server.work.values()),
-        "longest": max((client.trained for client in clients), default=0.0),
-    }
+    computing = min(summing, sum(server.work.values()))
+    longest = max((client.trained for client in clients), default=0.0)
+    trained = f", and no client trained for more than {duration(longest)}" if longest else ""
+    return (
+        f"Rounds took {duration(rounds)} of the server's time. For {duration(rounds - summing)} of it the server "
+        f"waited for the clients' vectors{trained}; from then to the sums it was {duration(summing)} more, of which "
+        f"the server computed {duration(computing)} at most. The rest was waiting for answers"
+        f"{', and for clients that were lost until they were given up' if lost else ''}."
+    )
 
 
-def _work(server: PartyState | None, clients: Sequence[PartyState]) -> list[dict[str, Any]]:
-    """The kinds of work of the protocol, the costliest first: seconds of the server, and the median of the clients."""
-    measured = [client for client in clients if client.work]
-    parties = [*measured, server] if server else measured
-    kinds = {kind for party in parties for kind in party.work}
-    rows = [
-        {
-            "kind": kind,
-            "server": server.work[kind] if server else None,
-            "client": median(client.work[kind] for client in measured) if measured else None,
-        }
-        for kind in kinds
-    ]
-    return sorted(rows, key=lambda row: (-((row["server"] or 0.0) + (row["client"] or 0.0)), row["kind"]))
+@dataclass(frozen=True)
+class Timeline:
+    """A round that the report draws."""
+
+    round: RoundState
+    reasons: list[str]
+    """Why it is worth a look, beyond what became of it."""
+    open: bool
+    figures: list[Markup]
 
 
-def phase_row(phase: Phase, server: PartyState | None, clients: Sequence[PartyState]) -> dict[str, Any]:
-    """Seconds and bytes of a phase, over all rounds."""
-    times = [client.seconds[phase] for client in clients]
-    return {
-        "phase": phase,
-        "server_seconds": server.seconds[phase] if server else None,
-        "server_sent": server.sent[phase] if server else None,
-        "server_received": server.received[phase] if server else None,
-        "least": min(times, default=None),
-        "middle": median(times) if times else None,
-        "most": max(times, default=None),
-        "sent": median(client.sent[phase] for client in clients) if clients else None,
-        "received": median(client.received[phase] for client in clients) if clients else None,
-    }
-
-
-def timelines(state: RunState, *, secure: bool) -> list[dict[str, Any]]:
-    """Rounds worth a look: those that lost somebody or have no result, then the last and the slowest; with their
-    figures. Those of the first kind are open, or the last if nothing happened."""
+def timelines(state: RunState, *, secure: bool) -> list[Timeline]:
+    """Rounds worth a look: those that lost somebody or have no result, then the last and the slowest. Those of the
+    first kind are open, or the last if nothing happened."""
     if not state.rounds:
         return []
     finished = state.completed or state.rounds
@@ -402,23 +340,17 @@ def timelines(state: RunState, *, secure: bool) -> list[dict[str, Any]]:
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]
         if secure and (window := secure_sum_window(round, state.server)):
             windows.append((window, f"Round {round.number}: the secure sum", "time since all keys were known"))
-        shown.append(
-            {
-                "round": round,
-                "reasons": reasons,
-                "open": round in eventful or (not eventful and index == 0),
-                "figures": [
-                    timeline(round, state.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
-                    for part, (window, title, axis) in enumerate(windows)
-                    if window[1] > window[0]
-                ],
-            }
-        )
+        figures = [
+            timeline(round, state.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
+            for part, (window, title, axis) in enumerate(windows)
+            if window[1] > window[0]
+        ]
+        shown.append(Timeline(round, reasons, round in eventful or (not eventful and index == 0), figures))
     return shown
 
 
-def settings(experiment: Experiment) -> list[tuple[str, str, bool, str]]:
-    """Every key that the experiment has: dotted name, value, whether it differs from the default, meaning."""
+def settings(experiment: Experiment) -> list[Setting]:
+    """Every key that the experiment has."""
     rows, default = [], type(experiment)()
     for key in keys(type(experiment)):
         if key.is_section or not holds(experiment, key):

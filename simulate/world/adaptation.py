@@ -14,14 +14,14 @@ from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.states import SumAsked
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
-from tacit.protocol.adaptation.tables import SumAsked
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.quota import Spent
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState
 from tacit.simulate.world.inference import (
     PATIENCE,
     MemoryInference,
@@ -120,7 +120,7 @@ class LearningOwner(Owner):
 
 class MemoryAdaptation(MemoryInference):
     """plans: what the data owners do, by name; purposes: of those that do not come to learn; opening: the model owner's
-    policy; counts: how many images data owners state, if they do; wish: with what they come. behind: how many batches
+    policy; counts: how many images data owners state, if they do; request: of each data owner. behind: how many batches
     it has behind it with a data owner, if not as many as that says."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
@@ -134,7 +134,7 @@ class MemoryAdaptation(MemoryInference):
         opening: OpeningPolicy | None = None,
         smallest_cohort: int = 2,
         counts: Mapping[str, int] | None = None,
-        wish: Wish | None = None,
+        request: InferenceRequest | None = None,
         **given: Any,
     ) -> None:
         self.plans = {name: tuple(plan) for name, plan in plans.items()}
@@ -142,8 +142,8 @@ class MemoryAdaptation(MemoryInference):
         self.learning = terms or learning_terms()
         policy = opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0)
         self.behind: dict[str, int] = {}
-        wishes = dict.fromkeys(plans, wish or Wish(images=3, batch=1, channels=1, side=4))
-        super().__init__(wishes, terms=self.learning, **given)
+        inference_requests = dict.fromkeys(plans, request or InferenceRequest(images=3, batch=1, channels=1, side=4))
+        super().__init__(inference_requests, terms=self.learning, **given)
         self.sums = self.make(f"{self.host}/sums", RoundSums, policy)
 
     def join(self, name: str) -> LearningDataOwner:
@@ -153,7 +153,7 @@ class MemoryAdaptation(MemoryInference):
             LearningDataOwner,
             name,
             self.roster,
-            wish=self.wishes[name],
+            request=self.inference_requests[name],
             policy=self.policies.get(name, InferencePolicy()),
             patience=PATIENCE,
             purpose=self.purposes.get(name, "learning"),

@@ -15,12 +15,13 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from tacit.parties.protections.encryption import EncryptionLabel
 from tacit.parties.session import journal
 from tacit.protocol.core.blob import StateLayout
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Message, Resume
-from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
@@ -28,7 +29,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.session.rounds import Journal, JournalLine, NewModel, RosterChanged, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import WeightForm
@@ -368,4 +369,4 @@ class MemoryFederation(World[Parcel]):
 
 def shift(key: GroupKey) -> int:
     """What stands for the encryption of a model here: a number that follows from the key."""
-    return 16 * int.from_bytes(key.derive(Label.MODEL_KEY)[:2], "little") + 1
+    return 16 * int.from_bytes(key.derive(EncryptionLabel.MODEL_KEY)[:2], "little") + 1

@@ -20,7 +20,7 @@ from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output, Transmit
 from tacit.protocol.core.messages import Kinds, Message
 from tacit.protocol.core.roster import Role, Roster
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
@@ -39,7 +39,7 @@ from tacit.protocol.inference.results import (
 )
 from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, weight_bytes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
-from tacit.protocol.inference.tables import DealerState, InferenceState
+from tacit.protocol.inference.states import DealerState, InferenceState
 from tacit.simulate.world.world import Parcel, Streams, Timer, World, new_members, written
 
 MODEL_OWNER: Final = "model-owner"
@@ -228,9 +228,9 @@ class Owner:
 class MemoryInference(World[Parcel]):
     """`told` collects everything that is no message, with the exchange that it is about.
 
-    wishes: of the data owners by name; policies: of those that do not hold the default one. requests: what both owners
-    order for every pass, as bytes of corrections for the model owner and for the data owner. roster: in the place of a
-    new one.
+    inference_requests: of the data owners by name; policies: of those that do not hold the default one. requests: what
+    both owners order for every pass, as bytes of corrections for the model owner and for the data owner. roster: in the
+    place of a new one.
     """
 
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
@@ -238,7 +238,7 @@ class MemoryInference(World[Parcel]):
 
     def __init__(
         self,
-        wishes: Mapping[str, Wish],
+        inference_requests: Mapping[str, InferenceRequest],
         *,
         terms: Terms | None = None,
         policies: Mapping[str, InferencePolicy] | None = None,
@@ -247,9 +247,10 @@ class MemoryInference(World[Parcel]):
         roster: Roster | None = None,
     ) -> None:
         super().__init__(Streams(seed))
-        self.wishes, self.terms, self.policies = wishes, terms or small_terms(), policies or {}
+        self.inference_requests, self.terms, self.policies = inference_requests, terms or small_terms(), policies or {}
         self.requests = requests
-        roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(self.wishes, "client"), DEALER: "dealer"}
+        data_owners: dict[str, Role] = dict.fromkeys(inference_requests, "client")
+        roles: dict[str, Role] = {MODEL_OWNER: "server", **data_owners, DEALER: "dealer"}
         self.roster = roster or new_members(roles, self.streams)[0]
         self.host = self.roster.server.name
         self.dealer_name = next(member.name for member in self.roster.members if member.role == "dealer")
@@ -284,7 +285,7 @@ class MemoryInference(World[Parcel]):
 
     def start(self, *names: str) -> None:
         """Start these data owners, or all; one that had a session has forgotten it."""
-        for name in names or self.wishes:
+        for name in names or self.inference_requests:
             self.join(name)
             self.owners[name].begin()
 
@@ -297,7 +298,7 @@ class MemoryInference(World[Parcel]):
             InferenceDataOwner,
             name,
             self.roster,
-            wish=self.wishes[name],
+            request=self.inference_requests[name],
             policy=policy,
             patience=PATIENCE,
         )
@@ -407,7 +408,7 @@ class MemoryInference(World[Parcel]):
         self, sender: str, receiver: str, message: Message, *, payload: Frame | None = None, **changes: Any
     ) -> Parcel:
         """The next message on that link, as if that party had sent it; changes: fields of the envelope."""
-        (data_owner,) = {sender, receiver} & self.wishes.keys() or {next(iter(self.wishes))}
+        (data_owner,) = {sender, receiver} & self.inference_requests.keys() or {next(iter(self.inference_requests))}
         session = changes.get("session", self.session(data_owner))
         sequence = sum(
             (parcel.sender, parcel.receiver, parcel.packet.envelope.session) == (sender, receiver, session)
@@ -439,7 +440,7 @@ class MemoryInference(World[Parcel]):
 
     def ended(self, party: str, side: Side = "owners", data_owner: str | None = None) -> InferenceEnded | None:
         """How the latest exchange of a party on that side ended, with the first data owner by default."""
-        data_owner = data_owner or next(iter(self.wishes))
+        data_owner = data_owner or next(iter(self.inference_requests))
         found = [
             told.output for told in self.told if (told.party, told.data_owner, told.side) == (party, data_owner, side)
         ]

@@ -21,7 +21,7 @@ from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import AgreementKey, Label, derive
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.rounds import RoundDone, RoundOver
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.agreement import pairwise_mask
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import (
@@ -34,7 +34,7 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
 )
 from tacit.protocol.sum.sharing import open_secrets
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
@@ -252,8 +252,8 @@ def unmasked_vectors(run: MemorySum, mask_keys: Mapping[int, bytes] | None = Non
     seed, a mask between two clients with the mask key of either. mask_keys: private ones that it has from elsewhere, by
     owner.
     """
-    agreement, seeds = run.agreement, opened_secrets(run, Label.SEED_SHARE)
-    private = {**opened_secrets(run, Label.KEY_SHARE), **(mask_keys or {})}
+    agreement, seeds = run.agreement, opened_secrets(run, SumLabel.SEED_SHARE)
+    private = {**opened_secrets(run, SumLabel.KEY_SHARE), **(mask_keys or {})}
     keys = {owner: AgreementKey(secret) for owner, secret in private.items()}
     public = {agreement.places[d.sender]: d.message.mask_key for d in run.log if isinstance(d.message, AdvertiseKeys)}
     told: dict[str, dict[type[Message], Any]] = {name: {} for name in agreement.cohort}
@@ -267,7 +267,9 @@ def unmasked_vectors(run: MemorySum, mask_keys: Mapping[int, bytes] | None = Non
         name, member = delivery.sender, agreement.places[delivery.sender]
         keys_told, shares_told = told[name][PeerKeys], told[name][PeerShares]
         salt = run.clients[name].agreement.sharing_digest(keys_told.digest, shares_told.sharers)
-        masks = [Mask(derive(seeds[member], Label.SELF_SEED, salt=salt), Usage.SELF_MASK, 1)] if member in seeds else []
+        masks = []
+        if member in seeds:
+            masks.append(Mask(derive(seeds[member], SumLabel.SELF_SEED, salt=salt), Usage.SELF_MASK, 1))
         for peer in set(listed(keys_told.included, agreement.size)) & set(listed(shares_told.sharers, agreement.size)):
             if peer != member and (member in keys or peer in keys):
                 key, other = (keys[member], public[peer]) if member in keys else (keys[peer], public[member])

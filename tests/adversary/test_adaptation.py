@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tacit.protocol.adaptation.messages import OwnSum
+from tacit.protocol.adaptation.states import RoundKept, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, weight_of
-from tacit.protocol.adaptation.tables import RoundKept, SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import PassStarted
 from tacit.protocol.inference.results import InferenceEnded, PassBegun

@@ -9,13 +9,13 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.sum.agreement import packet_signed
 from tacit.protocol.sum.events import ComplaintReceived, ComplaintSent
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
+from tacit.protocol.sum.states import SumLabel
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -48,7 +48,7 @@ def resigned(run: MemorySum, message: ShareKeys, **changes: bytes) -> ShareKeys:
     for place, holder in enumerate(decode_members(changed.holders, CLIENTS)):
         packet = changed.packets[place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
         parts = packet_signed(run.agreement, keys_digest(run), owner=MEMBER, holder=holder, packet=packet)
-        signatures += run.signing[CHEAT].sign(Label.SIGN_SHARES, *parts)
+        signatures += run.signing[CHEAT].sign(SumLabel.SIGN_SHARES, *parts)
     return msgspec.structs.replace(changed, signatures=signatures)
 
 

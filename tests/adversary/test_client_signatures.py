@@ -9,11 +9,12 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import PRIME_25519, Label
+from tacit.protocol.core.primitives import PRIME_25519
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum.agreement import sign_advert, survivors_signed
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, ShareKeys
+from tacit.protocol.sum.states import SumLabel
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -134,7 +135,7 @@ def test_forged_signatures(summed: ExactSum, cheats: Any) -> None:
         if delivery.sender == CHEAT and delivery.kind == "confirm-survivors":
             survivors = encode_members((0, 1, 2, 3), run.agreement.size)
             parts = survivors_signed(run.clients[CHEAT].data.sharing, MEMBER, survivors)
-            signature = run.signing[CHEAT].sign(Label.SIGN_SURVIVORS, *parts)
+            signature = run.signing[CHEAT].sign(SumLabel.SIGN_SURVIVORS, *parts)
             return [replace(delivery, message=msgspec.structs.replace(delivery.message, signature=signature))]
         return [delivery]
 

@@ -9,12 +9,13 @@ import numpy.typing as npt
 import pytest
 
 from tacit.parties.links.keys import encode_key
-from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, derive, digest
+from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, derive, digest
 from tacit.protocol.core.roster import decode_members
 from tacit.protocol.sum.agreement import pairwise_mask
 from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES, shares_array
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import LIMBS, PRIME, lagrange_at_zero, reconstruct
 from tests.cases import cases
@@ -80,7 +81,7 @@ def test_the_threshold_of_holders_and_the_server_know_the_vector(active: bool) -
     points = np.array(coalition) + 1
     (key,), (seed,) = (reconstruct(shares[kind][:, np.newaxis], points) for kind in ("key", "seed"))
     shared = next(d.message for d in run.log if isinstance(d.message, ShareKeys) and d.sender == VICTIM)
-    assert digest(Label.SEED, agreement.context, seed) == shared.seed_commitment
+    assert digest(SumLabel.SEED, agreement.context, seed) == shared.seed_commitment
     adverts = {d.sender: d.message for d in run.log if isinstance(d.message, AdvertiseKeys)}
     mask_key = AgreementKey(key)
     assert mask_key.public == adverts[VICTIM].mask_key
@@ -95,7 +96,7 @@ def unmasked(run: MemorySum, mask_key: AgreementKey | None, seed: bytes | None) 
     agreement = run.agreement
     told = next(d.message for d in run.log if isinstance(d.message, PeerKeys) and d.receiver == VICTIM)
     sharing = agreement.sharing_digest(told.digest, told.advertised)
-    masks = [] if seed is None else [Mask(derive(seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1)]
+    masks = [] if seed is None else [Mask(derive(seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1)]
     if mask_key is not None:
         for delivery in run.log:
             if isinstance(delivery.message, AdvertiseKeys) and delivery.sender != VICTIM:

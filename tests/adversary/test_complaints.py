@@ -10,7 +10,7 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label
+from tacit.protocol.core.primitives import SIGNATURE_BYTES
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.agreement import complaint_signed, packet_signed
@@ -26,7 +26,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
 )
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
@@ -52,7 +52,7 @@ def complaint(run: MemorySum, holder: int, *owners: int, sharing: bytes | None =
     sharing = run.clients[name].data.sharing if sharing is None else sharing
     signed = [complaint_signed(sharing, owner=owner, holder=holder) for owner in owners]
     active = run.agreement.active
-    return b"".join(run.signing[name].sign(Label.SIGN_COMPLAINT, *parts) for parts in signed if active)
+    return b"".join(run.signing[name].sign(SumLabel.SIGN_COMPLAINT, *parts) for parts in signed if active)
 
 
 def without_answers(request: UnmaskRequest) -> UnmaskRequest:
@@ -502,7 +502,7 @@ def test_over_a_session_only_who_lies_provably_is_barred() -> None:
         client = one.clients["client-1"].sum
         if link == (1, "client-1", SERVER) and isinstance(said, MaskedInput) and client is not None:
             parts = complaint_signed(client.data.sharing, owner=2, holder=1)
-            signature = one.signing["client-1"].sign(Label.SIGN_COMPLAINT, *parts)
+            signature = one.signing["client-1"].sign(SumLabel.SIGN_COMPLAINT, *parts)
             return [altered(parcel, message=MaskedInput(complaints=b"\x04", signatures=signature))]
         if link == (1, SERVER, "client-1") and isinstance(said, UnmaskRequest):
             return [altered(parcel, message=without_answers(said))]
@@ -512,7 +512,7 @@ def test_over_a_session_only_who_lies_provably_is_barred() -> None:
         if link == (2, "client-2", SERVER) and isinstance(said, ShareKeys) and client is not None:
             packet = flipped(said.packets, PACKET_BYTES)[PACKET_BYTES : 2 * PACKET_BYTES]
             parts = packet_signed(client.agreement, keys[0].digest, owner=2, holder=1, packet=packet)
-            signature = one.signing["client-2"].sign(Label.SIGN_SHARES, *parts)
+            signature = one.signing["client-2"].sign(SumLabel.SIGN_SHARES, *parts)
             packets = said.packets[:PACKET_BYTES] + packet + said.packets[2 * PACKET_BYTES :]
             signatures = said.signatures[:SIGNATURE_BYTES] + signature + said.signatures[2 * SIGNATURE_BYTES :]
             lie = msgspec.structs.replace(said, packets=packets, signatures=signatures)

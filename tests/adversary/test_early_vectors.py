@@ -7,12 +7,11 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.secagg.keystream import apply_masks
 from tests.adversary.conftest import opened_shares
 from tests.cases import cases
@@ -76,8 +75,8 @@ def test_a_vector_that_comes_after_its_mask_key_was_opened_stays_under_its_self_
     run.hook = lambda d: [] if d.receiver == VICTIM and isinstance(d.message, Abort) else [d]
     run.run()
     opened = opened_shares(run)[0]
-    assert len(opened[Label.KEY_SHARE]) >= run.agreement.parameters.threshold
-    assert opened[Label.SEED_SHARE] == {}
+    assert len(opened[SumLabel.KEY_SHARE]) >= run.agreement.parameters.threshold
+    assert opened[SumLabel.SEED_SHARE] == {}
     client = run.clients[VICTIM]
     assert client.state is ClientState.AWAIT_VECTOR
     masks = client.data.masks
@@ -90,7 +89,7 @@ def test_a_vector_that_comes_after_its_mask_key_was_opened_stays_under_its_self_
     assert not (words == run.vectors[VICTIM]).any()
     # And nobody answers any more: the round is over for all others.
     run.settle()
-    assert opened_shares(run)[0][Label.SEED_SHARE] == {}
+    assert opened_shares(run)[0][SumLabel.SEED_SHARE] == {}
 
 
 @pytest.mark.threat("client/sends-unasked")

@@ -9,10 +9,10 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import CHUNK_BYTES, Chunk
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import Welcome
 from tacit.protocol.session.rounds import FixedPart, RoundDone, RoundOver, Train
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -24,7 +24,7 @@ OTHER = FIXED[::-1]
 
 
 def federation(policy: Policy | None = None, *, clients: int = 3) -> MemoryFederation:
-    configuration = small_configuration(clients, fixed=announce(FIXED, Label.FIXED))
+    configuration = small_configuration(clients, fixed=announce(FIXED, SumLabel.FIXED))
     policies = {} if policy is None else {"client-0": policy}
     return MemoryFederation(configuration, clients, fixed=FIXED, policies=policies)
 
@@ -48,7 +48,7 @@ def test_what_is_not_what_was_announced_is_not_used() -> None:
 def test_who_was_told_of_another_one_is_in_no_sum_with_the_others() -> None:
     """The digest is in the configuration, and that in every signature and mask."""
     one = federation(clients=4)
-    configuration = encode_structure(replace(one.configuration, fixed=announce(OTHER, Label.FIXED)))
+    configuration = encode_structure(replace(one.configuration, fixed=announce(OTHER, SumLabel.FIXED)))
 
     def hook(parcel: Parcel) -> list[Parcel]:
         if parcel.receiver != "client-0" or parcel.packet.kind is not Welcome:
@@ -65,8 +65,8 @@ def test_who_was_told_of_another_one_is_in_no_sum_with_the_others() -> None:
 @cases(
     ("policy", "accepted"),
     [
-        (Policy(fixed_part=announce(FIXED, Label.FIXED).digest.hex()), True),
-        (Policy(fixed_part=announce(b"other", Label.FIXED).digest.hex()), False),
+        (Policy(fixed_part=announce(FIXED, SumLabel.FIXED).digest.hex()), True),
+        (Policy(fixed_part=announce(b"other", SumLabel.FIXED).digest.hex()), False),
         (Policy(largest_model=len(FIXED) // 4 + 1), True),
         (Policy(largest_model=len(FIXED) // 4), False),
     ],

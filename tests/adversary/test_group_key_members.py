@@ -7,7 +7,7 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
+from tacit.protocol.core.primitives import AgreementKey, SigningKey
 from tacit.protocol.group_key.agreement import PACKET_BYTES, SEALED_BYTES, GroupKey, KeyFailed, Transcript
 from tacit.protocol.group_key.holder import GroupKeyMember
 from tacit.protocol.group_key.messages import (
@@ -17,7 +17,7 @@ from tacit.protocol.group_key.messages import (
     KeyContribution,
     PeerKeyConfirmations,
 )
-from tacit.protocol.group_key.tables import RelayState
+from tacit.protocol.group_key.states import KeyLabel, RelayState
 from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
 from tests.world.exchange import Delivery
@@ -94,7 +94,7 @@ def unopenable(transcript: Transcript, channel: AgreementKey, signing: SigningKe
     """c1's packet for c2, signed, with noise in it."""
     place = [member.to_bytes(2, "little") for member in (1, 2)]
     noise = bytes(SEALED_BYTES)
-    return noise + signing.sign(Label.SIGN_CONTRIBUTION, transcript.digest, *place, noise)
+    return noise + signing.sign(KeyLabel.SIGN_CONTRIBUTION, transcript.digest, *place, noise)
 
 
 def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:

@@ -18,7 +18,6 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Blob, Chunk, Fetch, Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.group_key.agreement import PACKET_BYTES, SEALED_BYTES
 from tacit.protocol.group_key.events import GroupKeyReceived, KeyAgreementFailed
@@ -35,11 +34,13 @@ from tacit.protocol.group_key.messages import (
     ReencryptModel,
     StartKey,
 )
+from tacit.protocol.group_key.states import KeyLabel
 from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -174,7 +175,7 @@ def test_a_round_without_a_key_of_its_cohort_is_refused(situation: str, cohort: 
     assert client.state is TrainingState.AWAIT_ROUND
     number, before = client.round + 1, len(one.outcome(Train, CLIENT))
     model = np.full(10, 0.5, "<f4").tobytes()
-    start = StartRound(cohort=bitmap(*cohort), model=announce(model, Label.MODEL))
+    start = StartRound(cohort=bitmap(*cohort), model=announce(model, SumLabel.MODEL))
     outputs = one.put(one.forge(SERVER, CLIENT, start, round=number))
     (over,) = [output for output in outputs if isinstance(output, RoundOver)]
     assert (over.round, over.code) == (number, Code.KEYS)
@@ -244,7 +245,7 @@ def test_a_model_other_than_announced_is_refused() -> None:
 
     one = stopped_before(ReencryptModel, initial_model="server")
     model = np.full(10, np.nan, "<f4").tobytes()
-    order = ReencryptModel(epoch=0, source="server", former=0, model=announce(model, Label.MODEL), round=0)
+    order = ReencryptModel(epoch=0, source="server", former=0, model=announce(model, SumLabel.MODEL), round=0)
     one.put(one.forge(SERVER, CLIENT, order, round=0))
     refused(one, Chunk(chunk=0), Code.MODEL, "not finite", model)
 
@@ -318,7 +319,7 @@ def noise(one: MemoryFederation, parcel: Parcel) -> Any:
     place = [place.to_bytes(2, "little") for place in (0, 1)]
     sealed = bytes(SEALED_BYTES)
     signature = one.signing[CLIENT].sign(
-        Label.SIGN_CONTRIBUTION, attempt_of(one).data.transcript.digest, *place, sealed
+        KeyLabel.SIGN_CONTRIBUTION, attempt_of(one).data.transcript.digest, *place, sealed
     )
     said: Any = parcel.message
     return remake(said, packets=sealed + signature + said.packets[PACKET_BYTES:])

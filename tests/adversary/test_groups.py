@@ -11,12 +11,12 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session import server as session_server
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.sum.agreement import survivors_signed
 from tacit.protocol.sum.messages import ConfirmSurvivors, MaskedInput, Survivors, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -258,7 +258,7 @@ def opened_sums(
                 run.log.append(Delivery(cohort[member], "server", UnmaskShares(owners=owners, shares=shares), None))
             for bitmap in {*telling.values()}:
                 parts = survivors_signed(data.sharing, member, bitmap)
-                signatures[bitmap, member] = run.signing[cohort[member]].sign(Label.SIGN_SURVIVORS, *parts)
+                signatures[bitmap, member] = run.signing[cohort[member]].sign(SumLabel.SIGN_SURVIVORS, *parts)
         for member, bitmap in telling.items():
             for answer in liar.say(cohort[member], Survivors(survivors=bitmap)):
                 if isinstance(answer, ConfirmSurvivors):

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.messages import Fetch
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone, Train
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 
@@ -27,7 +27,7 @@ def told_of(model: bytes, *, round: int = 2) -> MemoryFederation:
     def hook(parcel: Parcel) -> list[Parcel]:
         if (parcel.receiver, parcel.packet.kind, parcel.packet.envelope.round) != (VICTIM, StartRound, round):
             return [parcel]
-        return [altered(parcel, message=structs.replace(parcel.message, model=announce(model, Label.MODEL)))]
+        return [altered(parcel, message=structs.replace(parcel.message, model=announce(model, SumLabel.MODEL)))]
 
     one.hook = hook
     return one

@@ -7,7 +7,7 @@ import pytest
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, InferenceTerms, MaterialHello
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.world import inference as world
@@ -16,7 +16,7 @@ from tests.cases import cases
 
 CHEAT, HONEST = world.data_owner_names(2)
 TIMES, SECONDS = 500, 3.0
-WISH = Wish(images=2, batch=1, channels=1, side=4)
+REQUEST = InferenceRequest(images=2, batch=1, channels=1, side=4)
 
 Flood = Callable[[world.MemoryInference, int], Parcel]
 
@@ -56,7 +56,7 @@ def put(run: world.MemoryInference, make: Flood, number: int) -> Callable[[], No
 @pytest.mark.threat("data-owner/endless-sessions")
 @cases("flood", FLOODS)
 def test_a_data_owner_floods_and_the_other_is_served(flood: str) -> None:
-    run = world.MemoryInference({CHEAT: WISH, HONEST: WISH})
+    run = world.MemoryInference({CHEAT: REQUEST, HONEST: REQUEST})
     begun: list[str] = []
     serve, deal_for = run.service._begin, run.dealers._begin
     run.service._begin = lambda name: (begun.append(name), serve(name))[1]
@@ -81,7 +81,7 @@ def test_a_data_owner_floods_and_the_other_is_served(flood: str) -> None:
 
 @pytest.mark.threat("data-owner/endless-sessions")
 def test_whoever_uses_its_sessions_has_as_many_as_it_likes() -> None:
-    run = world.MemoryInference({HONEST: WISH})
+    run = world.MemoryInference({HONEST: REQUEST})
     for _ in range(3 * HELLOS):
         run.start()
         run.settle()

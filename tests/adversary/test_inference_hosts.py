@@ -19,11 +19,11 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Received
 from tacit.parties.links.keys import encode_key, generate
 from tacit.parties.session.events import HandshakeRefused
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode
+from tacit.protocol.core.codec import Envelope, Frame, decode, encode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     INFERENCE_VERSION,
@@ -35,6 +35,7 @@ from tacit.protocol.inference.messages import (
     StartPass,
 )
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialKey
+from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world import inference as world
 from tests.adversary.conftest import conftest_of
 from tests.cases import cases
@@ -201,7 +202,7 @@ async def test_who_speaks_the_version_of_a_federation_is_told_which_one_is_spoke
 
 
 def in_memory() -> world.MemoryInference:
-    return world.MemoryInference({DATA_OWNER: Wish(images=2, batch=1, channels=1, side=4)})
+    return world.MemoryInference({DATA_OWNER: InferenceRequest(images=2, batch=1, channels=1, side=4)})
 
 
 TRANSCRIPT = len(in_memory().run().log)

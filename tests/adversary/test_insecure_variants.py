@@ -12,7 +12,7 @@ import pytest
 
 from tacit.parties.hosting.party_file import PartyFileError, read_any
 from tacit.protocol.core.errors import Code
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
@@ -64,7 +64,7 @@ def test_no_file_of_a_host_asks_for_the_input_of_blocks(tmp_path: Path, file: st
 @pytest.mark.threat("data-owner/known-input")
 @pytest.mark.parametrize("mode", ["known", "shared"])
 def test_terms_that_speak_of_the_input_of_blocks_are_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    asking = MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)})
+    asking = MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)})
     learning = MemoryAdaptation({DATA_OWNER: round_plan(1, [DATA_OWNER])})
     for run in (asking, learning):
         ended = offering(run, monkeypatch, {"input": mode})

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import Opening, StartPass
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
@@ -18,11 +18,11 @@ from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
 OTHER = b"\xff" * 32
-WISH = Wish(images=3, batch=2, channels=1, side=4)
+REQUEST = InferenceRequest(images=3, batch=2, channels=1, side=4)
 
 
 def world() -> MemoryInference:
-    return MemoryInference({DATA_OWNER: WISH})
+    return MemoryInference({DATA_OWNER: REQUEST})
 
 
 def saying(**fields: Any) -> Callable[[Parcel], list[Parcel]]:

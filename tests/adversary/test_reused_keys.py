@@ -15,8 +15,8 @@ import pytest
 
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.exchange import Summed
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.world import Streams
 from tests.adversary.conftest import opened_secrets, unmasked_vectors
 from tests.cases import cases
@@ -61,7 +61,7 @@ def test_a_mask_key_that_is_opened_gives_the_vectors_of_all_rounds_that_it_serve
         run.run()
         (summed,) = run.outcome(Summed)
         assert (VICTIM in summed.survivors) == (run is survived)
-    opened = opened_secrets(lost, Label.KEY_SHARE)
+    opened = opened_secrets(lost, SumLabel.KEY_SHARE)
     assert set(opened) == {PLACE}
     assert not np.array_equal(unmasked_vectors(survived)[VICTIM], survived.vectors[VICTIM])
     read = unmasked_vectors(survived, opened)[VICTIM]

@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tacit.cli import conformance, output
+from tacit.cli import output
 from tacit.cli.screen import Screen
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.results import Column, Table, prose
 from tacit.parties.session.event_log import EventFile, EventLog, read
 from tacit.parties.session.events import ClientRoundEnded, Dropout, RoundEnded
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.events import ClientLeft, RoundStarted
 from tacit.protocol.sum.events import ClientDropped
+from tacit.protocol.sum.states import Phase
 from tests.cases import cases
 
 DETAIL = "\x1b[2J\x1b]0;owned\x07gone\nround   9 of 9  completed\r\u202edenosiop\x9b31m"
@@ -100,7 +101,6 @@ def test_in_the_files_that_owners_read(tmp_path: Path) -> None:
 
 @pytest.mark.threat("client/words-on-screen")
 def test_in_tables(console: Console) -> None:
-    for cell in (DETAIL, conformance._judged(DETAIL, False)):
-        console.print(output.table(("case", "seen"), [("one", cell)], left=("seen",)))
-    assert [line for line in said(console).splitlines() if SHOWN in line] == [f"│ one  │ {SHOWN} │"] * 2
+    console.print(output.terminal(Table(columns=(Column("case"), Column("seen", prose)), rows=[("one", DETAIL)])))
+    assert [line for line in said(console).splitlines() if SHOWN in line] == [f"│ one  │ {SHOWN} │"]
     assert not set("\x1b\x07\r\u202e\x9b") & set(said(console))

@@ -40,7 +40,7 @@ ALLOWED = {
     ("parties/protections/fedcg.py", "0 in found"): (
         "whether a client's vector has any weight, by the server that sees it"
     ),
-    ("protocol/sum/sharing.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
+    ("protocol/sum/sharing.py", "digest(SumLabel.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),
     ("protocol/core/roster.py", "_curve_public(self.curve_secret) != self.curve_public"): (

@@ -12,11 +12,11 @@ import pytest
 from scipy.stats import chi2
 
 from tacit.protocol.core.machine import Entropy
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum import client as aggregation_client
 from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
 from tacit.simulate.world.world import Streams
@@ -173,7 +173,7 @@ def test_all_that_was_said_gives_the_one_sum(gone: str, active: bool, summed: Ex
     # Of every client there are shares of one kind only.
     kinds = {owner: {label for label, shares in of.items() if shares} for owner, of in opened(run).items()}
     dropped = {4} if gone else set()
-    assert kinds == {owner: {Label.KEY_SHARE if owner in dropped else Label.SEED_SHARE} for owner in range(6)}
+    assert kinds == {owner: {SumLabel.KEY_SHARE if owner in dropped else SumLabel.SEED_SHARE} for owner in range(6)}
 
 
 @modes

@@ -10,13 +10,12 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.simulate.world.world import Streams
 from tests.cases import cases
 from tests.world.exchange import Delivery
@@ -251,7 +250,7 @@ class Interrogation:
             signers = [member for member in range(agreement.size) if value >> member & 1 and agreement.active]
             signatures = [
                 self.run.signing[f"c{member}"].sign(
-                    Label.SIGN_SURVIVORS, self._salt, member.to_bytes(2, "little"), survivors
+                    SumLabel.SIGN_SURVIVORS, self._salt, member.to_bytes(2, "little"), survivors
                 )
                 for member in signers
             ]
@@ -295,10 +294,10 @@ def test_no_sequence_of_messages_releases_both_shares_of_anybody(active: bool, o
             assert [d.sender for d in run.log[spoken:]] == ["server"] * len(vocabulary)
             shares = opened(run)
             for kinds in shares.values():
-                assert [len(kinds[label]) for label in (Label.SEED_SHARE, Label.KEY_SHARE)] in ([0, 1], [1, 0])
+                assert [len(kinds[label]) for label in (SumLabel.SEED_SHARE, SumLabel.KEY_SHARE)] in ([0, 1], [1, 0])
             if shares:
                 assert client.state is ClientState.DONE
-                released.add(tuple(sorted(owner for owner, kinds in shares.items() if kinds[Label.SEED_SHARE])))
+                released.add(tuple(sorted(owner for owner, kinds in shares.items() if kinds[SumLabel.SEED_SHARE])))
     # The sets of at least three of four with the client in it, and nothing else.
     assert released == {(0, 1, 2, 3), (0, 1, 2), (0, 1, 3), (0, 2, 3)}
     assert sequences == (28 + 4 * 32 if active else 32)

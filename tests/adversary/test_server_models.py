@@ -11,11 +11,11 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort, Blob, Chunk, Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import SERVER, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -32,7 +32,7 @@ def with_one_number(number: float) -> bytes:
 
 def of_this_length(model: bytes) -> Blob:
     """The announcement of another model, in the length of the right one."""
-    return Blob(digest=announce(model, Label.MODEL).digest, size=len(MODEL))
+    return Blob(digest=announce(model, SumLabel.MODEL).digest, size=len(MODEL))
 
 
 def tell_of(one: Any, announced: Blob, comes: bytes) -> Any:
@@ -75,7 +75,7 @@ OTHER_MODELS = {
 def test_a_model_of_another_form_is_refused(deceived: Deceived) -> None:
     # Shape and dtype are not said: the layout is agreed on, and a model is so many little-endian float32.
     for model in OTHER_MODELS.values():
-        one = deceived().tell(StartRound, model=announce(model, Label.MODEL))
+        one = deceived().tell(StartRound, model=announce(model, SumLabel.MODEL))
         one.tell(Chunk, payload=model).deceive()
         check_round_without_the_victim(one, f"a model of {len(model)} bytes; its layout has {len(MODEL)}")
 
@@ -101,7 +101,7 @@ def test_a_model_of_another_form_is_refused(deceived: Deceived) -> None:
 
 @pytest.mark.threat("server/bad-model")
 def test_a_model_that_is_not_the_announced_one_is_refused(deceived: Deceived) -> None:
-    for announced in [Blob(digest=bytes(32), size=len(MODEL)), announce(MODEL, Label.CONFIGURATION)]:
+    for announced in [Blob(digest=bytes(32), size=len(MODEL)), announce(MODEL, SumLabel.CONFIGURATION)]:
         one = tell_of(deceived(), announced, MODEL)
         check_round_without_the_victim(one, "what came of the model is not what was announced")
 
@@ -126,7 +126,7 @@ def test_a_pickle_is_no_model_and_no_configuration(deceived: Deceived, trap: byt
     for announced in [False, True]:
         one = deceived().tell(Chunk, payload=trap)
         if announced:
-            one.tell(StartRound, model=announce(trap, Label.MODEL))
+            one.tell(StartRound, model=announce(trap, SumLabel.MODEL))
         one.deceive()
         length = f"a model of {len(trap)} bytes" if announced else f"does not have {len(MODEL)} bytes"
         check_round_without_the_victim(one, length)
@@ -135,7 +135,7 @@ def test_a_pickle_is_no_model_and_no_configuration(deceived: Deceived, trap: byt
     parameters = len(trap) // 4 + 2
     model = trap + bytes(4 * (parameters - 1) - len(trap)) + np.array(np.nan, "<f4").tobytes()
     one = deceived(tensor_sizes=(parameters,))
-    tell_of(one, announce(model, Label.MODEL), model)
+    tell_of(one, announce(model, SumLabel.MODEL), model)
     check_round_without_the_victim(one, "the model has numbers that are not finite")
 
     one = deceived().tell(Welcome, configuration=trap).deceive()

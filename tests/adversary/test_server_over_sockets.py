@@ -29,13 +29,13 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Abort, Chunk, Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.messages import MESSAGES, Hello, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
-from tacit.protocol.session.tables import SessionState
+from tacit.protocol.session.states import SessionState
 from tacit.protocol.sum.messages import MaskedInput, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.states import SumLabel
 
 VICTIM = "client-4"
 
@@ -238,7 +238,7 @@ async def test_a_model_with_nan_is_refused(federation: Any) -> None:
     numbers = federation.keeper.flat.astype("<f4")
     numbers[-1] = np.nan
     model = numbers.tobytes()
-    announcing = to_victim(StartRound, lambda said: [said.changed(model=announce(model, Label.MODEL))])
+    announcing = to_victim(StartRound, lambda said: [said.changed(model=announce(model, SumLabel.MODEL))])
     sending = to_victim(Chunk, lambda said: [replace(said, payload=model)])
     async with cheating(federation) as server:
         abort = await refused(server, all_of(announcing, sending, UNREFUSED))

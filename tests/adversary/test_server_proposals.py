@@ -11,14 +11,16 @@ import pytest
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
-from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, digest
 from tacit.protocol.core.roster import decode_members, encode_members
-from tacit.protocol.group_key.tables import TO_HOLDER
+from tacit.protocol.group_key.states import TO_HOLDER
+from tacit.protocol.session.client import TRAINING_CLIENT_TABLE
 from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
-from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.agreement import adverts_digest, record_bytes, split_adverts
+from tacit.protocol.sum.client import CLIENT_TABLES
 from tacit.protocol.sum.messages import (
     FetchVector,
     MaskedInput,
@@ -31,7 +33,7 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.policy import Policy
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.tables import CLIENT_TABLES
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
@@ -199,7 +201,7 @@ def suppressing(one: Any, kind: type[Message], kept: int) -> Callable[[Any], Mes
         roster=one.roster,
         configuration=one.configuration,
         cohort=one.roster.clients,
-        model=digest(Label.MODEL, one.model),
+        model=digest(SumLabel.MODEL, one.model),
     )
 
     def peer_keys(said: PeerKeys) -> PeerKeys:

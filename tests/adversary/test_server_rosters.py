@@ -11,7 +11,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Roster, RosterChange
 from tacit.protocol.session.messages import Hello, NewRoster, Welcome
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.protocol.sum.exchange import Dropped
 from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.sum.agreement import Advert, Agreement, adverts_digest, check_advert
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, UnmaskRequest, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.states import SumLabel
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -172,7 +172,7 @@ def test_different_survivors_for_different_clients(
                 if not active or agreeing[survivors] >= threshold}  # fmt: skip
     assert {d.sender for d in run.log if isinstance(d.message, UnmaskShares)} == answered
     kinds = opened(run)[4]
-    held = [len(kinds[Label.SEED_SHARE]), len(kinds[Label.KEY_SHARE])]
+    held = [len(kinds[SumLabel.SEED_SHARE]), len(kinds[SumLabel.KEY_SHARE])]
     assert held == [sum(run.agreement.cohort[place] in answered and bitmap(4)[0] & told[0] == alive
                         for place, told in enumerate(lists)) for alive in (16, 0)]  # fmt: skip
     # At most one of the two sums comes out, in active mode only if at least four of the five were told the same.

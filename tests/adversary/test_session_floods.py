@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Message, Phase
+from tacit.protocol.core.messages import Message
 from tacit.protocol.core.rate_limit import HELLOS
 from tacit.protocol.session.messages import MESSAGES, Hello
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases

@@ -29,7 +29,7 @@ from tacit.models.layout import Layout, LayoutEntry
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.session.rounds import Journal, JournalEntry, RoundDone
-from tacit.protocol.session.tables import SUM_TO_SERVER, SessionState, TrainingState
+from tacit.protocol.session.states import SUM_TO_SERVER, SessionState, TrainingState
 from tacit.simulate.world.disk import SimulatedDisk
 from tacit.simulate.world.federation import JOURNAL, MODEL, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Conduct, Parcel

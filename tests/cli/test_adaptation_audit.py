@@ -1,4 +1,4 @@
-"""`tacit audit` of an adaptation: what its owners make of what they got, and what is refused."""
+"""`tacit audit` of an adaptation: attacks of its owners, and refusals."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.exhaustive
-def test_told_outputs_give_the_model_away_and_masks_hide_images(tacit: Tacit, small: Path, tmp_path: Path) -> None:
+def test_revealed_outputs_disclose_the_model_and_masks_hide_images(tacit: Tacit, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = tacit("audit", small, "--images", "20", "--seed", "1", "--out", out)
     assert result.exit_code == 0, result.output
-    figures = check_output(out / "audit.json", "audit")
-    models = {(row["arm"], row["attack"]): row for row in figures["models"]}
+    audited = check_output(out / "audit.json", "audit")
+    models = {(row["arm"], row["attack"]): row for row in audited["model_attacks"]}
     assert {row["adversary"] for row in models.values()} == {"data-owner-1"}
     for arm in ("unprotected", "reveal-all"):
         for attack in ("copied-blocks", "imitation"):
-            assert models[arm, attack]["verdict"] == "recovered", models[arm, attack]
+            assert models[arm, attack]["verdict"] == "reconstructed", models[arm, attack]
             # Of 3 rounds 32 images, each with outputs of 3 blocks.
-            assert models[arm, attack]["told"] == 288
+            assert models[arm, attack]["received_outputs"] == 288
     # Secret orders are found without being given.
-    assert models["reveal-all", "copied-blocks"]["figures"]["ordered"] == 1
+    assert models["reveal-all", "copied-blocks"]["metrics"]["matching_accuracy"] == 1
     nothing = models["reveal-none", "copied-blocks"]
-    assert (nothing["verdict"], nothing["told"]) == ("not attacked", 0)
-    assert models["reveal-none", "imitation"]["verdict"] == "not recovered by the attacks listed"
-    images = {(row["arm"], row["attack"]): row for row in figures["rows"]}
+    assert (nothing["verdict"], nothing["received_outputs"]) == ("not attacked", 0)
+    assert models["reveal-none", "imitation"]["verdict"] == "not reconstructed by the attacks listed"
+    images = {(row["arm"], row["attack"]): row for row in audited["image_attacks"]}
     assert {row["adversary"] for row in images.values()} == {"model-owner"}
     for (arm, attack), row in images.items():
-        # Now and then a guess is told from others.
-        assert row["figures"]["recovered"] is (arm == "unprotected"), (arm, attack)
+        # Now and then a guess re-identifies an image.
+        assert row["metrics"]["reconstructed"] is (arm == "unprotected"), (arm, attack)
     page = (out / "audit.html").read_text()
     assert "The model, attacked by data owners" in page
     assert "data:image/png;base64," in page
@@ -77,8 +77,8 @@ def test_told_outputs_give_the_model_away_and_masks_hide_images(tacit: Tacit, sm
     result = tacit("audit", run, "--as", "model-owner", "--attack", "read-words", "--images", "2", "--out", again)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = check_output(again / "audit.json", "audit")
-    assert found["models"] == []
-    assert len(found["rows"]) == 4
+    assert found["model_attacks"] == []
+    assert len(found["image_attacks"]) == 4
     # The model of the run is that which is audited.
     model = Path("backbone") / "model.safetensors"
     assert (again / "runs" / "reveal-all" / model).read_bytes() == (run / model).read_bytes()

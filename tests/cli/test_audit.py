@@ -1,4 +1,4 @@
-"""`tacit audit`: what it finds where nothing is protected and where something is, and what it refuses."""
+"""`tacit audit`: results with and without protection, and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.outputs import check_output
 from tests.simulate.audit.few_images import write_few
 
 Tacit = Callable[..., Result]
-FIGURES = Path(__file__).parents[2] / "docs" / "security.json"
+SECURITY = Path(__file__).parents[2] / "docs" / "security.json"
 
 
 @pytest.mark.end_to_end
@@ -29,30 +29,34 @@ def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Ta
     out = tmp_path / "out"
     result = tacit("audit", str(experiment), "--images", "6", "--seed", "1", "--out", str(out))
     assert result.exit_code == 0, result.output
-    figures = check_output(out / "audit.json", "audit")
-    found = {(row["arm"], row["adversary"], row["what"], row["attack"]): row for row in figures["rows"]}
+    audited = check_output(out / "audit.json", "audit")
+    found = {(row["arm"], row["adversary"], row["observation"], row["attack"]): row for row in audited["image_attacks"]}
     alone = found["unprotected", "server", "upload", "closed-form"]
-    assert alone["verdict"] == "recovered"
-    assert alone["figures"]["psnr"] > 60
+    assert alone["verdict"] == "reconstructed"
+    assert alone["metrics"]["psnr"] > 60
     # Of one honest client among colluders the sum hides nothing.
-    colluding = found["as-configured", "server+client-2+client-3", "opened sum less colluding clients", "closed-form"]
-    assert colluding["verdict"] == "recovered"
-    assert found["as-configured", "server", "upload under masks", "closed-form"]["verdict"].startswith("not recovered")
-    assert not found["as-configured", "server", "opened sum", "closed-form"]["figures"]["recovered"]
-    told = {(row["arm"], row["adversary"], row["what"]): row for row in figures["observations"]}
-    upload = told["unprotected", "server", "upload"]
-    assert (upload["verdict"], upload["labels"]["right"], upload["alone"]) == ("recovered", 1.0, 1.0)
-    masked, opened = (told["as-configured", "server", what] for what in ("upload under masks", "opened sum"))
-    assert (masked["verdict"], masked["alone"]) == ("not recovered by the attacks listed", 0.0)
+    colluding = found["as-configured", "server+client-2+client-3", "opened sum minus colluding clients", "closed-form"]
+    assert colluding["verdict"] == "reconstructed"
+    assert found["as-configured", "server", "masked upload", "closed-form"]["verdict"].startswith("not reconstructed")
+    assert not found["as-configured", "server", "opened sum", "closed-form"]["metrics"]["reconstructed"]
+    seen = {(row["arm"], row["adversary"], row["observation"]): row for row in audited["observations"]}
+    upload = seen["unprotected", "server", "upload"]
+    assert (upload["verdict"], upload["labels"]["accuracy"], upload["single_client_share"]) == (
+        "reconstructed",
+        1.0,
+        1.0,
+    )
+    masked, opened = (seen["as-configured", "server", kind] for kind in ("masked upload", "opened sum"))
+    assert (masked["verdict"], masked["single_client_share"]) == ("not reconstructed by the attacks listed", 0.0)
     # Labels are not what a sum of few hides.
-    assert (opened["verdict"], opened["alone"]) == ("recovered", 0.0)
-    april = found["as-configured", "server", "upload under masks", "april"]
+    assert (opened["verdict"], opened["single_client_share"]) == ("reconstructed", 0.0)
+    april = found["as-configured", "server", "masked upload", "april"]
     assert april["verdict"] == "not attacked"
-    assert "unprotected case" in april["why"]
-    assert "the closed form recovers images up to batch 1, local steps 5, cohort 1" in result.output
-    assert sum(limit["factor"] == "channel" for limit in figures["limits"]) == 8
+    assert "unprotected case" in april["reason"]
+    assert "the closed form reconstructs images up to batch 1, local steps 5, cohort 1" in result.output
+    assert sum(one["factor"] == "channel" for one in audited["closed_form"]) == 8
     page = (out / "audit.html").read_text()
-    assert "Recovered up to\n  batch 1, local steps 5, cohort 1." in page
+    assert "Reconstructed up to batch 1, local steps 5, cohort 1." in " ".join(page.split())
     assert page.count("data:image/png;base64,") > 4
     assert "protected</td>" not in page
     # Keys were in them.
@@ -60,26 +64,28 @@ def test_an_audit_finds_what_is_unprotected_and_not_what_the_sum_hides(tacit: Ta
 
 
 @pytest.mark.exhaustive
-def test_the_page_on_what_leaks_is_what_an_audit_finds(tacit: Tacit, tmp_path: Path) -> None:
+def test_the_page_on_what_leaks_has_the_verdicts_of_an_audit(tacit: Tacit, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert tacit("audit", "--seed", "0", "--out", out).exit_code == 0
-    found, told = check_output(out / "audit.json", "audit"), check_output(FIGURES, "audit")
+    found, recorded = check_output(out / "audit.json", "audit"), check_output(SECURITY, "audit")
 
-    def recovered(figures: dict[str, Any]) -> dict[tuple[str, ...], bool]:
-        names = ("arm", "adversary", "what", "attack")
-        return {tuple(row[name] for name in names): row["verdict"] == "recovered" for row in figures["rows"]}
+    def reconstructed(result: dict[str, Any]) -> dict[tuple[str, ...], bool]:
+        names = ("arm", "adversary", "observation", "attack")
+        return {
+            tuple(row[name] for name in names): row["verdict"] == "reconstructed" for row in result["image_attacks"]
+        }
 
-    def stops(figures: dict[str, Any]) -> list[tuple[str, str, bool]]:
-        return [(one["factor"], one["setting"], one["figures"]["recovered"]) for one in figures["limits"]]
+    def limits(result: dict[str, Any]) -> list[tuple[str, str, bool]]:
+        return [(one["factor"], one["setting"], one["metrics"]["reconstructed"]) for one in result["closed_form"]]
 
-    # Masks and keys are drawn anew, and so figures differ where they stand; what comes back does not.
-    assert recovered(found) == recovered(told)
-    assert stops(found) == stops(told)
-    for row in found["rows"]:
-        if row["verdict"] == "recovered":
-            assert row["figures"]["psnr"] > 60
+    # Masks and keys are drawn anew, so that numbers differ; verdicts do not.
+    assert reconstructed(found) == reconstructed(recorded)
+    assert limits(found) == limits(recorded)
+    for row in found["image_attacks"]:
+        if row["verdict"] == "reconstructed":
+            assert row["metrics"]["psnr"] > 60
         if row["arm"].startswith("secure-sum") and row["adversary"] == "server":
-            assert row["verdict"] != "recovered"
+            assert row["verdict"] != "reconstructed"
 
 
 @pytest.mark.exhaustive
@@ -92,11 +98,11 @@ def test_attacks_prove_themselves_on_single_uploads_whoever_is_asked_for(tacit: 
         "[aggregation]\nvalue_bits = 24\n[policy]\nleast_images = 1\n"
     )
     assert tacit("audit", experiment, *given, "--seed", "1", "--out", out).exit_code == 0
-    rows = check_output(out / "audit.json", "audit")["rows"]
+    rows = check_output(out / "audit.json", "audit")["image_attacks"]
     assert [row["arm"] for row in rows[:2]] == ["unprotected", "unprotected"]
     verdicts = {(row["adversary"], row["attack"]): row["verdict"] for row in rows if row["arm"] != "unprotected"}
     together = "server+client-2+client-3"
-    assert verdicts == {(together, "closed-form"): "recovered", (together, "april"): "not attacked"}
+    assert verdicts == {(together, "closed-form"): "reconstructed", (together, "april"): "not attacked"}
 
 
 @pytest.mark.exhaustive
@@ -112,15 +118,15 @@ def test_a_new_key_does_not_lock_a_removed_member_out_who_works_with_the_server(
     given = [word for name in keys for word in ("--attack", name)]
     result = tacit("audit", experiment, "--as", "server+client-3", *given, "--images", "6", "--seed", "1", "--out", out)
     assert result.exit_code == 0, result.output
-    rows = [row for row in check_output(out / "audit.json", "audit")["rows"] if row["arm"] != "unprotected"]
-    assert [(row["attack"], row["what"], row["verdict"]) for row in rows] == [
-        ("insider", "upload, and the keys of a member", "recovered"),
-        ("former-key", "upload, and the keys of a member", "not recovered by the attacks listed"),
-        ("removed-member", "upload, and the keys of a member", "recovered"),
+    rows = [row for row in check_output(out / "audit.json", "audit")["image_attacks"] if row["arm"] != "unprotected"]
+    assert [(row["attack"], row["observation"], row["verdict"]) for row in rows] == [
+        ("insider", "upload and a member's keys", "reconstructed"),
+        ("former-key", "upload and a member's keys", "not reconstructed by the attacks listed"),
+        ("removed-member", "upload and a member's keys", "reconstructed"),
     ]
     # Six images are of three rounds with two honest clients; in the first the key was not renewed yet.
-    assert [row["figures"]["images"] for row in rows] == [6, 4, 4]
-    assert min(rows[0]["figures"]["psnr"], rows[2]["figures"]["psnr"]) > 60
+    assert [row["metrics"]["images"] for row in rows] == [6, 4, 4]
+    assert min(rows[0]["metrics"]["psnr"], rows[2]["metrics"]["psnr"]) > 60
 
 
 @pytest.mark.exhaustive
@@ -135,28 +141,36 @@ def test_a_server_that_cheats_has_an_image_without_groups_and_no_more_than_group
     )
     result = tacit("audit", experiment, "--as", "server", "--attack", "subtraction", "--seed", "1", "--out", out)
     assert result.exit_code == 0, result.output
-    figures = check_output(out / "audit.json", "audit")
-    proof, alone, groups = figures["rows"]
-    assert (proof["arm"], proof["what"], proof["verdict"]) == ("unprotected", "upload", "recovered")
-    assert (alone["what"], alone["cohort"], alone["verdict"]) == ("difference of two sums", 1, "recovered")
+    audited = check_output(out / "audit.json", "audit")
+    proof, alone, groups = audited["image_attacks"]
+    assert (proof["arm"], proof["observation"], proof["verdict"]) == ("unprotected", "upload", "reconstructed")
+    assert (alone["observation"], alone["honest_clients"], alone["verdict"]) == (
+        "difference of two sums",
+        1,
+        "reconstructed",
+    )
     # 80.2 dB with this seed.
-    assert alone["figures"]["psnr"] > 60
-    assert alone["figures"]["identified"] == 1.0
+    assert alone["metrics"]["psnr"] > 60
+    assert alone["metrics"]["re_identification_rate"] == 1.0
     # Of two images in every difference the closed form gives neither.
-    assert (groups["what"], groups["cohort"], groups["figures"]["images"]) == ("difference of two sums", 2, 5)
-    assert not groups["figures"]["recovered"]
-    tried = {one["case"]: one for one in figures["attempts"]}
+    assert (groups["observation"], groups["honest_clients"], groups["metrics"]["images"]) == (
+        "difference of two sums",
+        2,
+        5,
+    )
+    assert not groups["metrics"]["reconstructed"]
+    tried = {one["case"]: one for one in audited["server_cheats"]}
     assert [*tried] == [*(case.name for case in CLIENT_CASES), "leaves-out", "leaves-out-of-group"]
-    assert all(one["holds"] for one in tried.values())
-    assert tried["leaves-out"]["seen"] == "takes part"
-    assert tried["leaves-out-of-group"]["seen"] == "refuses MEMBERS, round over"
+    assert all(one["passed"] for one in tried.values())
+    assert tried["leaves-out"]["observed"] == "takes part"
+    assert tried["leaves-out-of-group"]["observed"] == "refuses MEMBERS, round over"
     page = (out / "audit.html").read_text()
-    assert f"{len(tried)} of {len(tried)} hold" in page
+    assert f"{len(tried)} of {len(tried)} passed" in page
     assert not (out / "recordings").exists()
 
 
 @pytest.mark.exhaustive
-def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit, tmp_path: Path) -> None:
+def test_ciphertexts_alone_re_identify_an_image_and_give_none(tacit: Tacit, tmp_path: Path) -> None:
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
@@ -166,21 +180,21 @@ def test_ciphertexts_alone_tell_an_image_from_others_and_give_none(tacit: Tacit,
     given = ("--as", "server", "--attack", "gram", "--images", "6", "--seed", "1", "--out", out)
     result = tacit("audit", experiment, *given)
     assert result.exit_code == 0, result.output
-    rows = check_output(out / "audit.json", "audit")["rows"]
-    found = {row["arm"]: row for row in rows if row["what"] == "upload"}
+    rows = check_output(out / "audit.json", "audit")["image_attacks"]
+    found = {row["arm"]: row for row in rows if row["observation"] == "upload"}
     for arm in ("unprotected", "as-configured"):
-        figures = found[arm]["figures"]
-        assert (found[arm]["verdict"], figures["identified"]) == ("told from others, not recovered", 1.0)
-        assert (figures["psnr"], figures["ssim"], figures["better_by"]) == (None, None, None)
+        metrics = found[arm]["metrics"]
+        assert (found[arm]["verdict"], metrics["re_identification_rate"]) == ("re-identified, not reconstructed", 1.0)
+        assert (metrics["psnr"], metrics["ssim"], metrics["advantage_db"]) == (None, None, None)
     page = (out / "audit.html").read_text()
-    assert "6 images, 100 % identified" in " ".join(page.split())
+    assert "6 images, 100% re-identified" in " ".join(page.split())
     assert "None dB" not in page
     assert "nan" not in result.output
 
 
 @pytest.mark.exhaustive
 def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_path: Path) -> None:
-    """What proves the attack is the server's row: the same messages, as they were in the clear."""
+    """The attack proves itself in the server's row: the same messages in the clear."""
     out, experiment = tmp_path / "out", tmp_path / "experiment.toml"
     experiment.write_text(
         '[federation]\nclients = 3\n[training]\nalgorithm = "fedsgd"\nfedsgd_images = 1\n'
@@ -189,13 +203,13 @@ def test_an_outsider_on_the_wire_reads_lengths_and_no_image(tacit: Tacit, tmp_pa
     given = ("--as", "wire", "--attack", "closed-form", "--images", "6", "--seed", "1", "--out", out)
     result = tacit("audit", experiment, *given)
     assert result.exit_code == 0, result.output
-    figures = check_output(out / "audit.json", "audit")
-    server, wire = (next(row for row in figures["rows"] if row["adversary"] == who) for who in ("server", "wire"))
-    assert (server["what"], server["verdict"]) == ("upload", "recovered")
-    assert wire["verdict"] == "not recovered by the attacks listed"
-    assert wire["figures"]["psnr"] < 20
+    rows = check_output(out / "audit.json", "audit")["image_attacks"]
+    server, wire = (next(row for row in rows if row["adversary"] == name) for name in ("server", "wire"))
+    assert (server["observation"], server["verdict"]) == ("upload", "reconstructed")
+    assert wire["verdict"] == "not reconstructed by the attacks listed"
+    assert wire["metrics"]["psnr"] < 20
     # Six images of a row take seven rounds; the model has 277,130 numbers.
-    words = re.search(r"3 clients sent up to 7 updates of ([0-9,]+) numbers, 0 stopped early", wire["what"])
+    words = re.search(r"3 clients sent up to 7 updates of ([0-9,]+) numbers, 0 stopped early", wire["observation"])
     assert words is not None
     assert 277_130 <= int(words[1].replace(",", "")) < 1.01 * 277_130
     assert not (out / "recordings").exists()
@@ -217,8 +231,8 @@ def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: T
         "nothing is protected, as configured: secure sum of 3 (semi-honest), secure sum, no groups, a server that "
         "leaves out one after the other of 10 clients: every round ended before"
     ) in " ".join(result.stderr.split())
-    figures = check_output(out / "audit.json", "audit")
-    assert {(row["arm"], row["adversary"]) for row in figures["rows"]} == {
+    rows = check_output(out / "audit.json", "audit")["image_attacks"]
+    assert {(row["arm"], row["adversary"]) for row in rows} == {
         ("unprotected", "server"),
         ("unprotected", "client-3"),
         ("as-configured", "server"),
@@ -227,10 +241,8 @@ def test_rounds_that_come_to_nothing_are_said_not_to_have_been_attacked(tacit: T
         ("as-configured", "client-3"),
         ("subtraction-no-groups", "server"),
     }
-    assert {row["verdict"] for row in figures["rows"]} == {"not attacked"}
-    assert {row["why"] for row in figures["rows"]} == {
-        "on the unprotected case no round came so far that it could be tried"
-    }
+    assert {row["verdict"] for row in rows} == {"not attacked"}
+    assert {row["reason"] for row in rows} == {"on the unprotected case no round came so far that it could be tried"}
     assert "no round came so far that it could be tried" in (out / "audit.html").read_text()
 
 
@@ -275,7 +287,7 @@ def test_attacks_are_listed_with_what_they_do(
 
 
 @pytest.mark.exhaustive
-def test_rounds_on_the_same_image_tell_more_of_binary_weights_than_one(tacit: Tacit, tmp_path: Path) -> None:
+def test_rounds_on_the_same_image_disclose_more_of_binary_weights_than_one(tacit: Tacit, tmp_path: Path) -> None:
     """Five clients with an image each: single uploads had 12.4 dB, and what nine rounds of a client give 21.7 dB."""
     out, images, experiment = tmp_path / "out", tmp_path / "few.npz", tmp_path / "experiment.toml"
     write_few(images, 5)
@@ -287,17 +299,17 @@ def test_rounds_on_the_same_image_tell_more_of_binary_weights_than_one(tacit: Ta
     given = ("--as", "server", "--attack", "masked-closed-form", "--images", "8", "--seed", "1", "--out", out)
     result = tacit("audit", experiment, "--data", images, *given)
     assert result.exit_code == 0, result.output
-    rows = check_output(out / "audit.json", "audit")["rows"]
-    found = {row["what"]: row for row in rows if row["arm"] == "as-configured" and row["cohort"] == 1}
-    assert found["upload"]["verdict"] != "recovered"
+    rows = check_output(out / "audit.json", "audit")["image_attacks"]
+    found = {row["observation"]: row for row in rows if row["arm"] == "as-configured" and row["honest_clients"] == 1}
+    assert found["upload"]["verdict"] != "reconstructed"
     pooled = found["upload, 9 rounds pooled"]
-    assert (pooled["verdict"], pooled["figures"]["images"]) == ("recovered", 5)
-    assert pooled["figures"]["psnr"] > found["upload"]["figures"]["psnr"] + 5
+    assert (pooled["verdict"], pooled["metrics"]["images"]) == ("reconstructed", 5)
+    assert pooled["metrics"]["psnr"] > found["upload"]["metrics"]["psnr"] + 5
     # Of many images every round has others.
     out = tmp_path / "many"
     given = ("--as", "server", "--attack", "masked-closed-form", "--images", "6", "--seed", "1", "--out", out)
     assert tacit("audit", experiment, *given).exit_code == 0
-    rows = check_output(out / "audit.json", "audit")["rows"]
-    (row,) = (row for row in rows if row["what"] == "upload, rounds pooled" and row["arm"] == "as-configured")
-    assert (row["verdict"], row["figures"]) == ("not attacked", None)
-    assert row["why"] == "in 7 rounds no client trained on the same images again"
+    rows = check_output(out / "audit.json", "audit")["image_attacks"]
+    (row,) = (row for row in rows if row["observation"] == "upload, rounds pooled" and row["arm"] == "as-configured")
+    assert (row["verdict"], row["metrics"]) == ("not attacked", None)
+    assert row["reason"] == "in 7 rounds no client trained on the same images again"

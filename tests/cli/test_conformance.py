@@ -27,7 +27,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.end_to_end
-def test_this_installation_holds(tacit: Invoke, tmp_path: Path) -> None:
+def test_this_installation_passes(tacit: Invoke, tmp_path: Path) -> None:
     result = tacit("conformance", "vectors", "--json", tmp_path / "verdicts.json")
     assert result.exit_code == 0, result.output
     verdicts = check_output(tmp_path / "verdicts.json", "vectors")["files"]
@@ -35,7 +35,7 @@ def test_this_installation_holds(tacit: Invoke, tmp_path: Path) -> None:
     assert all(verdict["steps"] > 0 and verdict["fault"] == "" for verdict in verdicts)
     total = sum(verdict["steps"] for verdict in verdicts)
     # There is nothing to look at, so there is no table.
-    assert result.stdout == f"{len(verdicts)} files, {total} steps: all hold\n"
+    assert result.stdout == f"{len(verdicts)} files, {total:,} steps: all passed\n"
 
 
 def test_a_planted_error_is_found(tacit: Invoke, copy: Path, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_planted_error_is_found(tacit: Invoke, copy: Path, tmp_path: Path) -> 
     planted.write_text(planted.read_text().replace('"expect":"01"', '"expect":"03"', 1))
     result = tacit("conformance", "vectors", copy, "--json", tmp_path / "verdicts.json")
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1].endswith(": 1 do not hold")
+    assert result.stdout.splitlines()[-1].endswith(": 1 failed")
     assert [line for line in result.stdout.splitlines() if ".json" in line and "members.json" not in line] == []
     faults = {
         verdict["file"]: verdict["fault"] for verdict in check_output(tmp_path / "verdicts.json", "vectors")["files"]
@@ -52,7 +52,7 @@ def test_a_planted_error_is_found(tacit: Invoke, copy: Path, tmp_path: Path) -> 
     assert set(faults.values()) == {""}
 
 
-def test_a_file_that_is_none_does_not_hold(tacit: Invoke, copy: Path) -> None:
+def test_a_file_without_vectors_fails(tacit: Invoke, copy: Path) -> None:
     (copy / "other.json").write_text("[bold]")
     result = tacit("conformance", "vectors", copy)
     assert result.exit_code == 1

@@ -58,14 +58,14 @@ def names_of(side: Side, *, silent: bool) -> list[str]:
     return [honest.name, *(case.name for case in others if (Code.TIMEOUT.name in case.expected) == silent)]
 
 
-def check_all_hold(result: Result, names: list[str], path: Path) -> None:
+def check_all_passed(result: Result, names: list[str], path: Path) -> None:
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == f"{len(names)} cases: all hold"
+    assert result.stdout.splitlines()[-1] == f"{len(names)} cases: all passed"
     verdicts = check_output(path, "peer")["cases"]
     assert [verdict["case"] for verdict in verdicts] == names
     for verdict in verdicts:
         assert verdict["seen"] == verdict["expected"]
-        assert verdict["holds"]
+        assert verdict["passed"]
 
 
 def check_side(tacit: Invoke, folder: Path, side: Side, names: list[str], *, patience: float = SECONDS) -> str:
@@ -93,18 +93,18 @@ def check_side(tacit: Invoke, folder: Path, side: Side, names: list[str], *, pat
         result = tacit(
             "conformance", "peer", live.address, "--as", side, "--keys", kit, *addresses, *options, "--json", verdicts
         )
-    check_all_hold(result, names, verdicts)
+    check_all_passed(result, names, verdicts)
     return result.stderr
 
 
 @pytest.mark.parametrize("side", CASES)
-def test_our_parties_hold_in_a_few_cases(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
+def test_our_parties_pass_a_few_cases(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
     check_side(tacit, tmp_path, side, names_of(side, silent=False)[:3])
 
 
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("side", CASES)
-def test_our_parties_hold(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
+def test_our_parties_pass(tacit: Invoke, bench: MakeBench, tmp_path: Path, side: Side) -> None:
     check_side(tacit, tmp_path, side, names_of(side, silent=False))
 
 
@@ -114,14 +114,14 @@ def test_our_parties_notice_silence(tacit: Invoke, bench: MakeBench, tmp_path: P
     check_side(tacit, tmp_path, side, names_of(side, silent=True), patience=PATIENCE)
 
 
-def test_what_does_not_hold_is_shown(tacit: Invoke, bench: MakeBench) -> None:
+def test_a_failure_is_shown(tacit: Invoke, bench: MakeBench) -> None:
     live = bench(4)
     kit = live.give_keys(*live.clients_of_roster)
     with live.live_server(step=2.0):
         result = tacit("conformance", "peer", live.address, "--as", "client", "--keys", kit, "--case", "stranger")
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == "2 cases: 1 do not hold"
-    assert "FAILS" in result.stdout
+    assert result.stdout.splitlines()[-1] == "2 cases: 1 failed"
+    assert "FAILED" in result.stdout
 
 
 def test_a_silent_client_is_waited_for_with_a_deadline(tacit: Invoke, bench: MakeBench) -> None:
@@ -130,7 +130,7 @@ def test_a_silent_client_is_waited_for_with_a_deadline(tacit: Invoke, bench: Mak
     arguments = ("--as", "server", "--keys", kit, "--wait", "1", "--case", "honest")
     result = tacit("conformance", "peer", live.address, *arguments)
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == "1 cases: 1 do not hold"
+    assert result.stdout.splitlines()[-1] == "1 cases: 1 failed"
 
 
 def complaints(result: Result) -> str:
@@ -236,7 +236,7 @@ WRONG_INFERENCE: dict[str, tuple[Side, Callable[[InferenceBench, Path], None], t
         "owners",
         rostered("hospital", "ward"),
         NONE,
-        "roster.toml: private inference has exactly one",
+        "roster.toml: a dealer is needed, and exactly one",
     ),
     "no client": ("owners", rostered("hospital", "trent"), NONE, "0 clients; the scripts need 1 or more"),
     "no key of the dealer": ("data-owner", without("trent.key"), DEALING, "trent.key is missing; put the keys of"),

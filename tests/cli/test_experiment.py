@@ -11,12 +11,14 @@ from typing import Any
 
 import matplotlib.figure
 import msgspec
+import numpy as np
 import pytest
 import torch
 from click.testing import Result
 
 from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.runs.directory import RunDirectory
@@ -25,10 +27,13 @@ from tacit.parties.session.event_log import read
 from tacit.parties.session.events import ListeningStarted, RoundEnded
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
+from tacit.simulate.experiments.adaptation import AdaptationSettings
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
-from tacit.simulate.experiments.study import Arm, ArmClaim, ClaimVerdict, Size, Study
-from tacit.simulate.experiments.study import test_accuracy as accuracy
+from tacit.simulate.experiments.federations import Arm, Federations
+from tacit.simulate.experiments.measures import Request
+from tacit.simulate.experiments.results import Verdict
+from tacit.simulate.experiments.study import Claim, Size, Study
 from tacit.simulate.federation.processes import Show
 from tests.cli.outputs import check_output
 
@@ -53,25 +58,23 @@ TINY = Study(
     claim="nothing changes",
     settings=(("clients", "4"),),
     silent=("the weather: mild",),
-    full=Size(arms=(Arm(name="plain", experiment=ARM),), differences=()),
+    full=Size(rows=(Arm(name="plain", experiment=ARM),)),
     small=Size(
-        arms=(
-            Arm(name="plain", experiment=ARM, pretrained=True, published="99.9"),
+        rows=(
+            Arm(name="plain", experiment=ARM, pretrained=True, published={"test accuracy": "99.9"}),
             Arm(name="again", experiment=ARM, pretrained=True),
             Arm(name="binary", experiment=BINARY),
         ),
+        measure=Federations(pretraining=TrainingConfiguration(epochs=2, batch_size=8), record_moves=True),
         differences=("everything is smaller",),
-        pretraining=TrainingConfiguration(epochs=2, batch_size=8),
     ),
-    quantity=accuracy,
     claims=(
-        ArmClaim(
-            arms=("plain",),
-            judge=lambda arms: ClaimVerdict(claim="sun shines", criterion="looking", holds=None, detail="one arm"),
+        Claim(
+            rows=("plain",),
+            judge=lambda rows: Verdict(claim="sun shines", criterion="looking", reproduced=None, detail="one arm"),
         ),
     ),
-    draw=lambda results: matplotlib.figure.Figure(),
-    record_moves=True,
+    draw=lambda result: matplotlib.figure.Figure(),
 )
 
 
@@ -160,10 +163,10 @@ def test_an_interrupted_study_says_how_to_go_on(held: Held) -> None:
 def test_the_same_command_goes_on_where_it_was(held: Held) -> None:
     assert (held.again.exit_code, held.again.stderr) == (0, "")
     assert held.file("plain", 3, "summary.json").stat().st_mtime_ns == held.summary_before
-    finished = 2 if held.rounds_before == 3 else 1
-    assert f"6 runs of 2 rounds, {finished} of them finished before" in held.again.stdout
+    assert "6 runs of 2 rounds, 1 of them finished before" in held.again.stdout
     assert "plain, seed 3" not in held.again.stdout
-    assert ("   2 of 6  again, seed 3: test accuracy 0." in held.again.stdout) == (finished == 1)
+    assert "   2 of 6  again, seed 3: test accuracy " in held.again.stdout
+    assert "not decided: sun shines (one arm)\n" in held.again.stdout
     events = [type(event) for event in read(held.file("again", 3, "events/server.jsonl"))]
     if held.rounds_before == 1:
         assert events.count(ListeningStarted) == 2, "the interrupted run was continued, not begun again"
@@ -199,33 +202,30 @@ def test_every_run_stands_in_the_table(held: Held) -> None:
         [3, 5],
         "images.npz: 60 training and 12 test images of 3 classes",
     )
-    assert [arm["name"] for arm in table["arms"]] == ["plain", "again", "binary"]
-    for arm in table["arms"]:
-        for run, seed in zip(arm["runs"], (3, 5), strict=True):
-            summary = json.loads(held.file(arm["name"], seed, "summary.json").read_bytes())
+    assert [row["name"] for row in table["rows"]] == ["plain", "again", "binary"]
+    for row in table["rows"]:
+        for run, seed in zip(row["runs"], (3, 5), strict=True):
+            summary = json.loads(held.file(row["name"], seed, "summary.json").read_bytes())
             assert run["seed"] == seed
-            assert run["accuracies"] == [entry["accuracy"] for entry in summary["rounds"]]
-            assert run["value"] == 100 * summary["final_accuracy"]
-            assert sum(run["moves"]) == summary["aggregation"]["parameters"]
-    plain, _, binary = table["arms"]
-    assert plain["runs"][0]["moves"][:2] == [0, 0], "without protection every coordinate moves in every round"
-    never, once, always = binary["runs"][0]["moves"]
+            assert run["federation"]["accuracies"] == [entry["accuracy"] for entry in summary["rounds"]]
+            assert run["values"] == {"test accuracy": 100 * summary["final_accuracy"]}
+            assert sum(run["federation"]["moves"]) == summary["aggregation"]["parameters"]
+    plain, _, binary = ([run["federation"]["moves"] for run in row["runs"]] for row in table["rows"])
+    assert plain[0][:2] == [0, 0], "without protection every coordinate moves in every round"
+    never, once, always = binary[0]
     # 1 - 0.8^4 = 0.5904 of the coordinates move in a round; these limits are more than ten deviations wide.
     total = never + once + always
     assert abs(never / total - 0.4096**2) < 0.1
     assert abs(always / total - 0.5904**2) < 0.1
-    assert binary["runs"][0]["moves"] != binary["runs"][1]["moves"]
+    assert binary[0] != binary[1]
 
 
 def test_arms_that_do_not_exist_are_refused(tacit: Invoke, tmp_path: Path) -> None:
-    for command, complaint in (
-        (("sawada-fig5", "--arm", "scratch-*", "--arm", "none"), "sawada-fig5 has no arm 'none'; it has pretrained-un"),
-        (("tastan-table1", "--arm", "ours"), "--arm: tastan-table1 has rows, which are measured together; leave it"),
-    ):
-        refused = tacit("experiment", *command, "--small", "--out", tmp_path / "out")
-        assert refused.exit_code == 2
-        assert refused.stderr.startswith(f"tacit: {complaint}")
-        assert not (tmp_path / "out").exists()
+    command = ["experiment", "sawada-fig5", "--arm", "scratch-*", "--arm", "none", "--small", "--out", tmp_path / "out"]
+    refused = tacit(*command)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("tacit: --arm none: sawada-fig5 has no such row; it has pretrained-unprotected, ")
+    assert not (tmp_path / "out").exists()
 
 
 def test_results_of_other_settings_are_not_mixed(tacit: Invoke, held: Held, images: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_run_that_fails_ends_the_study(
 
     # It ends when they are killed, in whichever round that is.
     long = msgspec.structs.replace(ARM, federation=FederationSection(clients=4, rounds=50))
-    small = Size(arms=(Arm(name="plain", experiment=long),), differences=())
+    small = Size(rows=(Arm(name="plain", experiment=long),))
     monkeypatch.setitem(STUDIES, "tiny", replace(TINY, small=small))
     watch(look)
     result = tacit("experiment", "tiny", "--small", "--seeds", 0, "--data", images, "--out", tmp_path / "out")
@@ -316,6 +316,18 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
         lambda out, images: ["aso-table1", "--small", "--data", bad_file(out.parent / "bad.npz")],
         "is not a readable .npz file",
     ),
+    "no directory for the tables of adaptation": (
+        lambda out, images: ["tastan-table2"],
+        "of fed-isic2019, tiny-imagenet for the owner and of fed-isic2019 for the clients",
+    ),
+    "a directory without their files": (lambda out, images: ["tastan-table1", "--data", out.parent], "cifar-10"),
+    "a directory for a twin": (
+        lambda out, images: ["tastan-table1", "--small", "--data", out.parent],
+        "the small twin takes an .npz file, or without --data the digits",
+    ),
+    "a twin that there is not": (lambda out, images: ["tastan-table2", "--small"], "tastan-table2 has no small twin"),
+    "a file that there is not": (lambda out, images: [out / "own.py"], "own.py is no file; name one that defines"),
+    "a file without a study": (lambda out, images: [__file__], "test_experiment.py defines no STUDY; assign a"),
     "images of another shape": (
         lambda out, images: ["sawada-fig6", "--data", images],
         "holds images of 8 x 8 x 1 in 3 classes; the full size takes 32 x 32 x 3 in 10 classes",
@@ -338,10 +350,10 @@ def test_wrong_input_is_refused_before_anything_starts(tacit: Invoke, tmp_path: 
 def test_a_place_that_no_run_can_have_is_a_failure(
     tacit: Invoke, monkeypatch: pytest.MonkeyPatch, images: Path, tmp_path: Path
 ) -> None:
-    small = Size(arms=(Arm(name="plain", experiment=ARM),), differences=())
+    small = Size(rows=(Arm(name="plain", experiment=ARM),))
     monkeypatch.setitem(STUDIES, "tiny", replace(TINY, small=small))
     out = tmp_path / "out"
-    prepare(STUDIES["tiny"], small=True, seeds=(0,), data=images, device="cpu", out=out)
+    prepare(STUDIES["tiny"], Request(seeds=(0,), data=images, device="cpu", out=out), small=True)
     (out / "runs").write_text("a file in the place of a directory")
     result = tacit("experiment", "tiny", "--small", "--seeds", 0, "--data", images, "--out", out)
     assert result.exit_code == 1
@@ -356,3 +368,64 @@ def test_what_is_there_is_left_alone(tacit: Invoke, tmp_path: Path) -> None:
         assert result.exit_code == 2
         assert "choose another one with --out" in result.stderr
         assert (out / kept).read_text() == "dear reader"
+
+
+def test_a_study_of_ones_own_is_run_like_the_others(tacit: Invoke, tmp_path: Path) -> None:
+    """The worked example of docs/experiments.md."""
+    example, out = Path(__file__).parents[2] / "docs" / "examples" / "my_study.py", tmp_path / "out"
+    result = tacit("experiment", example, "--small", "--seeds", "0", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = check_output(out / "table.json", "study")
+    assert table["command"] == "tacit experiment my_study.py --small --seeds 0"
+    assert [(row["name"], row["runs"][0]["values"].keys()) for row in table["rows"]] == [
+        (name, {"test accuracy", "sent by all clients"}) for name in ("plain", "noise")
+    ]
+    assert "not decided: without noise the model is more accurate (" in result.stdout
+    again = tacit("experiment", example, "--small", "--seeds", "0", "--out", out)
+    assert "2 runs of 2 rounds, 2 of them finished before" in again.stdout
+
+
+def test_rows_without_a_federation_are_written_like_the_others(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table 1 of adaptation on classes 0 and 1 of the owner and 2 and 3 of the clients, in seconds; without peft."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 64), ("test", 16)):
+        labels = np.arange(count) % 4
+        arrays |= {f"y_{part}": labels, f"x_{part}": generator.integers(0, 60, (count, 8, 8), np.uint8)}
+        arrays[f"x_{part}"] += (60 * labels[:, None, None]).astype(np.uint8)
+    data = tmp_path / "four.npz"
+    np.savez(data, **arrays)
+    study = STUDIES["tastan-table1"]
+    twin = study.size(small=True)
+    assert isinstance(twin.measure, AdaptationSettings)
+    measure = replace(
+        twin.measure,
+        model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2),
+        distillation=DistillationConfiguration(layer_epochs=1, prediction_epochs=1, margin=10.0),
+        rounds=1,
+    )
+    monkeypatch.setitem(STUDIES, "tastan-table1", replace(study, small=replace(twin, measure=measure)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    out, copy = tmp_path / "out", tmp_path / "copy.json"
+    command = ["experiment", "tastan-table1", "--small", "--seeds", "3", "--data", data, "--out", out, "--json", copy]
+    assert tacit(*command, "--arm", "ours").exit_code == 0
+    assert check_output(copy, "study")["verdicts"] == []
+    result = tacit(*command)
+    assert result.exit_code == 0, result.stderr
+    assert "3 runs, 1 of them finished before" in result.stdout
+    assert copy.read_bytes() == (out / "table.json").read_bytes()
+    table = check_output(copy, "study")
+    assert table["command"] == "tacit experiment tastan-table1 --small --seeds 3 --data four.npz"
+    assert [row["name"] for row in table["rows"]] == [row.name for row in twin.rows]
+    assert {row["unfinished"] for row in table["rows"] if not row["runs"]} == {
+        "not measured, peft is not installed: pip install 'tacit[lora]'"
+    }
+    page = (out / "table.md").read_text()
+    assert "| row | central | alpha = 100 | alpha = 1 | alpha = 0.01 |" in page
+    for row in table["rows"]:
+        assert all(f"{value:.3f}" in page for run in row["runs"] for value in run["values"].values())
+    assert (out / "plot.svg").read_text().startswith("<?xml")
+    # One seed decides nothing.
+    assert result.stdout.count("not decided: ") == len(table["verdicts"]) == 3

@@ -14,8 +14,8 @@ from click.testing import Result
 
 from tacit.parties.session.event_log import EventT, read
 from tacit.parties.session.events import ClientRoundEnded, SessionEnded
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.sum.events import ComplaintReceived
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation import processes
 from tacit.simulate.federation import run as simulation_run
 from tacit.simulate.federation.faults import PHASES

@@ -18,7 +18,7 @@ with pytest.MonkeyPatch.context() as patch:
 pytestmark = pytest.mark.end_to_end
 
 Invoke = Callable[..., Result]
-OTHER_VERSION = "import tacit.protocol.core.codec as c; c.VERSION += 1; from tacit.cli.main import main; main()"
+OTHER_VERSION = "import tacit.protocol.sum.states as s; s.VERSION += 1; from tacit.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")

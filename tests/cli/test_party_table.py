@@ -11,8 +11,8 @@ from tacit.parties.runs.events import PartyExited, PartyFailed
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.events import HeartbeatSent, PhaseEnded, TrafficCounted, WaitingChanged
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.states import Phase
 from tests.simulate.conftest import at, configured, ended
 
 HEADINGS = ["party", "phase", "for", "sent", "received", "last heard", "waits for"]
@@ -78,7 +78,7 @@ def test_phases_are_timed_apart_from_signs_of_life(run: Run) -> None:
     run.seconds += 4
     run.take("client-1", HeartbeatSent())
     run.seconds += 2
-    assert run.cells() == [["client-1", "masked input", "6 s", "0.0 MB", "0.0 MB", "2 s ago", ""]]
+    assert run.cells() == [["client-1", "masked input", "6 s", "0 bytes", "0 bytes", "2 s ago", ""]]
     run.take("client-1", phase(Phase.TRAIN))
     assert run.cells()[0][1:3] == ["train", "0 s"]
 
@@ -95,14 +95,14 @@ def test_traffic_adds_up(run: Run) -> None:
     run.take("client-1", traffic(sent=1_500_000, received=200_000))
     run.take("client-1", traffic(sent=1_000_000, received=0))
     run.take("client-2", traffic(sent=0, received=300_000))
-    assert [row[3:5] for row in run.cells()] == [["2.5 MB", "0.2 MB"], ["0.0 MB", "0.3 MB"]]
+    assert [row[3:5] for row in run.cells()] == [["2.5 MB", "200 kB"], ["0 bytes", "300 kB"]]
 
 
 def test_a_server_that_waits_says_for_whom_and_how_long(run: Run) -> None:
     run.take(SERVER, phase(Phase.UNMASK))
     run.take(SERVER, WaitingChanged(on=["client-1", "client-2"]))
     run.seconds += 5
-    assert run.cells() == [[SERVER, "unmask", "5 s", "0.0 MB", "0.0 MB", "5 s ago", "client-1, client-2 (5 s)"]]
+    assert run.cells() == [[SERVER, "unmask", "5 s", "0 bytes", "0 bytes", "5 s ago", "client-1, client-2 (5 s)"]]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_party_that_is_gone_waits_for_nobody(run: Run, event: Event, phase_sho
     run.seconds += 5
     run.take(SERVER, event)
     run.seconds += 1
-    assert run.cells() == [[SERVER, phase_shown, "1 s", "0.0 MB", "0.0 MB", "1 s ago", ""]]
+    assert run.cells() == [[SERVER, phase_shown, "1 s", "0 bytes", "0 bytes", "1 s ago", ""]]
 
 
 def test_of_many_parties_the_most_silent_are_shown_in_their_order(run: Run) -> None:

@@ -30,6 +30,7 @@ from tacit.parties.hosting.party_file import (
     LearningSection,
     LogConfiguration,
     ModelOwnerFile,
+    OwnImagesConfiguration,
     ServerFile,
 )
 from tacit.parties.hosting.preflight import (
@@ -124,7 +125,7 @@ class Office:
         self.enrol("dealer", "owner", "alice")
         write_images(self.path / "client-1" / "own.npz", train=[0, 1, 2] * 8)
         write_images(self.path / "server" / "own.npz", test=[0, 1, 2] * 4)
-        images = ImagesConfiguration(source=self.at("client-1", "own.npz"), classes=CLASSES)
+        images = OwnImagesConfiguration(source=self.at("client-1", "own.npz"), classes=CLASSES)
         tests = ImagesConfiguration(source=self.at("server", "own.npz"))
         asked: dict[str, Any] = {"images": self.at("server", "own.npz"), "model_owner": NOBODY, "dealer": NOBODY}
         learning = LearningSection(sums=NOBODY)
@@ -402,7 +403,7 @@ def test_what_the_parties_of_private_inference_lack(
     spoilt(tmp_path / "salted" / "salt", b"short")
     spoilt(tmp_path / "pictures" / "cut.png", b"\x89PNG\r\n\x1a\n")
     table: list[tuple[str, dict[str, Any], str, str]] = [
-        ("alice", {"roster": office.at("client-1", "roster.toml")}, "roster", "exactly one dealer; the roster has"),
+        ("alice", {"roster": office.at("client-1", "roster.toml")}, "roster", "a dealer is needed, and exactly one"),
         ("alice", {"roster": office.at("client-2", "roster.toml")}, "roster", "'alice' is not in the roster"),
         ("alice", {"images": "nowhere"}, "images", "images = '.*nowhere': no such file or fold"),
         ("alice", {"images": str(tmp_path / "pictures")}, "images", r"cut\.png"),

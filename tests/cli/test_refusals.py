@@ -13,6 +13,7 @@ from tacit.cli.output import outcome
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.experiment import Experiment, load_as, parse
+from tests.simulate.conftest import summed_up
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
@@ -237,10 +238,9 @@ def test_what_is_asked_first_loads_nothing_slow() -> None:
 def test_a_run_without_enough_clients_names_the_key_that_says_how_long_they_are_waited_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    configuration = {"federation": {"rounds": 2}, "deadlines": {"join": 60.0}}
     ended = "only 0 clients are there; a round takes at least 3"
-    assert outcome({"rounds": [], "ended": ended, "configuration": configuration}, Path("run")).exit_code == 3
+    assert outcome(summed_up(ended=ended), Path("run")).exit_code == 3
     assert capsys.readouterr().err == (
         f"tacit: 0 of 2 rounds were completed; {ended} (clients are waited for as long as deadlines.join says, 60 s); "
-        "run/report.html tells what happened\n"
+        "see run/report.html\n"
     )

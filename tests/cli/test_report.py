@@ -17,7 +17,8 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.session.events import LinkOpened
 from tacit.simulate.adaptation.plan import Folder
-from tacit.simulate.adaptation.summary import AdaptersJudged, Known, keep
+from tacit.simulate.adaptation.results import AdaptersMetrics
+from tacit.simulate.adaptation.summary import Known, keep
 from tests.simulate.conftest import BEGAN, at, configured
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -95,7 +96,7 @@ def test_a_page_of_an_adaptation(tmp_path: Path) -> None:
     run.experiment.write_text(experiment_toml(AdaptationExperiment()))
     said = f"{run.path}: the first round has not begun: there is nothing to report yet; wait for it"
     assert refused(run.path) == f"tacit: {said}"
-    first = AdaptersJudged(accuracy=0.25, balanced_accuracy=0.125, loss=1.5)
+    first = AdaptersMetrics(accuracy=0.25, balanced_accuracy=0.125, loss=1.5)
     keep(Folder(run.path), Known(began=1.0, classes=("a", "b"), parameters=9, judged={0: first}))
     assert refused(run.path, tmp_path) == "tacit: an adaptation has all its logs in its folder: name no others"
     done = invoke(run.path)

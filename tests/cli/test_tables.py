@@ -13,7 +13,7 @@ from tacit.cli.screen import PartyTable
 from tacit.parties.runs.results import Column, Table, decimals, markdown, percent, prose, write_csv
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.events import PhaseEnded, WaitingChanged
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.states import Phase
 from tests.simulate.conftest import at
 
 

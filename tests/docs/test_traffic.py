@@ -13,11 +13,11 @@ from docs.generate.traffic import (
     declared_key_bytes,
     declared_plain_bytes,
 )
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.roster import decode_members
 from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.group_key.tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
+from tacit.protocol.group_key.states import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
 from tacit.protocol.sum.messages import PeerKeys, ShareKeys, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.states import Phase
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import altered

@@ -14,15 +14,15 @@ from tacit.protocol.adaptation.data_owner import LearningDataOwner
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, LearningSizes
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
+from tacit.protocol.adaptation.states import RoundAnswered, RoundKept, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
-from tacit.protocol.adaptation.tables import RoundAnswered, RoundKept, SumTold
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.schedule import LOGITS, Round
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState
 from tests.exploration.inference import (
     DATA_OWNER,
     PATIENCE,
@@ -142,7 +142,7 @@ class AdaptationWorld(InferenceWorld):
         machine = LearningDataOwner(
             DATA_OWNER,
             self._roster,
-            wish=Wish(images=max(self._passes, 1), batch=1, channels=1, side=1),
+            request=InferenceRequest(images=max(self._passes, 1), batch=1, channels=1, side=1),
             policy=InferencePolicy(),
             patience=PATIENCE,
             purpose="learning",

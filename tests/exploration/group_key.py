@@ -23,7 +23,7 @@ from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.holder import GroupKeyHolder
 from tacit.protocol.group_key.keeper import GroupKeyKeeper, KeyReady, Refused
 from tacit.protocol.group_key.messages import ConfirmKey, EndKey, KeyCommit, KeyContribution
-from tacit.protocol.group_key.tables import HolderState, KeeperState
+from tacit.protocol.group_key.states import HolderState, KeeperState
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.sum.exchange import ClientAborted
 from tacit.protocol.sum.policy import Policy

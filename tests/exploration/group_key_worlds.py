@@ -27,7 +27,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyContributions,
     StartKey,
 )
-from tacit.protocol.group_key.tables import KeeperState
+from tacit.protocol.group_key.states import KeeperState
 from tests.exploration.group_key import (
     Begun,
     Confirmed,

@@ -19,7 +19,7 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Output, Transmit
 from tacit.protocol.core.messages import Abort, Kinds
 from tacit.protocol.core.roster import Member, Roster
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
@@ -27,7 +27,7 @@ from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, Opened, PassAsked
 from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, pass_rounds, weight_bytes
 from tacit.protocol.inference.session import PassRounds
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState
 from tests.exploration.machines import duplicate, fingerprint
 from tests.exploration.symbols import SymbolicEntropy
 
@@ -296,9 +296,9 @@ class InferenceWorld:
         return decode(self.letters[letter][1], self.KINDS).envelope.type
 
     def _data_owner(self) -> InferenceDataOwner:
-        wish = Wish(images=max(self._passes, 1), batch=1, channels=1, side=1)
+        request = InferenceRequest(images=max(self._passes, 1), batch=1, channels=1, side=1)
         policy = InferencePolicy()
-        return InferenceDataOwner(DATA_OWNER, self._roster, wish=wish, policy=policy, patience=PATIENCE)
+        return InferenceDataOwner(DATA_OWNER, self._roster, request=request, policy=policy, patience=PATIENCE)
 
     def _model_owner(self, entropy: SymbolicEntropy) -> InferenceModelOwner:
         return InferenceModelOwner(

@@ -23,7 +23,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.session.client_session import ServerLink
 from tacit.protocol.session.messages import Hello, Welcome
 from tacit.protocol.session.server_session import Presence
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 
 CLIENT, SERVER = "client", "server"
 SESSION: Final = bytes(range(32))

@@ -21,7 +21,7 @@ from typing import Any
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Trigger
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label
+from tacit.protocol.core.primitives import SIGNATURE_BYTES
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.agreement import Advert, adverts_digest, complaint_signed
@@ -34,6 +34,7 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
 )
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.states import SumLabel
 from tests.exploration.machines import Event
 from tests.exploration.secure_sum import ClientRules, Cohort, Opened, Over, Shared, Signed, Told
 
@@ -170,7 +171,7 @@ class LyingWorld:
         signing: Any = self.cohort.clients[holder].machine(0)
         for owner in self._everybody[:-1]:
             parts = complaint_signed(sharing, owner=owner, holder=holder)
-            signature = signing._signing.sign(Label.SIGN_COMPLAINT, *parts)
+            signature = signing._signing.sign(SumLabel.SIGN_COMPLAINT, *parts)
             yield PeerComplaints(holders=self._bitmap((holder,)), signatures=signature)
         for holders in combinations(self._everybody, 1):
             yield PeerComplaints(holders=self._bitmap(holders), signatures=bytes(SIGNATURE_BYTES * len(holders)))

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from tacit.protocol.core.codec import VERSION, Envelope, Packet, encode_structure
+from tacit.protocol.core.codec import Envelope, Packet, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import IGNORE, Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.group_key.agreement import Transcript
 from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum.states import VERSION
 from tacit.protocol.sum.vector_sum import VectorSum
 from tests.exploration.symbols import SymbolicEntropy
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tacit.protocol.core.machine import Trigger
-from tacit.protocol.sum.tables import ServerState
+from tacit.protocol.sum.states import ServerState
 from tests.exploration.machines import Event
 from tests.exploration.possibilities import Possibilities
 from tests.exploration.secure_sum import Blamed, ClientRules, Cohort, NoSum, Opened, Sum, waits_forever

@@ -21,7 +21,6 @@ from msgspec import structs
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Heard, Machine, Output, Send, Step
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, split_records
 from tacit.protocol.sum.agreement import Agreement, packet_signed
 from tacit.protocol.sum.client import AggregationClient
@@ -37,7 +36,7 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import ClientState, ServerState, SumLabel
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
 from tacit.secagg.shamir import SHARE_BYTES
@@ -252,7 +251,7 @@ class SealsBadly(AggregationClient):
         if victim in packets:
             packet = packets[victim] = packets[victim][:-1] + b"!"
             parts = packet_signed(self.agreement, heard.message.digest, owner=self.member, holder=victim, packet=packet)
-            signatures[victim] = self._sign(Label.SIGN_SHARES, *parts)
+            signatures[victim] = self._sign(SumLabel.SIGN_SHARES, *parts)
         spoilt = structs.replace(message, packets=b"".join(packets.values()), signatures=b"".join(signatures.values()))
         return replace(step, outputs=(replace(sent, message=spoilt),))
 

@@ -23,7 +23,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.client_session import ServerLink
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, JournalEntry, JournalLine
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.shamir import SHARE_BYTES

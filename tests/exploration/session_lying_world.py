@@ -16,21 +16,20 @@ from hashlib import sha256
 from typing import Any
 
 from tacit.protocol.core.blob import announce
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode, encode_structure
+from tacit.protocol.core.codec import Envelope, Frame, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Output, Send
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES, EndRound, StartRound, Welcome
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.agreement import Advert, Agreement, adverts_digest
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import VERSION, ClientState, SumLabel
 from tests.exploration.machines import fingerprint
 from tests.exploration.session import MODEL, SERVER, Clients, Entered, Event, Gave, Host, waits_forever
 from tests.exploration.symbols import SymbolicEntropy
@@ -87,7 +86,7 @@ class SessionLyingWorld:
         """Whether from here a server that keeps the rules has a round with this client, to its end."""
         clients, everybody, number = self.clients, self._cohorts[0], len(self._rounds) + 1
         welcome = Welcome(roster=clients.roster.hash, configuration=encode_structure(clients.configuration))
-        start = StartRound(cohort=everybody, model=announce(MODEL, Label.MODEL))
+        start = StartRound(cohort=everybody, model=announce(MODEL, SumLabel.MODEL))
         says: dict[TrainingState, tuple[Message, int, bytes | None]] = {
             TrainingState.AWAIT_WELCOME: (welcome, 0, None),
             TrainingState.AWAIT_ROUND: (start, number, None),
@@ -157,7 +156,7 @@ class SessionLyingWorld:
             return
         for round in self._rounds:
             for cohort in self._cohorts:
-                yield StartRound(cohort=cohort, model=announce(MODEL, Label.MODEL)), round, None
+                yield StartRound(cohort=cohort, model=announce(MODEL, SumLabel.MODEL)), round, None
         yield EndRound(code=None, detail=""), client.round, None
         if client.state is TrainingState.FETCHING_MODEL:
             yield Chunk(chunk=0), client.round, MODEL

@@ -80,11 +80,11 @@ class SymbolicSigningKey:
 
 def _verify(public: bytes, signature: bytes, label: Label, *parts: bytes) -> None:
     if signature != _term("signature", public, framed(label, *parts)).ljust(SIGNATURE_BYTES, b"."):
-        raise RemoteProtocolError(Code.SIGNATURE, f"a signature for {label.value.decode()} does not verify")
+        raise RemoteProtocolError(Code.SIGNATURE, f"a signature for {label.decode()} does not verify")
 
 
 def _derive(secret: bytes, label: Label, *, salt: bytes, info: bytes = b"") -> bytes:
-    return _term("derived", secret, label.value, salt, info)
+    return _term("derived", secret, label, salt, info)
 
 
 def _seal(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:

@@ -10,7 +10,7 @@ from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.machine import Heard, Output, Step, Trigger
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.messages import EndKey, StartKey
-from tacit.protocol.group_key.tables import HolderState, KeeperState, MemberState, RelayState
+from tacit.protocol.group_key.states import HolderState, KeeperState, MemberState, RelayState
 from tests.cases import cases
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.group_key import KeyCohort, SessionHolder, SessionKeeper

@@ -9,17 +9,17 @@ import pytest
 
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Heard, Output, Row, Step
+from tacit.protocol.core.machine import Handler, Heard, Output, Row, Step
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.roster import Members, decode_members
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import StartRound
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerComplaints, Survivors, UnmaskRequest
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.sharing import HeldShares
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import ClientState, ServerState
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
@@ -38,20 +38,20 @@ class Remembering(AggregationClient):
         self.data = self.data or kept
         return outputs
 
-    def admit(self, state: ClientState, kind: type[Message], handler: str, to: ClientState) -> None:
+    def admit(self, state: ClientState, kind: type[Message], handler: Handler, to: ClientState) -> None:
         self.table = {**self.table, (state, kind): Row(handler, (to,))}
 
 
 class OpensTwice(Remembering):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.admit(ClientState.DONE, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+        self.admit(ClientState.DONE, UnmaskRequest, AggregationClient.on_unmask_request, ClientState.DONE)
 
 
 class OpensAfterGivingUp(Remembering):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.admit(ClientState.ABORTED, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+        self.admit(ClientState.ABORTED, UnmaskRequest, AggregationClient.on_unmask_request, ClientState.DONE)
 
     def on_unmask_request(self, heard: Heard[UnmaskRequest], now: float) -> Step[ClientState]:
         if not hasattr(self.data, "held"):
@@ -92,14 +92,14 @@ class BelievesTheRequest(AggregationClient):
 class OpensUnconfirmed(BelievesTheRequest, Remembering):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.admit(ClientState.AWAIT_SURVIVORS, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+        self.admit(ClientState.AWAIT_SURVIVORS, UnmaskRequest, AggregationClient.on_unmask_request, ClientState.DONE)
 
 
 class SignsTwice(Remembering):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         state = ClientState.AWAIT_UNMASK_REQUEST
-        self.admit(state, Survivors, "on_survivors", state)
+        self.admit(state, Survivors, AggregationClient.on_survivors, state)
 
 
 class AnswersAnybody(AggregationClient):
@@ -141,7 +141,8 @@ class AddsTwice(AggregationServer):
 class TakesLateVectors(AggregationServer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.table = {**self.table, (ServerState.UNMASK, MaskedInput): Row("on_masked_input", (ServerState.UNMASK,))}
+        late = Row(AggregationServer.on_masked_input, (ServerState.UNMASK,))
+        self.table = {**self.table, (ServerState.UNMASK, MaskedInput): late}
 
     def late(self, sender: str, packet: Packet) -> bool:
         if packet.kind is MaskedInput:

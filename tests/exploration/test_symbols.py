@@ -9,9 +9,10 @@ import pytest
 
 from tacit.protocol.core import primitives
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES, Label
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES
 from tacit.protocol.sum import client as aggregation_client
 from tacit.protocol.sum import sharing
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage
 from tacit.secagg.ring import Ring
 from tests.cases import cases
@@ -43,15 +44,15 @@ def test_both_ends_agree_and_nobody_else() -> None:
 
 def test_a_wrong_signature_or_key_is_refused() -> None:
     for public, signature, label, part in [
-        (1, 0, Label.SIGN_SURVIVORS, b"x"),
-        (0, 1, Label.SIGN_SURVIVORS, b"x"),
-        (0, 0, Label.SIGN_SHARES, b"x"),
-        (0, 0, Label.SIGN_SURVIVORS, b"y"),
+        (1, 0, SumLabel.SIGN_SURVIVORS, b"x"),
+        (0, 1, SumLabel.SIGN_SURVIVORS, b"x"),
+        (0, 0, SumLabel.SIGN_SHARES, b"x"),
+        (0, 0, SumLabel.SIGN_SURVIVORS, b"y"),
     ]:
         keys = [primitives.SigningKey(bytes([place]) * KEY_BYTES) for place in range(2)]
-        signed = [key.sign(Label.SIGN_SURVIVORS, b"x") for key in keys]
+        signed = [key.sign(SumLabel.SIGN_SURVIVORS, b"x") for key in keys]
         assert {len(one) for one in signed} == {SIGNATURE_BYTES}
-        primitives.verify(keys[0].public, signed[0], Label.SIGN_SURVIVORS, b"x")
+        primitives.verify(keys[0].public, signed[0], SumLabel.SIGN_SURVIVORS, b"x")
         with pytest.raises(RemoteProtocolError) as refused:
             primitives.verify(keys[public].public, signed[signature], label, part)
         assert refused.value.code is Code.SIGNATURE

@@ -11,9 +11,10 @@ import msgspec
 from flwr.app import Context, Message
 
 from tacit.parties.flower.records import BEGIN, FRAMES, STEP, ours
-from tacit.protocol.core.codec import VERSION, decode
+from tacit.protocol.core.codec import decode
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.sum.messages import SUM_MESSAGES, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.states import VERSION
 
 KINDS = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES)
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.tables import SumTold
+from tacit.protocol.adaptation.states import SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.results import InferenceEnded
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState
 from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names

@@ -9,12 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
+from tacit.protocol.core.codec import Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
 from tacit.protocol.session.messages import MESSAGES, FetchFixed, NewRoster
 from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
+from tacit.protocol.sum.states import VERSION
 from tacit.simulate.bench.ends import Peak
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 

@@ -20,7 +20,7 @@ from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.simulate.bench.ends import Peak

@@ -1,7 +1,6 @@
 """What the student learns from, stage by stage, and how it is judged."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from tacit.models.friendly.calibration import calibrate, fix_intervals, interval
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.friendly.distillation import (
     RANGE_WEIGHT,
-    Epoch,
     Trace,
     distill,
     judge,
@@ -25,6 +23,7 @@ from tacit.models.friendly.distillation import (
     range_loss,
     traced,
 )
+from tacit.models.friendly.metrics import DistillationEpoch
 from tacit.models.friendly.polynomials import Interval, lowest_argument
 from tacit.models.friendly.transformer import Approximation, convert
 from tacit.models.networks import build
@@ -170,10 +169,12 @@ def test_impossible_temperatures_are_refused(temperature: float) -> None:
         prediction_loss(torch.zeros(1, 2), torch.zeros(1, 2), temperature)
 
 
-def run(teacher: nn.Module, images: torch.Tensor, **options: Any) -> tuple[list[Epoch], dict[str, torch.Tensor]]:
+def run(
+    teacher: nn.Module, images: torch.Tensor, **options: Any
+) -> tuple[list[DistillationEpoch], dict[str, torch.Tensor]]:
     student = convert(teacher, Approximation())
     settings = msgspec.structs.replace(SETTINGS, **options)
-    seen: list[Epoch] = []
+    seen: list[DistillationEpoch] = []
     test = images[:10], torch.arange(10) % 3
     epochs = distill(teacher, student, images, LABELS, test, settings, seed=3, device=CPU, progress=seen.append)
     assert seen == epochs
@@ -258,7 +259,7 @@ def test_images_beyond_the_intervals_are_counted_as_refused_and_wrong(
     interval = intervals(student)["norm.variance"]
     fix_intervals(student, {"norm.variance": replace_high(interval, limit)})
     judged = judge(student, teacher, images, labels, device=CPU)
-    assert judged == replace(judged, accuracy=37 / 40, refused=3)
+    assert judged == msgspec.structs.replace(judged, accuracy=37 / 40, refused=3)
 
 
 def replace_high(interval: Interval, high: float) -> Interval:

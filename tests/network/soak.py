@@ -26,7 +26,7 @@ import numpy as np
 
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.session.events import PhaseEnded, RoundEnded, SessionEnded
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation.run import verify
 from tests.cli.hosts import Process
 from tests.network.federation import NetworkHosts, federation

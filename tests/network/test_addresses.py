@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tacit.parties.session.events import PhaseEnded
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientResumed
+from tacit.protocol.sum.states import Phase
 from tests.network.federation import federation
 from tests.network.namespaces import Family
 

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 from tacit.parties.session.events import PhaseEnded, RoundEnded
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined
+from tacit.protocol.sum.states import Phase
 from tests.network.federation import federation
 from tests.network.wire import Shape
 

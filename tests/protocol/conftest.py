@@ -17,6 +17,7 @@ from tacit.protocol.sum.agreement import packet_signed
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES, commit_share
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum
@@ -38,7 +39,7 @@ def opened_shares(run: MemorySum) -> Opened:
     agreement = run.agreement
     index = agreement.cohort.index
     commitments: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-    opened: Opened = defaultdict(lambda: {Label.KEY_SHARE: {}, Label.SEED_SHARE: {}})
+    opened: Opened = defaultdict(lambda: {SumLabel.KEY_SHARE: {}, SumLabel.SEED_SHARE: {}})
     for delivery in run.log:
         message = delivery.message
         if isinstance(message, ShareKeys):
@@ -50,7 +51,7 @@ def opened_shares(run: MemorySum) -> Opened:
             for place, owner in enumerate(listed(message.owners, agreement.size)):
                 share = message.shares[place * SHARE_BYTES : (place + 1) * SHARE_BYTES]
                 for label, committed in zip(
-                    (Label.KEY_SHARE, Label.SEED_SHARE), commitments.get((owner, holder), (b"", b"")), strict=True
+                    (SumLabel.KEY_SHARE, SumLabel.SEED_SHARE), commitments.get((owner, holder), (b"", b"")), strict=True
                 ):
                     if commit_share(label, agreement, owner=owner, holder=holder, share=share) == committed:
                         opened[owner][label][holder] = share
@@ -82,7 +83,7 @@ def spoiled(
     signatures = b""
     for holder, packet in packets.items() if run.agreement.active else ():
         parts = packet_signed(run.agreement, digest, owner=owner, holder=holder, packet=packet)
-        signatures += run.signing[delivery.sender].sign(Label.SIGN_SHARES, *parts)
+        signatures += run.signing[delivery.sender].sign(SumLabel.SIGN_SHARES, *parts)
     said = msgspec.structs.replace(message, packets=b"".join(packets.values()), signatures=signatures)
     return [replace(delivery, message=said)]
 
@@ -95,7 +96,7 @@ def check(run: MemorySum) -> Summed | ServerAborted:
     said = {run.agreement.places[d.sender]: d.message for d in run.log if isinstance(d.message, MaskedInput)}
     complaining = {member for member, message in said.items() if any(message.complaints)}
     for kinds in opened_shares(run).values():
-        assert kinds[Label.KEY_SHARE].keys() & kinds[Label.SEED_SHARE].keys() <= complaining
+        assert kinds[SumLabel.KEY_SHARE].keys() & kinds[SumLabel.SEED_SHARE].keys() <= complaining
         assert min(map(len, kinds.values())) < run.agreement.parameters.threshold
     outcome: Summed | ServerAborted = outcomes[0]
     if isinstance(outcome, Summed):

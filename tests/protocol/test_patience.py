@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from tacit.protocol.core.machine import Machine
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.simulate.world.federation import JOIN_SECONDS, PATIENCE, MemoryFederation, small_configuration
 from tests.cases import cases
 from tests.world.group_keys import memory_group_key

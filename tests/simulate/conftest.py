@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.runs.summary import RoundMetrics, Summary
 from tacit.parties.session.events import (
     ConfigurationProposed,
     Dropout,
@@ -29,9 +30,9 @@ from tacit.parties.session.events import (
     TrafficCounted,
 )
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.sum.events import ClientDropped
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.report import figures, page
 
 if TYPE_CHECKING:
@@ -97,6 +98,26 @@ def ended(number: int, cohort: Sequence[str], **more: Any) -> RoundEnded:
         "seconds": ROUND_SECONDS,
     }
     return RoundEnded(**{**fields, **more})
+
+
+def summed_up(**more: Any) -> Summary:
+    """The summary of a run with no round yet, of two; more: fields that are others."""
+    fields: dict[str, Any] = {
+        **dict.fromkeys(Summary.__struct_fields__),
+        "name": "digits",
+        "wall_seconds": 3.25,
+        "configuration": {"federation": {"rounds": 2}, "deadlines": {"join": 60.0}},
+        "ended": "all rounds are done",
+        **{key: [] for key in ("rounds", "incidents", "sessions", "verified")},
+        "parties": {},
+    }
+    return Summary(**{**fields, **more})
+
+
+def metrics_of(over: RoundEnded, **more: Any) -> RoundMetrics:
+    """A round of a summary; more: what it has beside the event."""
+    fields = {key: value for key, value in msgspec.structs.asdict(over).items() if key not in ("time", "party")}
+    return RoundMetrics(**fields, **more)
 
 
 class ScriptedRun:

@@ -20,10 +20,11 @@ from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.codec import Envelope, decode_structure, encode
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import Label, digest
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.core.primitives import digest
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import INFERENCE_VERSION, TERMS_LIMIT, AgreeTerms, InferenceHello, StartPass
 from tacit.protocol.inference.schedule import RANGE, weight_bytes
+from tacit.protocol.inference.states import InferenceLabel
 from tests.vectors_corpus.adaptation import encoded_learning_terms
 from tests.vectors_corpus.inference_play import DATA_OWNER, MODEL_OWNER, PATIENCE, InferencePlay, session_of
 from tests.vectors_corpus.inference_sessions import ONE, SECOND, WEIGHTS
@@ -38,7 +39,7 @@ SMALL: Final[dict[str, Any]] = {
     "most_batch": 1,
 }  # fmt: skip
 ENCODED: Final = encoded_learning_terms(**SMALL)
-AGREED: Final = digest(Label.INFERENCE_TERMS, ENCODED)
+AGREED: Final = digest(InferenceLabel.INFERENCE_TERMS, ENCODED)
 Changes = dict[str, Any]
 
 
@@ -77,7 +78,7 @@ def begun(
 def join(play: InferencePlay, name: str, *, batch: int = 1, **changes: Any) -> None:
     """A data owner says hello."""
     given = {"purpose": "learning", "smallest_cohort": 2, "count": 0, **changes}
-    play.join(LearningDataOwner, name, wish=Wish(images=3, batch=batch, channels=1, side=1), **given)
+    play.join(LearningDataOwner, name, request=InferenceRequest(images=3, batch=batch, channels=1, side=1), **given)
     play.deliver()
 
 
@@ -385,21 +386,21 @@ def agree_terms_bad_learning() -> Play:
     changes = {"batch": 2, "most_batch": 2}
     about = "Batches of another size than is learned, and images that do not fill them."
     play = opened(about, *names, terms=changes, owners=9)
-    digested = digest(Label.INFERENCE_TERMS, encoded_learning_terms(**SMALL | changes))
+    digested = digest(InferenceLabel.INFERENCE_TERMS, encoded_learning_terms(**SMALL | changes))
     for name, (images, batch) in zip(names, ((2, 1), (3, 2)), strict=True):
         agreed_by_hand(play, name, terms=digested, images=images, batch=batch)
     return ending(play, "ended", "POLICY")
 
 
 def adaptation_terms_bad_policy() -> Play:
-    wishes: tuple[Changes, ...] = (
+    requests: tuple[Changes, ...] = (
         {"purpose": "prediction"}, {"batch": 2}, {"smallest_cohort": 3}, {"count": 9},
     )  # fmt: skip
-    names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(wishes)))
+    names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(requests)))
     about = "Terms that data owners refuse: purpose, batch, cohort, and weights."
     play = opened(about, *names, terms={"most_batch": 2}, owners=9)
-    for name, wish in zip(names, wishes, strict=True):
-        join(play, name, **wish)
+    for name, request in zip(names, requests, strict=True):
+        join(play, name, **request)
     return ending(play, "ended", "POLICY")
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tacit.protocol.core.primitives import PRIME_25519, Label
+from docs.generate.specification import LABELS
+from tacit.parties.links.keys import KeysLabel
+from tacit.protocol.core.primitives import PRIME_25519
+from tacit.protocol.group_key.states import KeyLabel
+from tacit.protocol.sum.states import SumLabel
 from tests.vectors_corpus.primitives import drawn, flipped, primitive
 from tests.vectors_corpus.script import Script
 
@@ -17,7 +21,7 @@ SMALL_ORDER: Final = (
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 )
 
-LATER: Final = (Label.SIGN_NODE,)
+LATER: Final = (KeysLabel.SIGN_NODE,)
 """Labels of protocols that came when this file was frozen: vectors of their own show them."""
 
 ALICE: Final = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"
@@ -49,7 +53,7 @@ def agreement_bad_point() -> Script:
 
 def derivations() -> Script:
     script = primitive("Hashes and derived keys under every label; parts are framed by their lengths.")
-    for label in (label for label in Label if label not in LATER):
+    for label in (label for label in LABELS.values() if label not in LATER):
         name = label.decode()
         script.do("digest", label=name, parts=[])
         script.do("digest", label=name, parts=[b"ab", b"", drawn("part", 100)])
@@ -79,8 +83,8 @@ def sealing_bad_ciphertext() -> Script:
 
 
 SIGNING: Final = (
-    Label.SIGN_ADVERT, Label.SIGN_SHARES, Label.SIGN_SURVIVORS, Label.SIGN_KEY_COMMIT,
-    Label.SIGN_CONTRIBUTION, Label.SIGN_CONFIRMATION,
+    SumLabel.SIGN_ADVERT, SumLabel.SIGN_SHARES, SumLabel.SIGN_SURVIVORS, KeyLabel.SIGN_KEY_COMMIT,
+    KeyLabel.SIGN_CONTRIBUTION, KeyLabel.SIGN_CONFIRMATION,
 )  # fmt: skip
 
 
@@ -95,7 +99,7 @@ def signatures() -> Script:
 
 def signatures_bad_context() -> Script:
     script = primitive("A signature under another label, over other parts, or by somebody else does not verify.")
-    label, parts = Label.SIGN_ADVERT.decode(), [b"ab", b"c"]
+    label, parts = SumLabel.SIGN_ADVERT.decode(), [b"ab", b"c"]
     signed = script.do("sign", private=drawn("signing"), label=label, parts=parts)
     signature, public = bytes.fromhex(signed["signature"]), signed["public"]
     for other in SIGNING[1:]:

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import split_records
 from tacit.protocol.sum.agreement import Agreement, packet_signed
 from tacit.protocol.sum.messages import ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.states import SumLabel
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.rounds import PHASE_SECONDS, agreement_of, begun, sum_terms
@@ -33,7 +34,7 @@ def sign_packets(agreement: Agreement, digest: bytes, message: ShareKeys, owner:
         packet_signed(agreement, digest, owner=owner, holder=holder, packet=packet)
         for holder, packet in split_records(message.packets, PACKET_BYTES, holders).items()
     )
-    return b"".join(signing(agreement.cohort[owner]).sign(Label.SIGN_SHARES, *one) for one in parts)
+    return b"".join(signing(agreement.cohort[owner]).sign(SumLabel.SIGN_SHARES, *one) for one in parts)
 
 
 def disputed(

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.primitives import KEY_BYTES, PRIME_25519, AgreementKey, Label, SigningKey
+from tacit.parties.protections.binary_weights import WeightsLabel
+from tacit.parties.protections.encryption import EncryptionLabel
+from tacit.protocol.core.primitives import KEY_BYTES, PRIME_25519, AgreementKey, SigningKey
 from tacit.protocol.core.roster import split_records
 from tacit.protocol.group_key.agreement import (
     COMMIT_BYTES,
@@ -20,6 +22,7 @@ from tacit.protocol.group_key.agreement import (
     commit_record,
 )
 from tacit.protocol.group_key.messages import ConfirmKey, KeyCommit, KeyComplaint, KeyContribution
+from tacit.protocol.group_key.states import KeyLabel
 from tacit.simulate.conformance.exchange import linked_key_member, linked_key_relay
 from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, having, instead
 from tests.vectors_corpus.play import SERVER, Making, Parcel, Play, ending, faulty_part
@@ -45,8 +48,12 @@ def agreement_of(members: int = 3) -> KeyAgreement:
 
 def group_keys() -> Script:
     script = Script("group key", "Keys for each use of a group key.")
-    uses = (Label.MODEL_KEY, b"\0"), (Label.INITIAL_MODEL, b""), (Label.INITIAL_MODEL, b"public")
-    for label, info in (*uses, (Label.COORDINATED_WEIGHTS, (7).to_bytes(4, "little"))):
+    uses = (
+        (EncryptionLabel.MODEL_KEY, b"\0"),
+        (EncryptionLabel.INITIAL_MODEL, b""),
+        (EncryptionLabel.INITIAL_MODEL, b"public"),
+    )
+    for label, info in (*uses, (WeightsLabel.COORDINATED_WEIGHTS, (7).to_bytes(4, "little"))):
         given = {"key": drawn("group key"), "transcript": drawn("transcript")}
         script.do("use group key", **given, label=label.decode(), info=info)
     return script
@@ -161,7 +168,7 @@ def _unsealed(owner: int, holder: int) -> bytes:
     transcript = Honest.of().transcript
     sealed = drawn("no seal", 48)
     parts = transcript.digest, owner.to_bytes(2, "little"), holder.to_bytes(2, "little"), sealed
-    return sealed + signing(f"client-{owner}").sign(Label.SIGN_CONTRIBUTION, *parts)
+    return sealed + signing(f"client-{owner}").sign(KeyLabel.SIGN_CONTRIBUTION, *parts)
 
 
 def _wrong_confirmation(member: int) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgpack
 
-from tacit.protocol.core.codec import VERSION as FEDERATION_VERSION
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, MOST_IMAGES
+from tacit.protocol.sum.states import VERSION as FEDERATION_VERSION
 from tacit.simulate.conformance.computations import INVALID
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn

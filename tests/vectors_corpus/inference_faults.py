@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tacit.protocol.core.codec import VERSION, Envelope, encode
+from tacit.protocol.core.codec import Envelope, encode
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.primitives import digest
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import (
@@ -27,6 +27,8 @@ from tacit.protocol.inference.messages import (
     StartPass,
 )
 from tacit.protocol.inference.schedule import Sizes, weight_bytes
+from tacit.protocol.inference.states import InferenceLabel
+from tacit.protocol.sum.states import VERSION
 from tests.vectors_corpus.inference import SESSION, encoded_terms
 from tests.vectors_corpus.inference_play import DATA_OWNER, DEALER, MODEL_OWNER, InferencePlay, session_of
 from tests.vectors_corpus.inference_sessions import ONE, WEIGHTS, WITH_DATA_OWNER, join, mask, order, small_terms
@@ -34,7 +36,7 @@ from tests.vectors_corpus.play import Parcel, Play
 from tests.vectors_corpus.primitives import drawn
 
 TERMS: Final = encoded_terms(**ONE)
-AGREED: Final = digest(Label.INFERENCE_TERMS, TERMS)
+AGREED: Final = digest(InferenceLabel.INFERENCE_TERMS, TERMS)
 OTHER: Final = drawn("other")
 
 
@@ -131,8 +133,8 @@ def inference_terms_bad_policy() -> Play:
     )  # fmt: skip
     names = names_of(len(faults))
     part = Part("Terms that a data owner does not accept.", "", *names, served=False)
-    for name, (code, wish, terms) in zip(names, faults, strict=True):
-        join(part, name, **wish)
+    for name, (code, request, terms) in zip(names, faults, strict=True):
+        join(part, name, **request)
         message = InferenceTerms(roster=part.members, terms=encoded_terms(**ONE | terms))
         part.tell(message, code, party=name, sender=MODEL_OWNER, session=SESSION)
     return part

@@ -20,7 +20,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Role, Roster
-from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
@@ -90,9 +90,11 @@ class InferencePlay(Play):
         number, self._count[name] = self._count[name], self._count[name] + 1
         return self.make(name, Making(kind, {"roster": self.roster, **settings}, _draws(name, number)))
 
-    def join(self, kind: Any, name: str, *, wish: Wish, policy: InferencePolicy | None = None, **more: Any) -> None:
+    def join(
+        self, kind: Any, name: str, *, request: InferenceRequest, policy: InferencePolicy | None = None, **more: Any
+    ) -> None:
         """A data owner says hello to the model owner."""
-        given = {"name": name, "wish": wish, "policy": policy or InferencePolicy(), "patience": PATIENCE, **more}
+        given = {"name": name, "request": request, "policy": policy or InferencePolicy(), "patience": PATIENCE, **more}
         number, self._count[name] = self._count[name], self._count[name] + 1
         draws = _draws(name, number) if "count" in more else None
         self.make(name, Making(kind, {"roster": self.roster, **given}, draws))

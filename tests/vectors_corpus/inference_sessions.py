@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import TERMS_LIMIT, Terms
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.schedule import RANGE, Sizes, pass_rounds, weight_bytes
@@ -32,17 +32,17 @@ def small_terms(**changes: Any) -> Terms:
 
 
 def join(
-    play: InferencePlay, name: str = DATA_OWNER, *, bits: int = 0, weights: bytes | None = None, **wish: int
+    play: InferencePlay, name: str = DATA_OWNER, *, bits: int = 0, weights: bytes | None = None, **request: int
 ) -> None:
     """A data owner with one image, or as it says, says hello."""
-    wanted = Wish(**{"images": 1, "batch": 1, "channels": 1, "side": 1, **wish})
-    play.join(InferenceDataOwner, name, wish=wanted, policy=InferencePolicy(bits=bits, weights=weights))
+    wanted = InferenceRequest(**{"images": 1, "batch": 1, "channels": 1, "side": 1, **request})
+    play.join(InferenceDataOwner, name, request=wanted, policy=InferencePolicy(bits=bits, weights=weights))
 
 
-def begun(about: str, *, quota: Quota | None = None, **wish: Any) -> InferencePlay:
+def begun(about: str, *, quota: Quota | None = None, **request: Any) -> InferencePlay:
     """One session in which both owners have agreed."""
     play = InferencePlay(about, DATA_OWNER, terms=small_terms(), quota=quota)
-    join(play, **wish)
+    join(play, **request)
     play.deliver()
     return play
 

@@ -7,11 +7,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.primitives import PRIME_25519, Label
+from tacit.protocol.core.primitives import PRIME_25519
 from tacit.protocol.core.roster import decode_members, encode_members
 from tacit.protocol.sum.agreement import complaint_signed, sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, FetchVector, MaskedInput, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.states import SumLabel
 from tests.vectors_corpus.disputes import sign_packets, signing
 from tests.vectors_corpus.faults import (
     CHEAT,
@@ -69,7 +70,7 @@ def complaining(owner: int, *, about: int | None = None) -> Reframe:
         everybody = spoilt.said("peer-shares", SERVER, CHEAT).message.sharers
         sharing = agreement.sharing_digest(spoilt.said("peer-keys", SERVER, CHEAT).message.digest, everybody)
         parts = complaint_signed(sharing, owner=owner if about is None else about, holder=PLACE)
-        signature = signing(CHEAT).sign(Label.SIGN_COMPLAINT, *parts)
+        signature = signing(CHEAT).sign(SumLabel.SIGN_COMPLAINT, *parts)
         return MaskedInput(complaints=encode_members((owner,), agreement.size), signatures=signature)
 
     return body(alter)

@@ -13,9 +13,9 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Fetch, Message
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import EndKey, StartKey
 from tacit.protocol.session.messages import StartRound
+from tacit.protocol.sum.states import SumLabel
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, instead, to
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import flipped
@@ -155,7 +155,7 @@ def _key_failed(code: str, by: str = CHEAT) -> dict[str, Any]:
 
 FIRST: Final = NAMES[0]
 """The client that encrypts the model."""
-ROUND: Final = StartRound(cohort=b"\x07", model=announce(keyed_model(1), Label.MODEL))
+ROUND: Final = StartRound(cohort=b"\x07", model=announce(keyed_model(1), SumLabel.MODEL))
 FAULTS: Final[dict[str, SessionFault]] = {
     # What a server may do to a client, which ends the session: outside of rounds there is nothing to save.
     "start_key_bad_epoch": _fault(
@@ -186,7 +186,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "start_round_bad_renewal": _fault(
         "encrypted", "A second round with a key that serves for one.", "KEYS", "start-key",
-        _instead(replace(ROUND, model=announce(keyed_model(10), Label.MODEL)), round=2), to=CHEAT, number=1,
+        _instead(replace(ROUND, model=announce(keyed_model(10), SumLabel.MODEL)), round=2), to=CHEAT, number=1,
         ends="round over",
     ),
     "reencrypt_model_bad_source": _fault(

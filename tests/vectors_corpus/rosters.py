@@ -7,7 +7,8 @@ from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 
-from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import RosterLabel
 from tacit.protocol.session.messages import Hello, NewRoster
 from tests.vectors_corpus.faults import Reframe, envelope, fields, first_bit, instead, to
 from tests.vectors_corpus.groups import CHANGES, CLIENTS, PAIRS, all_there
@@ -169,7 +170,7 @@ def _signing(change: Callable[[bytes], bytes]) -> Reframe:
 
     def reframe(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
         encoded = change(signed(changed())["roster"])
-        signature = SigningKey(OPERATOR).sign(Label.SIGN_ROSTER, sha256(encoded).digest())
+        signature = SigningKey(OPERATOR).sign(RosterLabel.SIGN_ROSTER, sha256(encoded).digest())
         return fields(roster=to(encoded), signature=to(signature))(None, parcel)
 
     return reframe

@@ -8,11 +8,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from tacit.protocol.core.codec import VERSION, Envelope, encode
+from tacit.protocol.core.codec import Envelope, encode
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.messages import FetchVector
+from tacit.protocol.sum.states import VERSION
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.plain import PlainPacking

@@ -11,13 +11,14 @@ from msgspec import structs
 
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.primitives import SigningKey, digest
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import JournalLine
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 from tests.vectors_corpus.messages import encoded, octets
 from tests.vectors_corpus.play import SERVER, Change, Making, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
@@ -116,7 +117,7 @@ def begun(
     if completed:
         given |= {"completed": completed}
     if fixed:
-        announced = {"digest": octets(digest(Label.FIXED, fixed)), "size": len(fixed)}
+        announced = {"digest": octets(digest(SumLabel.FIXED, fixed)), "size": len(fixed)}
         given |= {"fixed": fixed, "configuration": encoded(clients=clients, fixed=announced)}
     play.make(SERVER, session_server(members, **given))
     for name in names(clients):

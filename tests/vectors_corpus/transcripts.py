@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import MaterialKey
 from tacit.simulate.conformance.transcripts import TranscriptFile
 from tacit.simulate.world.adaptation import learning_terms, round_plan
@@ -63,8 +63,8 @@ def federation_restart() -> Run:
 
 
 def _inference() -> RecordedInference:
-    wishes = dict.fromkeys(data_owner_names(1), Wish(images=2, batch=2, channels=1, side=4))
-    return RecordedInference(wishes, terms=small_terms())
+    inference_requests = dict.fromkeys(data_owner_names(1), InferenceRequest(images=2, batch=2, channels=1, side=4))
+    return RecordedInference(inference_requests, terms=small_terms())
 
 
 def inference() -> Run:

@@ -93,11 +93,11 @@ class LearningDataOwner(Learner, DataOwner):
         self.draw = draw
 
     def check_terms(self, terms: dict[str, Any]) -> None:
-        require(terms["purpose"] == self.wish["purpose"], "POLICY")
-        require(terms["purpose"] != "learning" or terms["learning"]["batch"] == self.wish["batch"], "POLICY")
+        require(terms["purpose"] == self.request["purpose"], "POLICY")
+        require(terms["purpose"] != "learning" or terms["learning"]["batch"] == self.request["batch"], "POLICY")
         counted = terms["least_count"] > 0
-        require(terms["purpose"] != "learning" or counted == (self.wish["count"] > 0), "POLICY")
-        require(terms["smallest_cohort"] >= self.wish["smallest_cohort"], "POLICY")
+        require(terms["purpose"] != "learning" or counted == (self.request["count"] > 0), "POLICY")
+        require(terms["smallest_cohort"] >= self.request["smallest_cohort"], "POLICY")
 
     def admitted(self) -> tuple[str, ...]:
         return {"AWAIT_ROUND": ("round-begun",), "AWAIT_SUM": ("own-sum", "sum-lost")}.get(
@@ -128,7 +128,7 @@ class LearningDataOwner(Learner, DataOwner):
 
     def begin_round(self, number: int, based: int, done: int, now: float) -> None:
         self.said_done = done
-        body = {"number": number, "based": based, "done": done, "count": self.wish["count"]}
+        body = {"number": number, "based": based, "done": done, "count": self.request["count"]}
         self.say("begin-round", body, "AWAIT_ROUND", now)
 
     def keep_round(self, number: int, now: float) -> None:

@@ -215,9 +215,9 @@ class Owner(Exchange):
 class DataOwner(Owner):
     awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "CLOSING")
 
-    def __init__(self, roster: bytes, wish: dict[str, Any], *exchange: Any) -> None:
+    def __init__(self, roster: bytes, request: dict[str, Any], *exchange: Any) -> None:
         super().__init__(*exchange)
-        self.roster, self.wish = roster, wish
+        self.roster, self.request = roster, request
 
     def hello(self, now: float) -> None:
         require(self.state == "READY", "INVALID")
@@ -260,11 +260,11 @@ class DataOwner(Owner):
 
     def on_terms(self, body: dict[str, Any], now: float) -> None:
         require(body["roster"] == self.roster, "ROSTER")
-        terms, wish = self.read_terms(body["terms"]), self.wish
-        require(terms["results"]["bits"] >= wish.get("bits", 0), "POLICY")
-        require(wish["weights"] in (None, terms["weights"]), "MODEL")
-        require(all(terms["sizes"][name] == wish[name] for name in ("side", "channels")), "MODEL")
-        images, batch = wish["images"], min(wish["batch"], wish["images"])
+        terms, request = self.read_terms(body["terms"]), self.request
+        require(terms["results"]["bits"] >= request.get("bits", 0), "POLICY")
+        require(request["weights"] in (None, terms["weights"]), "MODEL")
+        require(all(terms["sizes"][name] == request[name] for name in ("side", "channels")), "MODEL")
+        images, batch = request["images"], min(request["batch"], request["images"])
         require(images <= terms["most_images"] and batch <= terms["most_batch"], "POLICY")
         self.check_terms(terms)
         agreed_on = terms_digest(body["terms"])

@@ -174,11 +174,11 @@ class Players:
     def data_owner(self, given: dict[str, Any]) -> DataOwner:
         roster, asked = roster_of(given), ("purpose", "reveal", "selection", "smallest_cohort", "count")
         learning = {"reveal": "none", "selection": "data-owner", "count": 0}
-        wish = learning | given["wish"] | given["policy"] | {name: given[name] for name in asked if name in given}
+        request = learning | given["request"] | given["policy"] | {name: given[name] for name in asked if name in given}
         exchange = self.exchange(given["name"], roster.server, given)
         if self.protocol == "private inference":
-            return DataOwner(roster.hash, wish, *exchange)
-        return LearningDataOwner(given["draw"], roster.hash, wish, *exchange)
+            return DataOwner(roster.hash, request, *exchange)
+        return LearningDataOwner(given["draw"], roster.hash, request, *exchange)
 
     def model_owner(self, given: dict[str, Any]) -> ModelOwner:
         roster, quota = roster_of(given), given["quota"]

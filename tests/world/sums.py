@@ -13,6 +13,7 @@ from tacit.protocol.core.machine import Machine, Trigger
 from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.states import SumTrigger
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.plain import PlainPacking
@@ -65,7 +66,7 @@ class MemorySum(Exchange):
             self.training = set(self.clients)
             self.start()
         for name in names:
-            if name not in self.dead and self.clients[name].admits(Trigger.CONTRIBUTE):
+            if name not in self.dead and self.clients[name].admits(SumTrigger.CONTRIBUTE):
                 self.emit(name, self.clients[name].contribute(self.vectors[name], self.now))
 
     @property

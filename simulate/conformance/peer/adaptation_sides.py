@@ -16,10 +16,10 @@ from tacit.parties.inference.conversation import limits
 from tacit.parties.links.endpoint import Event
 from tacit.protocol.adaptation.data_owner import adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, AskSum
+from tacit.protocol.adaptation.states import SumAsked, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.tables import SumAsked, SumTold
 from tacit.protocol.core.messages import Message
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.simulate.conformance.peer.adaptation_cases import ASKS, NO_SUM, SUM, OtherLearning, SharedRound
 from tacit.simulate.conformance.peer.adaptation_sums import SumsOfShares
@@ -152,7 +152,7 @@ class AgainstTeacher(AgainstModelOwner):
             dict.fromkeys(learns, plan),
             terms=found,
             counts=dict.fromkeys(learns, found.least_count),
-            wish=Wish(images=batch, batch=batch, channels=sizes.channels, side=sizes.side),
+            request=InferenceRequest(images=batch, batch=batch, channels=sizes.channels, side=sizes.side),
         )
 
     def conclude(self) -> None:

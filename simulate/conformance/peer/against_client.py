@@ -18,16 +18,17 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import encode_members
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import SUM_TO_SERVER
+from tacit.protocol.session.states import SUM_TO_SERVER
 from tacit.protocol.sum.agreement import Agreement, complaint_signed
 from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.cast import Cast, Keyring, Line, listening
 from tacit.simulate.conformance.peer.script import (
@@ -264,7 +265,7 @@ class AgainstClient(Cast):
         owner, holder = agreement.places[self.live], agreement.places[accuser]
         self._observation.answer = masked.held[owner].both
         parts = complaint_signed(masked.sharing, owner=owner, holder=holder)
-        signature = session.signing[accuser].sign(Label.SIGN_COMPLAINT, *parts)
+        signature = session.signing[accuser].sign(SumLabel.SIGN_COMPLAINT, *parts)
         return PeerComplaints(holders=encode_members((holder,), agreement.size), signatures=signature)
 
     def _agreed(self) -> tuple[Agreement, dict[int, SigningKey]]:

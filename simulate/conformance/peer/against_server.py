@@ -25,7 +25,7 @@ from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import RoundOver, Train
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import AdvertiseKeys
 from tacit.protocol.sum.policy import Policy

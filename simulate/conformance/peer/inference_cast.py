@@ -32,7 +32,7 @@ from tacit.protocol.core.codec import Envelope, decode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import Abort, Kinds, Message
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
@@ -423,8 +423,8 @@ class AgainstModelOwner(AgainstOwner):
     def session_on(self, terms: Terms) -> OneSession:
         """A session on the most that these terms admit, up to what we have."""
         images = min(_IMAGES, terms.most_images)
-        wish = Wish(images=images, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
-        return OwnerAndDealer(self, {self.own: wish})
+        request = InferenceRequest(images=images, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
+        return OwnerAndDealer(self, {self.own: request})
 
     async def begin(self) -> None:
         if self._terms is None:
@@ -477,8 +477,8 @@ class AgainstDealer(InferenceCast):
     async def begin(self) -> None:
         self.involved |= {*self.lines}
         terms = small_terms()
-        wish = Wish(images=1, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
-        self.world = BothOwners(self, dict.fromkeys(self._liars, wish), terms=terms)
+        request = InferenceRequest(images=1, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
+        self.world = BothOwners(self, dict.fromkeys(self._liars, request), terms=terms)
         self.world.start()
         await self.go_on(self.world)
 

@@ -12,7 +12,7 @@ from tacit.simulate.conformance.peer.against_client import AgainstClient
 from tacit.simulate.conformance.peer.against_server import AgainstServer
 from tacit.simulate.conformance.peer.cast import ROSTER_FILE, Cast, live_client, needed, offer, proposal, read_keyring
 from tacit.simulate.conformance.peer.inference_cases import DATA_OWNER_CASES, DEALER_CASES, MODEL_OWNER_CASES
-from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case, PeerError, PeerVerdict
+from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case, PeerError, PeerVerdicts
 from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES, SERVER_CASES
 from tacit.simulate.world.adaptation import learning_terms
 from tacit.simulate.world.inference import small_terms
@@ -51,11 +51,11 @@ async def play(
     names: Sequence[str] = (),
     wait: float,
     tell: Callable[[str], None],
-) -> list[PeerVerdict]:
+) -> PeerVerdicts:
     """Play the cases of these names, by default all, against the live party; the first is always played.
 
-    wait: seconds for any sign of the party; tell: receives what its operator must do. Raises PeerError, KeyFileError,
-    RosterFileError or EndpointError.
+    wait: seconds for any sign of the party; tell: receives instructions for its operator. Raises PeerError,
+    KeyFileError, RosterFileError or EndpointError.
     """
     cases = _chosen(side, names)
     for part, address, sides in (("dealer", addresses.dealer, _WITH_DEALER), ("sums", addresses.sums, _WITH_SUMS)):
@@ -64,7 +64,7 @@ async def play(
             raise PeerError(f"as {side} it plays {there}")
     cast = _cast(directory, addresses, side, wait=wait, tell=tell)
     try:
-        return [await cast.play(case) for case in cases]
+        return PeerVerdicts(cases=[await cast.play(case) for case in cases])
     finally:
         await cast.close()
 

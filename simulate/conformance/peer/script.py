@@ -1,17 +1,19 @@
-"""What both sides of the kit share: messages on their way that can be bent, cases, verdicts, and updates to sum up."""
+"""Parts that both sides of the kit share: messages that can be changed, cases, verdicts, and updates to sum up."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from tacit.parties.runs.results import Column, Result, Table, prose
 from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, Packet, decode_structure, encode_structure
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.link import Link
@@ -185,19 +187,40 @@ class Case:
     """Whether nothing comes of our other clients before the client has refused: it hears of the model alone."""
 
 
-@dataclass(frozen=True)
-class PeerVerdict:
-    """What was seen in one case."""
+class PeerVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdict on the live party in one case."""
 
     case: str
     expected: str
     seen: str
-    holds: bool
+    passed: bool
+    """Whether `seen` is `expected`, word for word."""
+
+
+class PeerVerdicts(Result, frozen=True, kw_only=True, tag="tacit.peer.2"):
+    """Verdicts on a live party in all cases that were played."""
+
+    cases: list[PeerVerdict]
+
+    @property
+    def failed(self) -> list[PeerVerdict]:
+        """Verdicts in which something else was seen."""
+        return [verdict for verdict in self.cases if not verdict.passed]
+
+    def view(self) -> Iterator[Table | str]:
+        """All cases, and how many there are."""
+        yield Table(
+            columns=(Column("case"), Column("expected", prose), Column("seen", prose), Column("verdict")),
+            rows=[(one.case, one.expected, one.seen, "passed" if one.passed else "FAILED") for one in self.cases],
+            flagged=[number for number, one in enumerate(self.cases) if not one.passed],
+        )
+        failed = self.failed
+        yield f"{len(self.cases)} cases: {f'{len(failed)} failed' if failed else 'all passed'}"
 
 
 def verdict(case: Case, seen: str) -> PeerVerdict:
-    """Whether what was seen is what was expected."""
-    return PeerVerdict(case.name, case.expected, seen, seen == case.expected)
+    """Compare what the live party did with what a conforming one does."""
+    return PeerVerdict(case=case.name, expected=case.expected, seen=seen, passed=seen == case.expected)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Chunk, Fetch, Message
-from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES
 from tacit.protocol.core.roster import decode_members, encode_members, split_records
 from tacit.protocol.session.messages import Hello, StartRound, Welcome
 from tacit.protocol.sum.agreement import Advert, adverts_digest, sign_advert, split_adverts, survivors_signed
@@ -37,6 +37,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
 )
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.conformance.peer.script import (
     PICKLE,
     Case,
@@ -102,7 +103,7 @@ def signatures_of_other_survivors(stage: RoundKnowledge, message: UnmaskRequest)
     survivors = encode_members([member for member in range(stage.size) if member != _other_member(stage)], stage.size)
     sharing = agreement.sharing_digest(stage.latest(PeerKeys).digest, stage.latest(PeerShares).sharers)
     signatures = [
-        key.sign(Label.SIGN_SURVIVORS, *survivors_signed(sharing, member, survivors))
+        key.sign(SumLabel.SIGN_SURVIVORS, *survivors_signed(sharing, member, survivors))
         for member, key in sorted(signing.items())
     ]
     return {"signers": encode_members(signing, stage.size), "signatures": b"".join(signatures)}
@@ -236,7 +237,7 @@ def _modelled(lie: Lie) -> Lie:
 
 def _with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     if isinstance(said.message, StartRound):
-        return [replace(said, message=structs.replace(said.message, model=announce(_nan(stage), Label.MODEL)))]
+        return [replace(said, message=structs.replace(said.message, model=announce(_nan(stage), SumLabel.MODEL)))]
     if isinstance(said.message, Chunk):
         start = said.message.chunk * CHUNK_BYTES
         return [replace(said, payload=_nan(stage)[start : start + CHUNK_BYTES])]

@@ -151,7 +151,7 @@ class AdaptingHouse:
             seed=(1, OWNERS.index(name)),
         )
         learner = self.learner(
-            replace(settings, **changed), own.images, own.labels, event_log, on_told=self.told[name].append
+            replace(settings, **changed), own.images, own.labels, event_log, on_round=self.told[name].append
         )
         client = ClientSettings(
             address=self.house.addresses[SUMS],

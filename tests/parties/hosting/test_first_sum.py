@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tacit.parties.hosting import server
-from tacit.parties.hosting.server import ServerImages, ServerJob, summed_statistics
+from tacit.parties.hosting.server import ServerHooks, ServerImages, ServerJob, summed_statistics
 from tacit.parties.learning.statistics import Statistics
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
@@ -62,7 +62,9 @@ def job(directory: Path, regather: float) -> ServerJob:
 @pytest.mark.asyncio
 async def test_it_is_tried_again_at_the_same_address(tmp_path: Path, attempts: list[str]) -> None:
     told: list[type[Event]] = []
-    found, _, ended = await summed_statistics(job(tmp_path, 0.0), KNOWN, lambda event: told.append(type(event)))
+    found, _, ended = await summed_statistics(
+        job(tmp_path, 0.0), KNOWN, lambda event: told.append(type(event)), ServerHooks()
+    )
     assert (found, ended.code) == (FOUND, None)
     assert attempts == ["tcp://127.0.0.1:*", *["tcp://127.0.0.1:7007"] * 2]
     assert told.count(GatheringStarted) == 2
@@ -70,6 +72,6 @@ async def test_it_is_tried_again_at_the_same_address(tmp_path: Path, attempts: l
 
 @pytest.mark.asyncio
 async def test_it_ends_when_the_time_for_it_is_over(tmp_path: Path, attempts: list[str]) -> None:
-    found, _, ended = await summed_statistics(job(tmp_path, 1e-9), KNOWN, lambda event: None)
+    found, _, ended = await summed_statistics(job(tmp_path, 1e-9), KNOWN, lambda event: None, ServerHooks())
     assert (found, ended.code) == (None, Code.THRESHOLD)
     assert len(attempts) == 1

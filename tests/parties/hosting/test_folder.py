@@ -31,8 +31,8 @@ from tacit.parties.session.events import (
     WaitingChanged,
 )
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
+from tacit.protocol.sum.states import Phase
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tacit.parties.hosting.folder import PartyFolder, StatusError, read_status
 from tacit.parties.links.roster import RosterFileError, read_roster
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-from tacit.parties.runs.experiment import FIGURES
+from tacit.parties.runs.distillation import RESULT
 from tacit.parties.runs.served import read_served, served_experiment
 from tests.cases import cases
 
@@ -55,7 +55,7 @@ def test_a_run(read: object, tmp_path: Path) -> None:
 
 def test_a_distilled_student(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"release 0\.2\.0") as refused:
-        served_experiment(put(tmp_path, FIGURES))
+        served_experiment(put(tmp_path, RESULT))
     check_refused(refused, tmp_path, "0.2.0")
 
 

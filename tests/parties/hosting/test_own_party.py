@@ -94,8 +94,9 @@ def test_parties_take_the_same_objects_as_a_simulation(hosts: Host) -> None:
     )
     result = found["server"]
     assert result.completed == 2, found
-    assert [entry["samples"] for entry in result.summary["rounds"]] == [10 + 15 + 20] * 2
-    assert [entry["survivors"] for entry in result.summary["rounds"]] == [list(NAMES[1:])] * 2
+    assert result.summary is not None
+    assert [one.samples for one in result.summary.rounds] == [10 + 15 + 20] * 2
+    assert [one.survivors for one in result.summary.rounds] == [list(NAMES[1:])] * 2
     assert found["client-1"] == found["client-2"] == "the federation is finished"
     assert found["client-3"].code is None
     assert sum(isinstance(event, UpdateComputed) for event in told) == 2

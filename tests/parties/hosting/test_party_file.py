@@ -12,6 +12,7 @@ from tacit.parties.hosting.party_file import (
     DataOwnerFile,
     LogConfiguration,
     ModelOwnerFile,
+    OwnImagesConfiguration,
     PartyFileError,
     ServerFile,
     party_toml,
@@ -58,17 +59,20 @@ def test_the_example_is_a_party_and_explains_every_key(tmp_path: Path, role: str
 
 
 def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
-    text = 'roster = "/etc/r.toml"\n[data]\nsource = "own.npz"\n[log]\nlevel = "debug"\n[policy]\nsmallest_cohort = 5\n'
+    text = (
+        'roster = "/etc/r.toml"\n[data]\nsource = "own.npz"\nindices = "mine.npy"\n[log]\nlevel = "debug"\n'
+        "[policy]\nsmallest_cohort = 5\n"
+    )
     party = read_party(ClientFile, written(tmp_path, CLIENT + text))
     assert party.key == str(tmp_path / "a.key")
     assert party.roster == "/etc/r.toml"
     assert party.directory == str(tmp_path / "state")
-    assert party.data == ImagesConfiguration(source=str(tmp_path / "own.npz"))
+    assert party.data == OwnImagesConfiguration(source=str(tmp_path / "own.npz"), indices=str(tmp_path / "mine.npy"))
     assert party.log == LogConfiguration(level="debug")
     assert party.policy == ClientPolicy(smallest_cohort=5)
     folder = '[data]\nsource = "folder"\ndirectory = "images"\n'
     data = read_party(ClientFile, written(tmp_path, CLIENT + folder)).data
-    assert data == ImagesConfiguration(source="folder", directory=str(tmp_path / "images"))
+    assert data == OwnImagesConfiguration(source="folder", directory=str(tmp_path / "images"))
 
 
 def test_a_server_has_images_or_none(tmp_path: Path) -> None:

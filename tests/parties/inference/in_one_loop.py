@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, infer
+from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, Inferred, open_session, request_for
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.events import ImagesAnswered
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
@@ -148,8 +148,16 @@ class House:
             self.tell(name, ImagesAnswered(images=done, of=len(images), refused=0))
 
         progress = settings.pop("progress", answered)
-        work = infer(DataOwnerSettings(**settings), images, batch=batch, progress=progress)
-        self.tasks[name] = asyncio.ensure_future(work)
+
+        async def ask() -> Inferred:
+            answers: list[Answer] = []
+            async with open_session(DataOwnerSettings(**settings), request_for(images, batch)) as session:
+                async for answer in session.answers(images):
+                    answers.append(answer)
+                    progress(sum(each.costs.images for each in answers))
+            return Inferred.collected(session, answers)
+
+        self.tasks[name] = asyncio.ensure_future(ask())
         return self.tasks[name]
 
     async def over_cables(self) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import with_parameters
 from tacit.parties.inference import data_owner, model_owner
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.data_owner import Inferred
+from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, Inferred, open_session, request_for
 from tacit.parties.inference.events import InferenceSessionEnded, PassEnded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import Course, Preparation, of_model
@@ -195,6 +195,35 @@ async def test_a_model_that_is_replaced_ends_sessions_and_serves_new_ones(
     assert error_of(found, one_block.friendly, images) > 0.1
 
 
+@pytest.mark.parametrize(
+    ("answers", "code", "detail"),
+    [(0, "LEFT", "it has closed the session early"), (1, None, "the session is closed")],
+)
+async def test_a_data_owner_may_leave_before_all_is_answered(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, answers: int, code: str | None, detail: str
+) -> None:
+    """Between two passes that is the regular end."""
+    images, found = one_block.images[:3], list[Answer]()
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        settings = DataOwnerSettings(
+            model_owner_address=home.addresses[MODEL_OWNER],
+            dealer_address=home.addresses[DEALER],
+            keys=KEYS["alice"],
+            roster=ROSTER,
+        )
+        async with open_session(settings, request_for(images, 1)) as session:
+            assert session.terms.sizes == session.public.sizes
+            if answers:
+                async for answer in session.answers(images):
+                    found.append(answer)
+                    break
+        ends = [await home.waits(party, InferenceSessionEnded, code=code) for party in (MODEL_OWNER, DEALER)]
+        assert len(found) == ends[0].passes == answers
+        assert ends[0].detail == detail
+
+
 @dataclass(frozen=True)
 class Refusal:
     """What one side brings, and how the session ends for both."""
@@ -268,7 +297,7 @@ async def test_a_pixel_beyond_the_bounds_is_named_to_its_owner_alone(
 
 async def test_a_roster_without_a_dealer(private: PrivateModel, tmp_path: Path) -> None:
     alone = Roster(tuple(member for member in ROSTER.members if member.role != "dealer"))
-    text = r"exactly one dealer; the roster has \[\]"
+    text = r"a dealer is needed, and exactly one; the roster has \[\]"
     settings = ModelOwnerSettings(address="", dealer_address="", keys=KEYS[MODEL_OWNER], roster=alone)
     async with house(tmp_path) as home:
         with pytest.raises(ValueError, match=text):

@@ -15,7 +15,7 @@ import torch
 
 from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference import conversation, passes
-from tacit.parties.inference.conversation import InferenceError, Waiting, events
+from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy, events
 from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded, PreprocessingFailed, TermsAgreed
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.operations import DATA, Party, Program, Words
@@ -168,8 +168,9 @@ async def test_a_model_owner_that_does_not_answer_is_named(
     async with house(tmp_path) as home:
         await home.dealer()
         await cheating(home, MODEL_OWNER, says)
+        reconnect = ReconnectPolicy(seconds=PATIENCE)
         with pytest.raises(InferenceError, match=text) as ended:
-            await home.asks("alice", one_block.images[:1], patience=patience, waiting=Waiting(seconds=PATIENCE))
+            await home.asks("alice", one_block.images[:1], patience=patience, reconnect=reconnect)
         assert (ended.value.code, ended.value.culprit) == (Code[code], MODEL_OWNER)
 
 

@@ -21,8 +21,8 @@ from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import Task, configure
-from tacit.parties.protections.encryption import Encryption, GroupModel
-from tacit.protocol.core.primitives import Label, framed
+from tacit.parties.protections.encryption import Encryption, EncryptionLabel, GroupModel
+from tacit.protocol.core.primitives import framed
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.simulate.world.federation import small_configuration
@@ -84,7 +84,7 @@ def test_the_embeddings_come_from_the_keystream_alone() -> None:
         else:
             assert (bare[name] == 7.0).all()
     # The seed of the rest, which is as good as public, is not that of the embeddings.
-    public = HKDF(SHA256(), 32, key.transcript, framed(Label.INITIAL_MODEL, b"public")).derive(key.key)
+    public = HKDF(SHA256(), 32, key.transcript, framed(EncryptionLabel.INITIAL_MODEL, b"public")).derive(key.key)
     assert seeds == [int.from_bytes(public[:8], "little") // 2]
     assert other_tensors(member().initial(key)) == other_tensors(LAYOUT.flatten(TASK.build(seeds[0])))
 
@@ -94,7 +94,7 @@ def test_the_embeddings_are_those_of_the_description() -> None:
     key = agreed()[0]
     parts = LAYOUT.split(member().initial(key))
     kernel, positions = (parts[name].ravel() for name in EMBEDDINGS)
-    seed = HKDF(SHA256(), 32, key.transcript, framed(Label.INITIAL_MODEL, b"")).derive(key.key)
+    seed = HKDF(SHA256(), 32, key.transcript, framed(EncryptionLabel.INITIAL_MODEL, b"")).derive(key.key)
     cipher_key = HKDFExpand(SHA256(), 32, b"tacit/1 initial model").derive(seed)
     stream = Cipher(algorithms.AES(cipher_key), modes.CTR(bytes(16))).encryptor().update(bytes(4 * 1000))
     words = [int.from_bytes(stream[low : low + 4], "little") for low in range(0, 4 * 528, 4)]

@@ -70,9 +70,8 @@ def test_every_session_stands_in_the_summary(tmp_path: Path) -> None:
         for command in ("tacit simulate", "tacit simulate --resume run"):
             seed = Seed(value=41, drawn=True, repeats="everything")
             log.write(InvocationRecorded.now(command, started=1.0, device="cpu", seed=seed))
-    summary = summarise(run, parse("", "test"))
-    assert [session["command"] for session in summary["sessions"]] == ["tacit simulate", "tacit simulate --resume run"]
-    for session in summary["sessions"]:
-        assert set(session) == {"began", "command", "machine", "versions"}
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", session["began"])
-    assert summary["seed"] == {"value": 41, "drawn": True, "repeats": "everything"}
+    summary = summarise(run, parse("", "test"), ended="")
+    assert [session.command for session in summary.sessions] == ["tacit simulate", "tacit simulate --resume run"]
+    for session in summary.sessions:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", session.began)
+    assert summary.seed == Seed(value=41, drawn=True, repeats="everything")

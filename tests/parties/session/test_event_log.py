@@ -20,8 +20,8 @@ from tacit.parties.session.event_log import EventFile, EventLogError, declared_e
 from tacit.parties.session.events import Dropout, StateRestored
 from tacit.protocol.core.errors import printable
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientLeft
+from tacit.protocol.sum.states import Phase
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(st.characters(exclude_categories=("C", "Z")))

@@ -20,8 +20,8 @@ from tacit.parties.session.events import (
 )
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.link import Traffic
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined
+from tacit.protocol.sum.states import Phase
 
 Told = list[Event]
 

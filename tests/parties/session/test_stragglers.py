@@ -15,9 +15,9 @@ from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.session import shell
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import ClientRoundEnded, PhaseEnded, RoundEnded, WaitingChanged
-from tacit.parties.session.shell import Workbench
-from tacit.protocol.core.messages import Phase
+from tacit.parties.session.shell import TaskRunner
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.states import Phase
 
 STRAGGLER = "client-4"
 
@@ -109,7 +109,7 @@ def gates() -> Iterator[dict[str, threading.Event]]:
 async def test_what_is_begun_later_waits_for_the_thread_and_is_alone_heard_of(
     gates: dict[str, threading.Event],
 ) -> None:
-    bench, done = Workbench(), list[str]()
+    runner, done = TaskRunner(), list[str]()
 
     def work(name: str) -> Callable[[Proceed], str]:
         def run(proceed: Proceed) -> str:
@@ -121,61 +121,61 @@ async def test_what_is_begun_later_waits_for_the_thread_and_is_alone_heard_of(
 
         return run
 
-    assert bench.take() is None
-    bench.begin(work("first"))
-    first = bench.present
+    assert runner.take() is None
+    runner.begin(work("first"))
+    first = runner.present
     while not done:
         await asyncio.sleep(0.001)
-    bench.begin(work("second"))
-    bench.begin(work("third"))
-    third = bench.present
+    runner.begin(work("second"))
+    runner.begin(work("third"))
+    third = runner.present
     assert first is not None
     assert third is not None
-    assert (bench.take(), done) == (None, ["first begins"])
+    assert (runner.take(), done) == (None, ["first begins"])
     for event in gates.values():
         event.set()
     await asyncio.wait([third])
     # The second was not wanted any more before its turn came.
     assert done == ["first begins", "first ends", "third begins", "third ends"]
     assert isinstance(first.exception(), Interrupted)
-    taken = bench.take()
+    taken = runner.take()
     assert taken is third
     assert taken.result() == "third"
-    assert bench.take() is None
+    assert runner.take() is None
 
 
 @pytest.mark.asyncio
 async def test_work_says_how_much_of_it_is_done(gates: dict[str, threading.Event]) -> None:
-    bench = Workbench()
+    runner = TaskRunner()
 
     def work(proceed: Proceed) -> None:
         proceed(3, 4)
         gates["first"].wait()
 
-    bench.begin(work)
-    assert bench.done == 0.0
-    while not bench.done:
+    runner.begin(work)
+    assert runner.done == 0.0
+    while not runner.done:
         await asyncio.sleep(0.001)
-    assert bench.done == 0.75
+    assert runner.done == 0.75
     gates["first"].set()
-    assert bench.present is not None
-    await bench.present
-    bench.begin(work)
-    assert bench.done == 0.0
+    assert runner.present is not None
+    await runner.present
+    runner.begin(work)
+    assert runner.done == 0.0
 
 
 @pytest.mark.asyncio
 async def test_an_error_of_dropped_work_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Workbench()
+    runner = TaskRunner()
 
     def fail(proceed: Proceed) -> None:
         raise ValueError("nobody hears this")
 
-    bench.begin(fail)
-    dropped = bench.present
-    bench.drop()
+    runner.begin(fail)
+    dropped = runner.present
+    runner.drop()
     assert dropped is not None
     await asyncio.wait([dropped])
-    assert bench.take() is None
-    del dropped, bench
+    assert runner.take() is None
+    del dropped, runner
     assert caplog.records == []

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
+from tacit.protocol.adaptation.data_owner import LEARNING_DATA_OWNER_TABLE
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, ADAPTATION_VERSION
-from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.model_owner import LEARNING_MODEL_OWNER_TABLE, LearningModelOwner
+from tacit.protocol.adaptation.states import AdaptationTrigger
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE, LEARNING_MODEL_OWNER_TABLE
 from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.inference.results import InferenceEnded, PassRefused
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState, InferenceTrigger
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan
 from tacit.simulate.world.inference import MODEL_OWNER, PATIENCE, data_owner_names
@@ -30,7 +31,7 @@ Expected = dict[str, dict[str, str | set[str]]]
 BREAK: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}}
 END: dict[str, str | set[str]] = {**BREAK, "expire": {"ABORTED"}}
 OVER: dict[str, str | set[str]] = {"abort": IGNORED, "drop": IGNORED}
-OPEN, GIVE = "opening", "give what is to be opened"
+OPEN, GIVE = "opening", "open shares"
 BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
@@ -38,7 +39,7 @@ BY_DATA_OWNER: Expected = {
     "IDLE": {
         "begin a round of learning": {"AWAIT_ROUND"},
         "ask for a pass": {"AWAIT_START"},
-        "keep what a round has taught": {"IDLE"},
+        "keep what a round has learned": {"IDLE"},
         "ask for the sum of a round": {"AWAIT_SUM"},
         "finish": {"CLOSING"},
         **BREAK,
@@ -61,7 +62,7 @@ BY_DATA_OWNER: Expected = {
 BY_MODEL_OWNER: Expected = {
     "AWAIT_HELLO": {"inference-hello": {"AWAIT_AGREEMENT"}, "drop": {"ABORTED"}},
     "AWAIT_AGREEMENT": {"agree-terms": {"MASKING"}, **END},
-    "MASKING": {"provide the model": {"MASKING", "IDLE"}, **BREAK},
+    "MASKING": {"provide what is waited for": {"MASKING", "IDLE"}, **BREAK},
     "IDLE": {
         "begin-round": {"BEGINNING_ROUND"},
         "start-pass": {"PREPARING"},
@@ -73,7 +74,7 @@ BY_MODEL_OWNER: Expected = {
     "BEGINNING_ROUND": {"begin a round of learning": {"IDLE"}, **BREAK},
     "PREPARING": {"begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
-    "SUMMING": {"provide the model": {"IDLE"}, **BREAK},
+    "SUMMING": {"provide what is waited for": {"IDLE"}, **BREAK},
     "CLOSED": OVER,
     "ABORTED": {
         **OVER,
@@ -86,7 +87,10 @@ TABLES: dict[str, tuple[Any, Expected]] = {
     DATA_OWNER: (LEARNING_DATA_OWNER_TABLE, BY_DATA_OWNER),
     MODEL_OWNER: (LEARNING_MODEL_OWNER_TABLE, BY_MODEL_OWNER),
 }
-CAUSES: dict[str, Any] = {**ADAPTATION_MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+CAUSES: dict[str, Any] = {
+    **ADAPTATION_MESSAGES,
+    **{trigger.value: trigger for trigger in (*Trigger, *InferenceTrigger, *AdaptationTrigger)},
+}
 CELLS = [(role, state) for role, (_, expected) in TABLES.items() for state in expected]
 """Every machine in every state that it can be in."""
 ALONE = OpeningPolicy(rounds=2, owners=1, smallest_cohort=1, colluders=0)
@@ -193,7 +197,7 @@ def test_every_message_in_every_state(role: str, state: str) -> None:
 def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     expected = TABLES[role][1][state]
     run, machine = brought_to(role, state)
-    for trigger in Trigger:
+    for trigger in (*Trigger, *InferenceTrigger, *AdaptationTrigger):
         if expected.get(trigger.value) == IGNORED:
             assert machine.trigger(trigger, run.now) == []
         elif trigger.value not in expected:

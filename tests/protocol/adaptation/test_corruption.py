@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
-from tacit.protocol.adaptation.tables import RoundAnswered, RoundAsked, RoundKept, SumTold
+from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.inference.results import InferenceEnded

@@ -17,12 +17,12 @@ from tacit.protocol.adaptation.messages import (
     RoundBegun,
     SumLost,
 )
+from tacit.protocol.adaptation.states import RoundAnswered, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy
-from tacit.protocol.adaptation.tables import RoundAnswered, SumTold
-from tacit.protocol.core.codec import VERSION, decode
+from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.messages import Message
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     INFERENCE_VERSION,
@@ -32,7 +32,8 @@ from tacit.protocol.inference.messages import (
 )
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import InferenceEnded
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState
+from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan, whole_round
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, data_owner_names, small_terms
 from tacit.simulate.world.world import Parcel, altered, written
@@ -154,7 +155,7 @@ def test_images_that_are_stated_where_they_do_not_count_or_the_other_way_round(
 @cases(("images", "batch"), [(3, 2), (3, 1), (1, 1)])
 def test_batches_of_another_size_are_refused(images: int, batch: int) -> None:
     run = world(terms=learning_terms(batch=2))
-    run.wishes[DATA_OWNER] = Wish(images=2, batch=2, channels=1, side=4)
+    run.inference_requests[DATA_OWNER] = InferenceRequest(images=2, batch=2, channels=1, side=4)
 
     def other(parcel: Parcel) -> list[Parcel]:
         assert isinstance(parcel.message, AgreeTerms)
@@ -231,7 +232,7 @@ def test_a_data_owner_of_another_protocol_is_told_so_by_name(version: int, spoke
 
 
 def test_who_adapts_is_refused_by_name_at_a_model_owner_of_private_inference() -> None:
-    run = MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)}, terms=small_terms())
+    run = MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)}, terms=small_terms())
     run.start()
     hello = InferenceHello(roster=run.roster.hash)
     parcel = run.forge(DATA_OWNER, MODEL_OWNER, hello, version=ADAPTATION_VERSION, session=bytes(32), sequence=0)

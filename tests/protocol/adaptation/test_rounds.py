@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tacit.protocol.adaptation.messages import AskSum, KeepRound, OwnSum
 from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count, sum_words
-from tacit.protocol.adaptation.tables import RoundAnswered, RoundAsked, RoundKept, SumTold
+from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Opened, PassRefused

@@ -12,7 +12,6 @@ from msgspec import inspect
 
 from tacit.protocol.core.codec import (
     ENVELOPE_LIMIT,
-    VERSION,
     Envelope,
     Frame,
     Packet,
@@ -25,6 +24,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Chunk, Fetch, Message
 from tacit.protocol.session.messages import MESSAGES, Hello
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world.federation import small_configuration
 from tests.cases import cases
 

@@ -13,6 +13,7 @@ from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import (
     IGNORE,
     Heard,
+    Input,
     Inside,
     Machine,
     Output,
@@ -56,25 +57,11 @@ class Refused(Output):
     round: int
 
 
-INNER: Table[Work] = {
-    (Work.WORKING, Fetch): Row("on_fetch", (Work.WORKING,)),
-    (Work.WORKING, Finish): Row("on_finish", (Work.DONE,)),
-    (Work.WORKING, Trigger.DROP): Row("on_drop", (Work.DONE,)),
-    (Work.WORKING, Trigger.EXPIRE): Row("on_expire", (Work.DONE,)),
-}
-OUTER: Table[State] = {
-    (State.IDLE, Trigger.BEGIN): Row("on_begin", (State.BUSY,)),
-    (State.BUSY, Fetch): Inside("work"),
-    (State.BUSY, Finish): Inside("work", Row("on_finish", (State.ENDED,))),
-    (State.BUSY, Chunk): Inside("work", IGNORE),
-    (State.BUSY, Abort): Row("on_abort", (State.ENDED,)),
-    (State.BUSY, Trigger.DROP): Inside("work"),
-    (State.BUSY, Trigger.EXPIRE): Row("on_expire", (State.ENDED,)),
-    (State.BUSY, Finished): Row("on_finished", (State.IDLE,)),
-}
+class Own(Input):
+    BEGIN = "begin"
 
 
-class Worker(Machine[Work], tables=(INNER,), outputs=Send | Said | Refused | Finished):
+class Worker(Machine[Work], outputs=Send | Said | Refused | Finished):
     """Answers in round 1, and holds a secret."""
 
     def __init__(self) -> None:
@@ -103,14 +90,22 @@ class Worker(Machine[Work], tables=(INNER,), outputs=Send | Said | Refused | Fin
         return Step(self.state, (Refused("worker", error.code, error.round),))
 
 
-class Container(Machine[State], tables=(OUTER,), outputs=Send | Said | Refused, contains={"work": (State.BUSY,)}):
+INNER: Table[Work] = {
+    (Work.WORKING, Fetch): Row(Worker.on_fetch, (Work.WORKING,)),
+    (Work.WORKING, Finish): Row(Worker.on_finish, (Work.DONE,)),
+    (Work.WORKING, Trigger.DROP): Row(Worker.on_drop, (Work.DONE,)),
+    (Work.WORKING, Trigger.EXPIRE): Row(Worker.on_expire, (Work.DONE,)),
+}
+
+
+class Container(Machine[State], outputs=Send | Said | Refused, contains={"work": (State.BUSY,)}):
     """Marks what it passes on."""
 
     work: Worker | None
 
     def __init__(self) -> None:
         super().__init__(OUTER, State.IDLE)
-        self.trigger(Trigger.BEGIN, 0.0)
+        self.trigger(Own.BEGIN, 0.0)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
         assert isinstance(part, Worker)
@@ -136,6 +131,18 @@ class Container(Machine[State], tables=(OUTER,), outputs=Send | Said | Refused, 
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[State]:
         return Step(State.ENDED, (Refused("container", error.code, error.round),))
+
+
+OUTER: Table[State] = {
+    (State.IDLE, Own.BEGIN): Row(Container.on_begin, (State.BUSY,)),
+    (State.BUSY, Fetch): Inside("work"),
+    (State.BUSY, Finish): Inside("work", Row(Container.on_finish, (State.ENDED,))),
+    (State.BUSY, Chunk): Inside("work", IGNORE),
+    (State.BUSY, Abort): Row(Container.on_abort, (State.ENDED,)),
+    (State.BUSY, Trigger.DROP): Inside("work"),
+    (State.BUSY, Trigger.EXPIRE): Row(Container.on_expire, (State.ENDED,)),
+    (State.BUSY, Finished): Row(Container.on_finished, (State.IDLE,)),
+}
 
 
 def packet(message: Message, *, round: int = 1) -> Packet:

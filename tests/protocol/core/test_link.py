@@ -5,8 +5,9 @@ import pytest
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
 from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum.states import Phase
 from tests.cases import cases
 
 SESSION = bytes(range(32))

@@ -11,9 +11,10 @@ from tacit.protocol.core.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
-from tacit.protocol.core.messages import Abort, Blob, Fetch, Phase
+from tacit.protocol.core.messages import Abort, Blob, Fetch
 from tacit.protocol.session.messages import MESSAGES, EndRound, Hello, StartRound
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.states import Phase
 from tests.cases import cases
 
 COUNTING = bytes(range(32))

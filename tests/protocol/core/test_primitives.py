@@ -2,6 +2,8 @@
 
 import hashlib
 import hmac
+import re
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -12,9 +14,9 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.generate.specification import LABELS
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Transmit
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import (
     PRIME_25519,
     AgreementKey,
@@ -30,11 +32,13 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.session.rounds import Train
 from tacit.protocol.sum.sharing import HeldShares
+from tacit.protocol.sum.states import Phase, SumLabel
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 from tests.cases import cases
 
+ROOT = Path(__file__).parents[3]
 Parts = st.lists(st.binary(max_size=12), max_size=4)
-Labels = st.sampled_from(Label)
+Labels = st.sampled_from([*LABELS.values()])
 
 
 def length(part: bytes) -> bytes:
@@ -43,7 +47,7 @@ def length(part: bytes) -> bytes:
 
 @given(Labels, Parts)
 def test_digest_by_hand(label: Label, parts: list[bytes]) -> None:
-    text = length(label.value) + label.value + b"".join(length(part) + part for part in parts)
+    text = length(label) + label + b"".join(length(part) + part for part in parts)
     assert framed(label, *parts) == text
     assert digest(label, *parts) == hashlib.sha256(text).digest()
     assert digest(label, *map(bytearray, parts)) == digest(label, *parts)
@@ -59,13 +63,16 @@ def test_moving_a_boundary_changes_the_frame(label: Label, joined: bytes, cut: i
     frames = [framed(label, joined), framed(label, joined[:cut], joined[cut:]), framed(label, joined, b"")]
     if cut < len(joined):
         assert len(set(frames)) == 3
-    assert all(frame.startswith(length(label.value) + label.value) for frame in frames)
+    assert all(frame.startswith(length(label) + label) for frame in frames)
 
 
-def test_labels_are_distinct_and_fixed() -> None:
-    values = [label.value for label in Label]
-    assert len(set(values)) == len(values) == len(Label.__members__)
-    assert all(value.startswith(b"tacit/1 ") for value in values)
+def test_labels_are_distinct_and_none_is_forgotten() -> None:
+    everywhere = "".join(
+        path.read_text(encoding="utf-8") for part in ("protocol", "parties") for path in (ROOT / part).rglob("*.py")
+    )
+    assert set(re.findall(r'Label\(b"(.+?)"\)', everywhere)) == {label.decode() for label in LABELS.values()}
+    assert len(set(LABELS.values())) == len(LABELS)
+    assert all(label.startswith(b"tacit/1 ") for label in LABELS.values())
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
@@ -92,30 +99,30 @@ def test_keys_of_rfc_8032() -> None:
     """Section 7.1, test 1; the signature itself covers our framing, so it is verified with the plain library."""
     key = SigningKey(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
     assert key.public.hex() == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-    signature = key.sign(Label.SIGN_ADVERT, b"part", b"")
-    Ed25519PublicKey.from_public_bytes(key.public).verify(signature, framed(Label.SIGN_ADVERT, b"part", b""))
-    verify(key.public, signature, Label.SIGN_ADVERT, b"part", b"")
+    signature = key.sign(SumLabel.SIGN_ADVERT, b"part", b"")
+    Ed25519PublicKey.from_public_bytes(key.public).verify(signature, framed(SumLabel.SIGN_ADVERT, b"part", b""))
+    verify(key.public, signature, SumLabel.SIGN_ADVERT, b"part", b"")
 
 
 SIGNER = SigningKey(bytes(range(32)))
-SIGNED = SIGNER.sign(Label.SIGN_SHARES, b"one", b"two")
+SIGNED = SIGNER.sign(SumLabel.SIGN_SHARES, b"one", b"two")
 
 
 @cases(
     ("public", "signature", "label", "parts"),
     [
-        (SigningKey(bytes(32)).public, SIGNED, Label.SIGN_SHARES, (b"one", b"two")),  # another key
-        (bytes(31), SIGNED, Label.SIGN_SHARES, (b"one", b"two")),  # no key
-        (SIGNER.public, SIGNED, Label.SIGN_ADVERT, (b"one", b"two")),  # another purpose
-        (SIGNER.public, SIGNED, Label.SIGN_SHARES, (b"onet", b"wo")),  # another boundary
-        (SIGNER.public, SIGNED, Label.SIGN_SHARES, (b"one",)),  # a part less
-        (SIGNER.public, SIGNED[:-1], Label.SIGN_SHARES, (b"one", b"two")),  # short signature
-        (SIGNER.public, b"", Label.SIGN_SHARES, (b"one", b"two")),  # no signature
-        (SIGNER.public, bytes([SIGNED[0] ^ 1]) + SIGNED[1:], Label.SIGN_SHARES, (b"one", b"two")),  # bit
+        (SigningKey(bytes(32)).public, SIGNED, SumLabel.SIGN_SHARES, (b"one", b"two")),  # another key
+        (bytes(31), SIGNED, SumLabel.SIGN_SHARES, (b"one", b"two")),  # no key
+        (SIGNER.public, SIGNED, SumLabel.SIGN_ADVERT, (b"one", b"two")),  # another purpose
+        (SIGNER.public, SIGNED, SumLabel.SIGN_SHARES, (b"onet", b"wo")),  # another boundary
+        (SIGNER.public, SIGNED, SumLabel.SIGN_SHARES, (b"one",)),  # a part less
+        (SIGNER.public, SIGNED[:-1], SumLabel.SIGN_SHARES, (b"one", b"two")),  # short signature
+        (SIGNER.public, b"", SumLabel.SIGN_SHARES, (b"one", b"two")),  # no signature
+        (SIGNER.public, bytes([SIGNED[0] ^ 1]) + SIGNED[1:], SumLabel.SIGN_SHARES, (b"one", b"two")),  # bit
     ],
 )
 def test_signatures_that_do_not_verify(public: bytes, signature: bytes, label: Label, parts: tuple[bytes, ...]) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"a signature for {label.value.decode()} does not verify") as caught:
+    with pytest.raises(RemoteProtocolError, match=f"a signature for {label.decode()} does not verify") as caught:
         verify(public, signature, label, *parts)
     assert caught.value.code is Code.SIGNATURE
 

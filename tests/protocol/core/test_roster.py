@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import Label, SigningKey, verify
-from tacit.protocol.core.roster import Member, Role, Roster, check_name
+from tacit.protocol.core.primitives import SigningKey, verify
+from tacit.protocol.core.roster import Member, Role, Roster, RosterLabel, check_name
 from tests.cases import cases
 
 
@@ -182,7 +182,7 @@ def test_versions_are_hashed_and_signed() -> None:
     head, tail = b"\x95" + fixed_text(b"tacit/1 roster"), b"\xc4\x20" + OPERATOR.public + b"\xc4\x20" + LINEAGE
     assert SIGNED.encoded == head + ROSTER.encoded[len(head) :] + b"\xcd\x01\x2c" + tail
     assert SIGNED.hash == sha256(SIGNED.encoded).digest()
-    verify(OPERATOR.public, SIGNED.signature, Label.SIGN_ROSTER, SIGNED.hash)
+    verify(OPERATOR.public, SIGNED.signature, RosterLabel.SIGN_ROSTER, SIGNED.hash)
     assert Roster.decode(SIGNED.encoded, SIGNED.signature, operator=OPERATOR.public) == SIGNED
 
 
@@ -210,7 +210,7 @@ def test_what_no_operator_signed(fields: dict[str, Any], pattern: str) -> None:
 
 
 def signed(encoded: bytes) -> bytes:
-    return OPERATOR.sign(Label.SIGN_ROSTER, sha256(encoded).digest())
+    return OPERATOR.sign(RosterLabel.SIGN_ROSTER, sha256(encoded).digest())
 
 
 def test_only_the_operator_signs_and_only_what_is_a_roster() -> None:

@@ -13,10 +13,10 @@ from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Send
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import Label, framed
+from tacit.protocol.core.primitives import framed
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.messages import KeyCommit, KeyComplaint
-from tacit.protocol.group_key.tables import MemberState
+from tacit.protocol.group_key.states import KeyLabel, MemberState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
@@ -54,12 +54,12 @@ def test_all_members_accept_the_one_key(size: int) -> None:
     commits = [delivery.message for delivery in run.log if isinstance(delivery.message, KeyCommit)]
     agreement, names = run.agreement, [f"c{member}" for member in range(size)]
     parts = (b"\5", agreement.session, bytes(4), agreement.roster, agreement.configuration, "\n".join(names).encode())
-    context = sha256(framed(Label.KEY_AGREEMENT, *parts))
+    context = sha256(framed(KeyLabel.KEY_AGREEMENT, *parts))
     records = b"".join(commit.channel_key + commit.commitment + commit.signature for commit in commits)
-    salt = sha256(framed(Label.KEY_TRANSCRIPT, context, records))
+    salt = sha256(framed(KeyLabel.KEY_TRANSCRIPT, context, records))
     secret = b"".join(secrets[name].contribution for name in names)
     # HKDF of RFC 5869, one block.
-    key = hmac.digest(hmac.digest(salt, secret, "sha256"), framed(Label.GROUP_KEY, b"") + b"\1", "sha256")
+    key = hmac.digest(hmac.digest(salt, secret, "sha256"), framed(KeyLabel.GROUP_KEY, b"") + b"\1", "sha256")
     assert run.outcome(GroupKey) == [GroupKey(0, key, tuple(names), salt)] * size
     assert run.outcome(KeyAgreed) == [KeyAgreed(0, tuple(names), salt)]
     assert [party.state.name for party in run.parties.values()] == ["COMPLETED"] + ["ACCEPTED"] * size

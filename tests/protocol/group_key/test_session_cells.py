@@ -13,10 +13,12 @@ from tacit.protocol.core.events import Event, MessageRefused
 from tacit.protocol.core.machine import IGNORE, Ended, Inside, Row, Trigger
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.events import KeyAgreementFailed
-from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, HolderState, KeeperState
+from tacit.protocol.group_key.holder import HOLDER_TABLE
+from tacit.protocol.group_key.keeper import KEEPER_TABLE
+from tacit.protocol.group_key.states import HolderState, KeeperState, KeyTrigger
 from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.protocol.sum.exchange import ClientAborted
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
@@ -48,7 +50,7 @@ HOLDER: Expected = {
         "keyed-model": {"FETCHING_LAST"},
     },
     "FETCHING_MODEL": {**END, **GIVE_UP, "chunk": {"FETCHING_MODEL", "ENCRYPTING"}},
-    "ENCRYPTING": {**END, "provide the model": {"PROVIDING", "KEYED"}},
+    "ENCRYPTING": {**END, "provide what is waited for": {"PROVIDING", "KEYED"}},
     "PROVIDING": {**END, **GIVE_UP, "fetch": {"PROVIDING", "KEYED"}},
     "FETCHING_LAST": {**GIVE_UP, "chunk": {"FETCHING_LAST", "KEYED"}},
 }
@@ -99,7 +101,7 @@ def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: 
     results = (GroupKey, KeyAgreed, KeyFailed, ClientAborted)
     causes = {
         **MESSAGES,
-        **{trigger.value: trigger for trigger in Trigger},
+        **{trigger.value: trigger for trigger in (*Trigger, *KeyTrigger)},
         **{result.__name__: result for result in results},
     }
     for state in states:

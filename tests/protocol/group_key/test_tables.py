@@ -6,15 +6,18 @@ legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows tha
 
 from typing import Any
 
-from tacit.protocol.core.codec import VERSION, Envelope, Packet
+from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.agreement import KeyFailed
-from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE, MemberState, RelayState
+from tacit.protocol.group_key.holder import MEMBER_TABLE
+from tacit.protocol.group_key.keeper import RELAY_TABLE
+from tacit.protocol.group_key.states import KeyTrigger, MemberState, RelayState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.exchange import ClientAborted
+from tacit.protocol.sum.states import VERSION
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
@@ -76,7 +79,7 @@ def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: 
             return IGNORED
         return {state.name for state in row.to} if isinstance(row, Row) else None
 
-    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *KeyTrigger)}}
     for state in states:
         for name, cause in causes.items():
             assert verdict(state, cause) == expected[state.name].get(name), (state, name)

@@ -14,20 +14,14 @@ from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.inference.data_owner import Wish
-from tacit.protocol.inference.material import MaterialOwner
+from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE, InferenceRequest
+from tacit.protocol.inference.dealer import DEALER_TABLE
+from tacit.protocol.inference.material import MATERIAL_TABLE, MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION
+from tacit.protocol.inference.model_owner import MODEL_OWNER_TABLE
 from tacit.protocol.inference.results import Agreed, InferenceEnded, PassRefused
 from tacit.protocol.inference.schedule import pass_rounds
-from tacit.protocol.inference.tables import (
-    DATA_OWNER_TABLE,
-    DEALER_TABLE,
-    MATERIAL_TABLE,
-    MODEL_OWNER_TABLE,
-    DealerState,
-    InferenceState,
-    MaterialState,
-)
+from tacit.protocol.inference.states import DealerState, InferenceState, InferenceTrigger, MaterialState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tests.cases import cases
@@ -40,7 +34,7 @@ Expected = dict[str, dict[str, str | set[str]]]
 BREAK: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}}
 END: dict[str, str | set[str]] = {**BREAK, "expire": {"ABORTED"}}
 OVER: dict[str, str | set[str]] = {"abort": IGNORED, "drop": IGNORED}
-OPEN, GIVE = "opening", "give what is to be opened"
+OPEN, GIVE = "opening", "open shares"
 BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
@@ -58,7 +52,7 @@ BY_DATA_OWNER: Expected = {
 BY_MODEL_OWNER: Expected = {
     "AWAIT_HELLO": {"inference-hello": {"AWAIT_AGREEMENT"}, "drop": {"ABORTED"}},
     "AWAIT_AGREEMENT": {"agree-terms": {"MASKING"}, **END},
-    "MASKING": {"provide the model": {"MASKING", "IDLE"}, **BREAK},
+    "MASKING": {"provide what is waited for": {"MASKING", "IDLE"}, **BREAK},
     "IDLE": {"start-pass": {"PREPARING"}, "close-inference": {"CLOSED"}, **END},
     "PREPARING": {"begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
@@ -68,7 +62,7 @@ BY_MODEL_OWNER: Expected = {
 BY_MATERIAL_OWNER: Expected = {
     "READY": {"start": {"AWAIT_WELCOME"}},
     "AWAIT_WELCOME": {"material-welcome": {"SERVED"}, **END},
-    "SERVED": {"order material": {"SERVED"}, "material": {"SERVED"}, "finish": {"CLOSED"}, **END},
+    "SERVED": {"order correlated randomness": {"SERVED"}, "material": {"SERVED"}, "finish": {"CLOSED"}, **END},
     "CLOSED": {**OVER, "material": IGNORED},
     "ABORTED": {**OVER, "material-welcome": IGNORED, "material": IGNORED},
 }
@@ -76,14 +70,16 @@ BY_DEALER: Expected = {
     "AWAIT_OWNERS": {"material-hello": {"AWAIT_OWNERS", "SERVING"}, **END},
     "SERVING": {
         "order-material": {"SERVING"},
-        "deliver material": {"SERVING"},
+        "deliver correlated randomness": {"SERVING"},
         "material-over": {"SERVING", "CLOSED"},
         **END,
     },
-    "CLOSED": {**OVER, "deliver material": IGNORED},
+    "CLOSED": {**OVER, "deliver correlated randomness": IGNORED},
     "ABORTED": {
         **OVER,
-        **dict.fromkeys(("material-hello", "order-material", "material-over", "deliver material"), IGNORED),
+        **dict.fromkeys(
+            ("material-hello", "order-material", "material-over", "deliver correlated randomness"), IGNORED
+        ),
     },
 }
 TABLES: dict[str, tuple[Any, Any, Expected]] = {
@@ -92,7 +88,7 @@ TABLES: dict[str, tuple[Any, Any, Expected]] = {
     MATERIAL: (MATERIAL_TABLE, MaterialState, BY_MATERIAL_OWNER),
     DEALER: (DEALER_TABLE, DealerState, BY_DEALER),
 }
-CAUSES: dict[str, Any] = {**INFERENCE_MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+CAUSES: dict[str, Any] = {**INFERENCE_MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *InferenceTrigger)}}
 CELLS = [(role, state) for role, (_, _, expected) in TABLES.items() for state in expected]
 """Every machine in every state that it can be in."""
 
@@ -121,7 +117,7 @@ def test_every_type_of_the_family_has_a_row_and_is_of_no_other_family() -> None:
 
 
 def world() -> MemoryInference:
-    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)})
+    return MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)})
 
 
 def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
@@ -225,7 +221,7 @@ def test_every_message_in_every_state(role: str, state: str) -> None:
 def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     expected = TABLES[role][2][state]
     run, machine = brought_to(role, state)
-    for trigger in Trigger:
+    for trigger in (*Trigger, *InferenceTrigger):
         if expected.get(trigger.value) == IGNORED:
             assert machine.trigger(trigger, run.now) == []
         elif trigger.value not in expected:

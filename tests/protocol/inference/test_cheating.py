@@ -12,7 +12,7 @@ import msgspec
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import CHUNK_BYTES
-from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import ORDER_LIMIT, Material, StartPass
 from tacit.protocol.inference.results import (
     Agreed,
@@ -37,19 +37,19 @@ from tests.cases import cases
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
 LABEL = Results(labels=1, bits=0)
-WISH = Wish(images=3, batch=2, channels=1, side=4)
+REQUEST = InferenceRequest(images=3, batch=2, channels=1, side=4)
 OTHER = b"\xff" * 32
 Make = Callable[[MemoryInference, Parcel], list[Parcel]]
 
 
-def world(wish: Wish = WISH, **given: Any) -> MemoryInference:
-    return MemoryInference({DATA_OWNER: wish}, **given)
+def world(request: InferenceRequest = REQUEST, **given: Any) -> MemoryInference:
+    return MemoryInference({DATA_OWNER: request}, **given)
 
 
 @cases(("images", "batch", "passes"), [(1, 1, [1]), (1, 2, [1]), (2, 2, [2]), (3, 2, [2, 1])])
 def test_a_session_without_faults(images: int, batch: int, passes: list[int]) -> None:
     terms = small_terms()
-    run = world(Wish(images=images, batch=batch, channels=1, side=4), terms=terms).run()
+    run = world(InferenceRequest(images=images, batch=batch, channels=1, side=4), terms=terms).run()
     assert run.verdicts() == {(None, "")}
     ours, theirs = run.outcome(Agreed)
     assert replace(ours, peer="") == replace(theirs, peer="")
@@ -76,9 +76,9 @@ def test_a_session_without_faults(images: int, batch: int, passes: list[int]) ->
 
 def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
     terms = small_terms(side=16, patch=16, channels=2, width=512, hidden=384)
-    wish = Wish(images=1, batch=1, channels=2, side=16)
+    request = InferenceRequest(images=1, batch=1, channels=2, side=16)
     big = 2 * CHUNK_BYTES + 5
-    run = world(wish, terms=terms, requests=((big, CHUNK_BYTES), (0, CHUNK_BYTES + 1))).run()
+    run = world(request, terms=terms, requests=((big, CHUNK_BYTES), (0, CHUNK_BYTES + 1))).run()
     assert run.verdicts() == {(None, "")}
     assert max(weight_bytes(terms.sizes)) > 5 * CHUNK_BYTES
     assert [bytes(each.data) for each in run.outcome(MaskedLayer)] == [
@@ -91,41 +91,41 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
 
 
 def test_terms_that_the_policy_names_are_accepted_and_others_are_not() -> None:
-    for wish, policy, terms, code, words in [
+    for request, policy, terms, code, words in [
         (
-            WISH,
+            REQUEST,
             InferencePolicy(weights=OTHER),
             {},
             Code.MODEL,
             "another model than the policy here names",
         ),
         (
-            WISH,
+            REQUEST,
             InferencePolicy(bits=13),
             {},
             Code.POLICY,
             "fractional bits; the policy here wants logits of at least 13",
         ),
         (
-            WISH,
+            REQUEST,
             InferencePolicy(bits=1),
             {"results": LABEL},
             Code.POLICY,
             "it tells labels alone; the policy here",
         ),
         (
-            WISH,
+            REQUEST,
             InferencePolicy(labels=2),
             {"results": LABEL},
             Code.POLICY,
             "it tells the best 1 labels alone; the policy here wants 2 or more",
         ),
-        (replace(WISH, side=8), InferencePolicy(), {}, Code.MODEL, "images of 1 x 4 x 4; here they are 1 x 8 x 8"),
-        (replace(WISH, channels=3), InferencePolicy(), {}, Code.MODEL, "here they are 3 x 4 x 4"),
-        (replace(WISH, images=4), InferencePolicy(), {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
-        (replace(WISH, batch=3), InferencePolicy(), {}, Code.POLICY, "3 at a time"),
+        (replace(REQUEST, side=8), InferencePolicy(), {}, Code.MODEL, "images of 1 x 4 x 4; here they are 1 x 8 x 8"),
+        (replace(REQUEST, channels=3), InferencePolicy(), {}, Code.MODEL, "here they are 3 x 4 x 4"),
+        (replace(REQUEST, images=4), InferencePolicy(), {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
+        (replace(REQUEST, batch=3), InferencePolicy(), {}, Code.POLICY, "3 at a time"),
     ]:
-        run = world(wish, policies={DATA_OWNER: policy}, terms=small_terms(**terms)).run()
+        run = world(request, policies={DATA_OWNER: policy}, terms=small_terms(**terms)).run()
         assert run.verdicts() == {(code, MODEL_OWNER)}
         assert words in run.outcome(InferenceEnded, DATA_OWNER)[0].detail
         assert not run.outcome(Agreed)

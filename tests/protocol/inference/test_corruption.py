@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import (
     InferenceEnded,
     KeysDealt,
@@ -28,7 +28,7 @@ from tests.cases import cases
 
 
 def world() -> MemoryInference:
-    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)})
+    return MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)})
 
 
 TRANSCRIPT = tuple(world().run().log)

@@ -10,12 +10,12 @@ import msgspec
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Material, MaterialOver, Opening, OrderMaterial
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt, MaskedLayer, Opened
 from tacit.protocol.inference.schedule import pass_rounds
-from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
+from tacit.protocol.inference.states import DealerState, InferenceState, MaterialState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -26,7 +26,7 @@ OTHER = b"\xff" * 32
 
 
 def world(images: int = 1, **given: Any) -> MemoryInference:
-    return MemoryInference({DATA_OWNER: Wish(images=images, batch=1, channels=1, side=4)}, **given)
+    return MemoryInference({DATA_OWNER: InferenceRequest(images=images, batch=1, channels=1, side=4)}, **given)
 
 
 def results(run: MemoryInference) -> list[tuple[str, int, bytes]]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Opened, PassRefused
 from tacit.protocol.inference.schedule import RANGE, Round, pass_rounds
@@ -23,7 +23,7 @@ ONE = (Round("head", 0, 8), Round(RANGE, 8, 8), Round("result", 6, 0))
 
 def world(*refused: int) -> MemoryInference:
     """Three images in two passes, of which these are out of range."""
-    run = MemoryInference({DATA_OWNER: Wish(images=3, batch=2, channels=1, side=4)})
+    run = MemoryInference({DATA_OWNER: InferenceRequest(images=3, batch=2, channels=1, side=4)})
     run.out_of_range = {(DATA_OWNER, number) for number in refused}
     return run
 
@@ -69,7 +69,7 @@ def test_a_result_after_a_refusal_is_not_taken_and_not_given() -> None:
     assert run.advance(lambda: bool(run.outcome(PassRefused, MODEL_OWNER)))
     served, step = run.served[DATA_OWNER].machine, len(pass_rounds(run.terms.sizes, 1)) - 1
     result = content(6, "result")
-    with pytest.raises(LocalProtocolError, match="cannot give what is to be opened in state IDLE"):
+    with pytest.raises(LocalProtocolError, match="cannot open shares in state IDLE"):
         served.give(step, result, run.now)
     run.say_instead(
         "inference-closed",

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.protocol.core.codec import VERSION, decode
+from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine
-from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     InferenceHello,
@@ -20,6 +20,7 @@ from tacit.protocol.inference.messages import (
     OrderMaterial,
 )
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
+from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.world import Link, Parcel, altered
 from tests.cases import cases
@@ -31,7 +32,8 @@ REGULAR = [InferenceEnded(None, "the session is closed")]
 
 def world(**given: Any) -> MemoryInference:
     return MemoryInference(
-        {name: Wish(images=images, batch=2, channels=1, side=4) for images, name in enumerate(NAMES, 1)}, **given
+        {name: InferenceRequest(images=images, batch=2, channels=1, side=4) for images, name in enumerate(NAMES, 1)},
+        **given,
     )
 
 

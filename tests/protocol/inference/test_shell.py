@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tacit.protocol.core.errors import LocalProtocolError
-from tacit.protocol.inference.data_owner import InferenceDataOwner, Wish
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferenceRequest
 from tacit.protocol.inference.messages import MaterialHello, MaterialWelcome
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import KeysDealt, MaskedLayer, MaterialKey, Opened
-from tacit.protocol.inference.tables import InferenceState
+from tacit.protocol.inference.states import InferenceState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.world import Parcel
 
@@ -20,7 +20,7 @@ OWNERS = (MODEL_OWNER, DATA_OWNER)
 
 
 def world(images: int = 1, **given: Any) -> MemoryInference:
-    return MemoryInference({DATA_OWNER: Wish(images=images, batch=1, channels=1, side=4)}, **given)
+    return MemoryInference({DATA_OWNER: InferenceRequest(images=images, batch=1, channels=1, side=4)}, **given)
 
 
 def computing(run: MemoryInference) -> tuple[InferenceDataOwner, InferenceModelOwner]:
@@ -73,7 +73,7 @@ def test_what_a_shell_must_not_ask_for() -> None:
         (lambda ours, theirs: ours.give(0, bytes(8), 0.0), "8 bytes for round 0; owed"),
         (lambda ours, theirs: theirs.give(1, bytes(60), 0.0), "owed .*: .1, 60., due: 0"),
         (lambda ours, theirs: ours.ask(0.0), "cannot ask for a pass in state COMPUTING"),
-        (lambda ours, theirs: theirs.mask(0, b"", 0.0), "cannot provide the model in state COMPUTING"),
+        (lambda ours, theirs: theirs.mask(0, b"", 0.0), "cannot provide what is waited for in state COMPUTING"),
     ]:
         machines = computing(world())
         before = [(machine.state, machine.deadline, machine.data.owed) for machine in machines]

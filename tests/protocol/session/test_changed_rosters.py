@@ -12,7 +12,7 @@ from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.messages import Hello, NewRoster
 from tacit.protocol.session.rounds import RosterChanged, RoundDone
-from tacit.protocol.session.tables import SessionState
+from tacit.protocol.session.states import SessionState
 from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Streams, new_members

@@ -7,8 +7,7 @@ from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
-from tacit.protocol.core.primitives import Label
-from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.client import TRAINING_CLIENT_TABLE, TrainingClient
 from tacit.protocol.session.messages import (
     MESSAGES,
     EndRound,
@@ -18,8 +17,9 @@ from tacit.protocol.session.messages import (
     Welcome,
 )
 from tacit.protocol.session.rounds import Accepted, RoundOver, Train
-from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.session.states import OUTSIDE_ROUNDS, TrainingState
 from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
@@ -80,7 +80,7 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
     """A well-formed message of this type, which the client accepts where it expects one and may know what it holds."""
     examples: tuple[Message, ...] = (
         Welcome(roster=federation.roster.hash, configuration=encode_structure(federation.configuration)),
-        StartRound(cohort=b"\x07", model=announce(federation.model, Label.MODEL)),
+        StartRound(cohort=b"\x07", model=announce(federation.model, SumLabel.MODEL)),
         EndRound(code=Code.THRESHOLD, detail="too few"),
         Abort(code=Code.KEYS, detail="because", culprit=""),
     )

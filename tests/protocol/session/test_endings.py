@@ -8,7 +8,7 @@ from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Abort, Fetch, Message
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.protocol.sum.messages import FetchVector
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tests.cases import cases

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.messages import CHUNK_BYTES
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import FetchFixed
 from tacit.protocol.session.rounds import FixedPart, RoundOver, Train
+from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -18,7 +18,9 @@ CHUNKS = 6
 
 
 def federation(*, rounds: int = 1) -> MemoryFederation:
-    return MemoryFederation(small_configuration(3, fixed=announce(FIXED, Label.FIXED)), 3, rounds=rounds, fixed=FIXED)
+    return MemoryFederation(
+        small_configuration(3, fixed=announce(FIXED, SumLabel.FIXED)), 3, rounds=rounds, fixed=FIXED
+    )
 
 
 def fetched(one: MemoryFederation) -> list[str]:

@@ -11,7 +11,7 @@ from tacit.protocol.core.messages import Message, Resume
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.messages import MESSAGES, Hello
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tests.cases import cases
 

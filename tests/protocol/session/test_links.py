@@ -14,7 +14,7 @@ from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import EndRound, Finish, Hello, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.protocol.sum.messages import MaskedInput, PeerShares
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered

@@ -8,7 +8,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended, Output
 from tacit.protocol.session.events import GatheringStarted
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.states import SessionState, TrainingState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases

@@ -15,7 +15,7 @@ from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.messages import Message
 from tacit.protocol.session.messages import EndRound, StartRound
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
-from tacit.protocol.session.tables import SessionState
+from tacit.protocol.session.states import SessionState
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered

@@ -15,7 +15,7 @@ from tacit.protocol.core.rate_limit import HELLOS
 from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import Finish, Hello, Welcome
 from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.simulate.world.federation import GRACE, PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases

@@ -7,12 +7,13 @@ import numpy as np
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.core.messages import CHUNK_BYTES, Chunk, Phase
+from tacit.protocol.core.messages import CHUNK_BYTES, Chunk
 from tacit.protocol.session.messages import MESSAGES, EndRound
 from tacit.protocol.session.rounds import Accepted, Journal, RoundDone, RoundOver, Train
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, VectorChunk
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases

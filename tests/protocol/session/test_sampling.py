@@ -15,7 +15,7 @@ from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.session.rounds import JournalEntry, RoundDone
 from tacit.protocol.session.sampling import check_cohorts, least_cohort, most_colluders
 from tacit.protocol.session.sampling import cohorts as bounds
-from tacit.protocol.session.tables import SessionState
+from tacit.protocol.session.states import SessionState
 from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 from tests.cases import cases
 

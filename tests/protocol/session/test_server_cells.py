@@ -7,14 +7,15 @@ import pytest
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.machine import Ended, Transmit, Trigger
+from tacit.protocol.core.machine import Ended, Input, Transmit
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyCommit, StartKey
-from tacit.protocol.group_key.tables import ATTEMPT_TO_RELAY, TO_KEEPER
+from tacit.protocol.group_key.states import ATTEMPT_TO_RELAY, TO_KEEPER
 from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import MESSAGES, FetchFixed, Hello, Welcome
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
+from tacit.protocol.session.server import TRAINING_SERVER_TABLE
+from tacit.protocol.session.states import SessionState
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
@@ -249,7 +250,7 @@ def test_the_shell_goes_on_only_between_rounds(situation: str) -> None:
 def test_every_state_has_a_situation() -> None:
     assert set(STATES.values()) == set(SessionState)
     assert {cause for state, cause in TRAINING_SERVER_TABLE if state is SessionState.ENDED} == {Resume}
-    triggers = {(state.name, cause.name) for state, cause in TRAINING_SERVER_TABLE if isinstance(cause, Trigger)}
+    triggers = {(state.name, cause.name) for state, cause in TRAINING_SERVER_TABLE if isinstance(cause, Input)}
     assert triggers == {
         ("GATHERING", "COMPLETE"),
         ("GATHERING", "EXPIRE"),

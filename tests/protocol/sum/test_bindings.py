@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, framed, seal
+from tacit.protocol.core.primitives import AgreementKey, SigningKey, framed, seal
 from tacit.protocol.sum import sharing
 from tacit.protocol.sum.agreement import (
     Agreement,
@@ -27,6 +27,7 @@ from tacit.protocol.sum.sharing import (
     open_packet,
     seal_shares,
 )
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.world import Streams
 from tests.cases import cases
@@ -103,7 +104,7 @@ def test_commitments_are_bound_to_kind_round_owner_and_holder() -> None:
     share = bytes(SHARE_BYTES)
     found = {
         commit_share(label, of_round, owner=owner, holder=holder, share=share)
-        for label, of_round, owner, holder in product((Label.KEY_SHARE, Label.SEED_SHARE), rounds, (1, 2), (1, 2))
+        for label, of_round, owner, holder in product((SumLabel.KEY_SHARE, SumLabel.SEED_SHARE), rounds, (1, 2), (1, 2))
     }
     assert len(found) == 16
 
@@ -149,17 +150,17 @@ def test_signatures_cover_everything() -> None:
         "agreement": replace(agreement(), round=1), "adverts": OTHER, "owner": 2, "holder": 2, "packet": b"other"
     }  # fmt: skip
     variants = [base, *({**base, name: other} for name, other in others.items()), {**base, "owner": 3, "holder": 1}]
-    assert len({framed(Label.SIGN_SHARES, *packet_signed(**variant)) for variant in variants}) == len(variants)
+    assert len({framed(SumLabel.SIGN_SHARES, *packet_signed(**variant)) for variant in variants}) == len(variants)
 
     base: dict[str, Any] = {"sharing": bytes(32), "owner": 1, "holder": 3}
     variants = [base, *({**base, **other} for other in ({"sharing": OTHER}, {"owner": 2}, {"holder": 2}))]
     variants += [{**base, "owner": 3, "holder": 1}]
-    assert len({framed(Label.SIGN_COMPLAINT, *complaint_signed(**variant)) for variant in variants}) == len(variants)
+    assert len({framed(SumLabel.SIGN_COMPLAINT, *complaint_signed(**variant)) for variant in variants}) == len(variants)
 
     base: list[Any] = [bytes(32), 1, b"\x0f"]
     others: list[Any] = [OTHER, 2, b"\x17"]
     variants = [base] + [[*base[:i], others[i], *base[i + 1 :]] for i in range(len(base))]
-    assert len({framed(Label.SIGN_SURVIVORS, *survivors_signed(*variant)) for variant in variants}) == len(variants)
+    assert len({framed(SumLabel.SIGN_SURVIVORS, *survivors_signed(*variant)) for variant in variants}) == len(variants)
 
     signing = SigningKey(OTHER)
     base: dict[str, Any] = {"member": 1, "channel_key": bytes(32), "mask_key": bytes(32), "choices": b""}

@@ -15,7 +15,7 @@ from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

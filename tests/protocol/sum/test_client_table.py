@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.codec import VERSION, Envelope, Packet
+from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
+from tacit.protocol.session.states import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.protocol.sum import agreement as agreement_module
-from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.client import CLIENT_TABLES, AggregationClient
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import HeldShares
-from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
+from tacit.protocol.sum.states import VERSION, ClientState, SumTrigger
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -82,7 +82,7 @@ def test_the_table_says_what_is_written_here(mode: str) -> None:
             return IGNORED
         return {state.name for state in row.to} if isinstance(row, Row) else None
 
-    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *SumTrigger)}}
     for state in ClientState:
         for name, cause in causes.items():
             assert verdict(state, cause) == CLIENT[mode][state.name].get(name), (state, name)

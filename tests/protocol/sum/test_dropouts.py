@@ -12,7 +12,7 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.exchange import ServerAborted, Summed
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import ClientState, ServerState, SumLabel
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -81,7 +81,7 @@ def expect(run: MemorySum, schedule: Schedule, *, active: bool, noticed: bool, a
         assert {client.state for client in remaining} == {ClientState.DONE}
         for owner, gone in enumerate(schedule):
             if gone >= VECTOR:
-                kind = Label.SEED_SHARE if gone > VECTOR else Label.KEY_SHARE
+                kind = SumLabel.SEED_SHARE if gone > VECTOR else SumLabel.KEY_SHARE
                 assert len(shares[owner][kind]) == staying[-1]
     else:
         assert isinstance(outcome, ServerAborted)

@@ -17,7 +17,7 @@ from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.events import GroupsExcluded
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, Survivors, UnmaskRequest, VectorChunk
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.protocol.sum.vector_sum import VectorSum
 from tacit.secagg.graph import GraphParameters
 from tests.cases import cases
@@ -82,8 +82,8 @@ def test_every_loss_up_to_renaming_takes_whole_groups(
             shares = opened(run)
             for owner, phase in gone.items():
                 if phase >= VECTOR:
-                    kind = Label.SEED_SHARE if owner in whole else Label.KEY_SHARE
-                    other = Label.KEY_SHARE if owner in whole else Label.SEED_SHARE
+                    kind = SumLabel.SEED_SHARE if owner in whole else SumLabel.KEY_SHARE
+                    other = SumLabel.KEY_SHARE if owner in whole else SumLabel.SEED_SHARE
                     assert len(shares[owner][kind]) == answering[-1]
                     assert not shares[owner][other]
             for member in (member for member, phase in gone.items() if phase == stays):

@@ -12,7 +12,7 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import ClientState, ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

@@ -15,7 +15,7 @@ from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.sum.plain import PlainSumClient
-from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.states import ClientState
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

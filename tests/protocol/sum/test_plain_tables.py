@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.codec import VERSION, Envelope, Packet
+from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
@@ -20,7 +20,7 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE, PlainSumClient
-from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.states import VERSION, ClientState, ServerState, SumTrigger
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -84,7 +84,7 @@ def test_the_tables_say_what_is_written_here(table: Any, expected: Expected, sta
             return IGNORED
         return {state.name for state in row.to} if isinstance(row, Row) else None
 
-    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *SumTrigger)}}
     for state in states:
         for name, cause in causes.items():
             assert verdict(state, cause) == expected.get(state.name, {}).get(name), (state, name)

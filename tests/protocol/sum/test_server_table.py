@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.codec import VERSION, Envelope, Packet
+from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
+from tacit.protocol.session.states import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ServerAborted, Summed
-from tacit.protocol.sum.tables import SERVER_TABLES, ClientState, ServerState
+from tacit.protocol.sum.server import SERVER_TABLES
+from tacit.protocol.sum.states import VERSION, ClientState, ServerState, SumTrigger
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -138,7 +139,7 @@ def test_the_table_says_what_is_written_here(mode: str) -> None:
             return IGNORED
         return {state.name for state in row.to} if isinstance(row, Row) else None
 
-    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *SumTrigger)}}
     for state in ServerState:
         for name, cause in causes.items():
             assert verdict(state, cause) == SERVER[mode][state.name].get(name), (state, name)

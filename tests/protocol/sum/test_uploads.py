@@ -9,7 +9,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS
 from tacit.protocol.sum.exchange import Summed
-from tacit.protocol.sum.tables import ServerState
+from tacit.protocol.sum.states import ServerState
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum

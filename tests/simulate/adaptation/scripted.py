@@ -25,17 +25,17 @@ from tacit.parties.session.events import (
     TrafficCounted,
 )
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.sum.events import ClientDropped
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
-from tacit.simulate.adaptation.summary import AdaptersJudged, Known, summarise
-from tacit.simulate.report.outputs import AdaptationFigures
+from tacit.simulate.adaptation.results import AdaptationSummary, AdaptersMetrics
+from tacit.simulate.adaptation.summary import Known, summarise
 
 ROUNDS: Final = 2
 OWNERS: Final = owner_names(4)
 JUDGED: Final = {
-    number: AdaptersJudged(accuracy=0.2 + number / 8, balanced_accuracy=0.25 + number / 8, loss=1.75 - number / 4)
+    number: AdaptersMetrics(accuracy=0.2 + number / 8, balanced_accuracy=0.25 + number / 8, loss=1.75 - number / 4)
     for number in range(ROUNDS + 1)
 }
 
@@ -120,7 +120,7 @@ class Script:
                 )
                 self.log(name, learned)
 
-    def summary(self, judged: Mapping[int, AdaptersJudged] = JUDGED) -> AdaptationFigures:
+    def summary(self, judged: Mapping[int, AdaptersMetrics] = JUDGED) -> AdaptationSummary:
         """Of a run that ends here."""
         ended = SessionEnded(code=None, detail="all rounds are done")
         for name in self._logs:
@@ -133,7 +133,7 @@ class Script:
             wall_seconds=12.0,
         )
 
-    def known(self, judged: Mapping[int, AdaptersJudged] = JUDGED) -> Known:
+    def known(self, judged: Mapping[int, AdaptersMetrics] = JUDGED) -> Known:
         """What the supervisor knows."""
         first = initial(self.experiment.adapter, blocks=2, tokens=5, width=16, classes=5, seed=1)
         classes = ("5", "6", "7", "8", "9")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tacit.parties.adaptation.events import LearningSessionLost
-from tacit.parties.runs.directory import RunDirectoryError, write_output
+from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
 from tacit.simulate.adaptation.page import make_report, report_of
+from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.summary import keep
-from tacit.simulate.report.outputs import AdaptationFigures
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -40,16 +40,16 @@ def well(path: Path) -> Script:
 
 
 @pytest.fixture
-def finished(tmp_path: Path, undrawn: None) -> tuple[Script, AdaptationFigures, str]:
+def finished(tmp_path: Path, undrawn: None) -> tuple[Script, AdaptationSummary, str]:
     """A run that went well, as it is kept, its summary, and its page."""
     script = well(tmp_path / "finished")
     script.folder.run.keep_experiment(experiment_toml(script.experiment))
     summary = script.summary()
-    write_output("adaptation", summary, script.folder.run.summary)
+    summary.write(script.folder.run.summary)
     return script, summary, make_report(script.folder, script.experiment, summary)
 
 
-def test_a_run_that_went_well(finished: tuple[Script, AdaptationFigures, str]) -> None:
+def test_a_run_that_went_well(finished: tuple[Script, AdaptationSummary, str]) -> None:
     text = text_of(finished[2])
     assert "All 2 rounds were learned, no batch was refused, and nobody was lost." in text
     assert f"Final balanced accuracy {JUDGED[2].balanced_accuracy:.3f}" in text
@@ -58,13 +58,13 @@ def test_a_run_that_went_well(finished: tuple[Script, AdaptationFigures, str]) -
     for name in ("Private passes", "Secure sums", "Who together sees more", "tacit adapt --seed 5"):
         assert name in text
     assert "data-owner-4" in text
-    # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights, and 5,700 bytes of material for each batch.
+    # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights; from the dealer 5,700 bytes for each batch.
     assert "Payload moved 89.6 kB" in text
-    assert "45.6 kB of the dealer's material" in text
+    assert "45.6 kB of correlated randomness" in text
     assert "it, 5 kB to the data owner and 700 bytes to the model owner." in text
 
 
-def test_it_needs_nothing_else(finished: tuple[Script, AdaptationFigures, str]) -> None:
+def test_it_needs_nothing_else(finished: tuple[Script, AdaptationSummary, str]) -> None:
     html = finished[2]
     assert "default-src 'none'" in html
     assert "<script" not in html
@@ -77,7 +77,7 @@ def test_it_needs_nothing_else(finished: tuple[Script, AdaptationFigures, str]) 
 
 
 def test_of_a_finished_run_it_is_made_again_as_it_was(
-    finished: tuple[Script, AdaptationFigures, str], tmp_path: Path
+    finished: tuple[Script, AdaptationSummary, str], tmp_path: Path
 ) -> None:
     script, summary, _ = finished
     path = report_of(script.folder, out=tmp_path / "again.html")
@@ -133,7 +133,7 @@ def test_what_went_wrong_is_said_first(tmp_path: Path) -> None:
     text = text_of(page(script, learned=False))
     assert "0 of 2 rounds were completed" not in text
     assert "1 of 2 rounds were completed. The sums ended: all rounds are done." in text
-    assert "Round 2 was summed and not told: data-owner-3 did not say who survived." in text
+    assert "Round 2 was summed, but data owners did not receive the sum: data-owner-3 did not say who survived." in text
     assert "2 of 8 batches were out of range, and taught nothing." in text
     assert "it vanished" in text
     assert "Round 2 lost" in text

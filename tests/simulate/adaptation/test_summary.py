@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tacit.parties.runs.directory import Seed
 from tacit.parties.runs.reveals import PROTECTS
-from tacit.simulate.report.outputs import AdaptationFigures
+from tacit.simulate.adaptation.results import AdaptationParty, BatchMetrics
+from tacit.simulate.adaptation.summary import read_summary
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -22,18 +23,18 @@ def test_figures_are_those_of_the_logs(tmp_path: Path) -> None:
     script.round(2, refused=1)
     script.round(3)  # In which nobody learns: the last sum is told.
     found = script.summary()
-    plain = json.loads(msgspec.json.encode(found))
-    assert json.loads(msgspec.json.encode(msgspec.convert(plain, AdaptationFigures))) == plain
-    assert [row["round"] for row in found["rounds"]] == [1, 2]
-    first, last = found["rounds"]
-    assert (first["status"], first["images"], first["refused_batches"]) == ("completed", 32, 0)
-    assert (last["status"], last["images"], last["refused_batches"]) == ("completed", 24, 1)
-    assert (first["train_loss"], first["train_accuracy"]) == (1.5, 0.375)
-    assert (last["accuracy"], last["loss"]) == (JUDGED[2].accuracy, JUDGED[2].loss)
-    assert found["final_balanced_accuracy"] == JUDGED[2].balanced_accuracy
-    assert found["before"]["accuracy"] == JUDGED[0].accuracy
-    assert found["protects"] == PROTECTS["none"]
-    assert found["noise"] is None
+    found.write(script.folder.run.summary)
+    assert msgspec.json.encode(read_summary(script.folder)) == msgspec.json.encode(found)
+    assert [row.round for row in found.rounds] == [1, 2]
+    first, last = found.rounds
+    assert (first.status, first.images, first.refused_batches) == ("completed", 32, 0)
+    assert (last.status, last.images, last.refused_batches) == ("completed", 24, 1)
+    assert (first.train_loss, first.train_accuracy) == (1.5, 0.375)
+    assert (last.accuracy, last.loss) == (JUDGED[2].accuracy, JUDGED[2].loss)
+    assert found.final_balanced_accuracy == JUDGED[2].balanced_accuracy
+    assert found.before.accuracy == JUDGED[0].accuracy
+    assert found.protects == PROTECTS["none"]
+    assert found.noise is None
 
 
 def test_passes_and_sums_are_told_by_party(tmp_path: Path) -> None:
@@ -41,29 +42,29 @@ def test_passes_and_sums_are_told_by_party(tmp_path: Path) -> None:
     script.round(1)
     script.round(2)
     found = script.summary()
-    assert found["batches"] == {
-        "count": 8,
-        "refused": 0,
-        "seconds": 2.5,
-        "waited_seconds": 0.5,
-        "data_owner_bytes": 2000,
-        "model_owner_bytes": 3000,
-        "material_to_data_owner_bytes": 5000,
-        "material_to_model_owner_bytes": 700,
-    }
-    assert found["dealer_bytes"] == {"model-owner": 8 * 700, **dict.fromkeys(OWNERS, 2 * 5000)}
-    second = found["owners"][OWNERS[1]]
-    assert (second["round"], second["batches"], second["sessions"]) == (2, 2, 1)
-    assert (second["seconds"], second["waited_seconds"]) == (4.0, 1.0)
-    assert (second["bytes_sent"], second["bytes_received"], second["weights_bytes"]) == (4000, 6000, 1000)
-    party = found["parties"][OWNERS[1]]
-    assert party["role"] == "data-owner"
-    assert party["phases"]["TRAIN"]["seconds"] == 4.0
-    assert party["phases"]["MASKED_INPUT"]["bytes_sent"] == 800
-    assert found["parties"]["dealer"]["role"] == "dealer"
-    assert found["parties"]["model-owner"] == {"role": "model-owner", "phases": {}}
-    assert found["seed"] == {"value": 5, "drawn": False, "repeats": "everything"}
-    assert [session["command"] for session in found["sessions"]] == ["tacit adapt --seed 5"]
+    assert found.batches == BatchMetrics(
+        count=8,
+        refused=0,
+        online_seconds=2.5,
+        preprocessing_wait_seconds=0.5,
+        data_owner_bytes=2000,
+        model_owner_bytes=3000,
+        preprocessing_to_data_owner_bytes=5000,
+        preprocessing_to_model_owner_bytes=700,
+    )
+    assert found.dealer_bytes == {"model-owner": 8 * 700, **dict.fromkeys(OWNERS, 2 * 5000)}
+    second = found.owners[OWNERS[1]]
+    assert (second.round, second.batches, second.sessions) == (2, 2, 1)
+    assert (second.online_seconds, second.preprocessing_wait_seconds) == (4.0, 1.0)
+    assert (second.bytes_sent, second.bytes_received, second.weights_bytes) == (4000, 6000, 1000)
+    party = found.parties[OWNERS[1]]
+    assert party.role == "data-owner"
+    assert party.phases["TRAIN"].seconds == 4.0
+    assert party.phases["MASKED_INPUT"].bytes_sent == 800
+    assert found.parties["dealer"].role == "dealer"
+    assert found.parties["model-owner"] == AdaptationParty(role="model-owner", phases={})
+    assert found.seed == Seed(value=5, drawn=False, repeats="everything")
+    assert [session.command for session in found.sessions] == ["tacit adapt --seed 5"]
 
 
 def test_rounds_without_a_result_say_why(tmp_path: Path) -> None:
@@ -71,15 +72,15 @@ def test_rounds_without_a_result_say_why(tmp_path: Path) -> None:
     script.round(1, aborted="too few are left")
     script.round(2, lost="data-owner-3 did not say who survived", dropped=OWNERS[0])
     found = script.summary({0: JUDGED[0]})
-    first, last = found["rounds"]
-    assert (first["status"], first["detail"], first["accuracy"]) == ("aborted", "too few are left", None)
-    assert (last["status"], last["detail"]) == ("lost", "data-owner-3 did not say who survived")
-    assert [drop["party"] for drop in last["dropped"]] == [OWNERS[0]]
-    assert (found["final_accuracy"], found["final_loss"]) == (None, None)
+    first, last = found.rounds
+    assert (first.status, first.detail, first.accuracy) == ("aborted", "too few are left", None)
+    assert (last.status, last.detail) == ("lost", "data-owner-3 did not say who survived")
+    assert [drop.party for drop in last.dropped] == [OWNERS[0]]
+    assert (found.final_accuracy, found.final_loss) == (None, None)
 
 
 def test_nothing_at_all_was_learned(tmp_path: Path) -> None:
     found = Script(tmp_path / "run").summary({0: JUDGED[0]})
-    assert found["rounds"] == []
-    assert found["batches"]["count"] == 0
-    assert found["batches"]["seconds"] is found["batches"]["data_owner_bytes"] is None
+    assert found.rounds == []
+    assert found.batches.count == 0
+    assert found.batches.online_seconds is found.batches.data_owner_bytes is None

@@ -33,9 +33,9 @@ from tacit.simulate.adaptation.run import make_folder, prepare
 from tacit.simulate.adaptation.setting import BACKBONE
 from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, centred
 from tacit.simulate.adaptation_audit.extraction import COPIED_BLOCKS, IMITATION, ModelAttack
-from tacit.simulate.adaptation_audit.openings import clear_words, fitted_words, heard_words, read_words
-from tacit.simulate.adaptation_audit.run import adaptation_order
-from tacit.simulate.audit.figures import NOT_ATTACKED, RECOVERED
+from tacit.simulate.adaptation_audit.openings import clear_words, fitted_words, read_words, received_words
+from tacit.simulate.adaptation_audit.run import adaptation_audit_plan
+from tacit.simulate.audit.results import NOT_ATTACKED, RECONSTRUCTED
 from tacit.simulate.federation.recording import HeardMessage, ToldOutputs, place, read
 from tests.simulate.audit.few_images import write_few
 
@@ -73,16 +73,16 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedAdaptat
 
 @pytest.fixture(scope="module")
 def recordings(subject: AuditedAdaptation, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the first data owner, who was told all outputs, and of the model owner."""
+    """Of the first data owner, who received all outputs, and of the model owner."""
     folder, generator = tmp_path_factory.mktemp("recordings"), np.random.default_rng(1)
-    told, heard = OwnerRecording(folder, OWNER), OwnerRecording(folder, MODEL_OWNER)
+    received, heard = OwnerRecording(folder, OWNER), OwnerRecording(folder, MODEL_OWNER)
     own = subject.images_of(OWNER)
     outputs = centred(block_outputs(subject.setting.served.transformer, own.images))
     for batch in subject.batches(OWNER):
         orders = [generator.permutation(batch) for _ in outputs]
         rows = {block: outputs[block, order].numpy() for block, order in enumerate(orders)}
         patches = input_share(subject.learning.public, len(batch), own.images[batch])
-        told.keep_told(ToldOutputs(rows, own.labels[orders[-1]].numpy(), patches.numpy()))
+        received.keep_told(ToldOutputs(rows, own.labels[orders[-1]].numpy(), patches.numpy()))
     for owner in owner_names(3):
         for number, batch in enumerate(subject.batches(owner), 1):
             pixels = input_share(subject.learning.public, len(batch), subject.images_of(owner).images[batch])
@@ -121,13 +121,13 @@ def test_images_are_confused_with_others_whatever_the_seed(subject: AuditedAdapt
     assert len(replace(subject, seed=2**63 - 1).candidates(OWNER, 1)) == 99
 
 
-def test_what_is_told_is_named_by_outputs_in_the_clear(subject: AuditedAdaptation, recordings: Path) -> None:
+def test_received_outputs_are_named_by_outputs_in_the_clear(subject: AuditedAdaptation, recordings: Path) -> None:
     labels = subject.images_of(OWNER).labels
-    for told, batch in zip(subject.told(recordings, OWNER), subject.batches(OWNER), strict=True):
-        assert told.own.tolist() == batch.tolist()
-        for rows in told.rows.values():
+    for received, batch in zip(subject.received(recordings, OWNER), subject.batches(OWNER), strict=True):
+        assert received.own.tolist() == batch.tolist()
+        for rows in received.rows.values():
             assert sorted(rows.images.tolist()) == sorted(batch.tolist())
-        assert torch.equal(labels[told.rows[1].images], told.labels)
+        assert torch.equal(labels[received.rows[1].images], received.labels)
 
 
 @pytest.mark.exhaustive
@@ -135,23 +135,23 @@ def test_what_is_told_is_named_by_outputs_in_the_clear(subject: AuditedAdaptatio
 def test_the_model_comes_back_from_outputs_in_secret_orders(
     subject: AuditedAdaptation, recordings: Path, attack: str
 ) -> None:
-    passes = list(subject.told(recordings, OWNER))
-    row = ModelAttack(subject, OWNER).row(attack, ("reveal-all", "all"), "outputs", passes, in_order=False)
-    assert row.told == 4 * 32 * 2
-    assert row.verdict == RECOVERED, row
-    assert row.figures is not None
-    assert row.figures.ordered is not None
-    assert row.figures.ordered > 0.9
+    passes = list(subject.received(recordings, OWNER))
+    row = ModelAttack(subject, OWNER).run(attack, ("reveal-all", "all"), "outputs", passes, in_order=False)
+    assert row.received_outputs == 4 * 32 * 2
+    assert row.verdict == RECONSTRUCTED, row
+    assert row.metrics is not None
+    assert row.metrics.matching_accuracy is not None
+    assert row.metrics.matching_accuracy > 0.9
 
 
-def test_nothing_told_is_nothing_to_copy(subject: AuditedAdaptation, recordings: Path) -> None:
+def test_without_outputs_there_is_nothing_to_copy(subject: AuditedAdaptation, recordings: Path) -> None:
     attack = ModelAttack(subject, OWNER)
-    row = attack.row(COPIED_BLOCKS, ("reveal-none", "none"), "nothing", [], in_order=False)
-    assert (row.verdict, row.figures) == (NOT_ATTACKED, None)
-    assert "there is nothing to copy" in row.why
-    last = [SimpleNamespace(**{**vars(told), "rows": {1: told.rows[1]}}) for told in subject.told(recordings, OWNER)]
-    row = attack.row(COPIED_BLOCKS, ("reveal-sampled", "sampled"), "the last ones", last, in_order=False)
-    assert "outputs of one block alone were told" in row.why
+    row = attack.run(COPIED_BLOCKS, ("reveal-none", "none"), "nothing", [], in_order=False)
+    assert (row.verdict, row.metrics) == (NOT_ATTACKED, None)
+    assert "there is nothing to copy" in row.reason
+    last = [SimpleNamespace(**{**vars(one), "rows": {1: one.rows[1]}}) for one in subject.received(recordings, OWNER)]
+    row = attack.run(COPIED_BLOCKS, ("reveal-sampled", "sampled"), "the last ones", last, in_order=False)
+    assert "outputs of one block alone were revealed" in row.reason
 
 
 def test_masks_hide_pixels_that_are_read_without_them(subject: AuditedAdaptation, recordings: Path) -> None:
@@ -159,9 +159,9 @@ def test_masks_hide_pixels_that_are_read_without_them(subject: AuditedAdaptation
     images = {
         owner: [subject.images_of(owner).images[batch] for batch in subject.batches(owner)] for owner in owner_names(3)
     }
-    heard = heard_words(recordings, images, public)
-    assert [each.owner for each in heard] == [owner for owner in owner_names(3) for _ in range(4)]
-    for words, close in ((clear_words(heard, public), True), (heard, False)):
+    masked = received_words(recordings, images, public)
+    assert [each.owner for each in masked] == [owner for owner in owner_names(3) for _ in range(4)]
+    for words, close in ((clear_words(masked, public), True), (masked, False)):
         victim, others = words[0], [each for each in words if each.owner != OWNER]
         for reader in (read_words, fitted_words):
             found = reader(victim, others, public)
@@ -184,7 +184,7 @@ def test_a_session_that_was_lost_is_no_whole_run(subject: AuditedAdaptation, tmp
         message = Opening(step=0, chunk=0)
         recording.heard(OWNER, [memoryview(frame) for frame in encode(message, envelope, bytes(8))])
     with pytest.raises(ValueError, match="has lost its session"):
-        heard_words(tmp_path, {OWNER: []}, subject.learning.public)
+        received_words(tmp_path, {OWNER: []}, subject.learning.public)
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -193,7 +193,7 @@ def test_the_model_of_a_run_is_attacked_with_the_images_that_it_was_trained_for(
     make_folder(EXPERIMENT, Folder(run))
     (run / BACKBONE).mkdir()
     write_few(images, 5)
-    order = adaptation_order(
+    plan = adaptation_audit_plan(
         Folder(run).run.experiment,
         run,
         adversaries=(),
@@ -204,4 +204,4 @@ def test_the_model_of_a_run_is_attacked_with_the_images_that_it_was_trained_for(
         seed=None,
         out=tmp_path / "out",
     )
-    assert order.backbone == (None if others else run / BACKBONE)
+    assert plan.backbone == (None if others else run / BACKBONE)

@@ -1,4 +1,4 @@
-"""Ciphertexts of model encryption alone tell an image from others, and no image comes of it."""
+"""Ciphertexts of model encryption alone re-identify an image."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def hits() -> Hits:
             flat = ModelKey.draw(layout, random.bytes(random_bytes(layout)), matrix=matrix).encrypt(flat)
             view = UpdateView(
                 round=round,
-                what=UPLOAD,
+                kind=UPLOAD,
                 clients=("client-1",),
                 model=layout.flatten(model),
                 first=None,
                 mean=flat.astype(np.float64),
                 known=np.ones(len(flat), np.bool_),
             )
-            pick = ATTACKS["gram"].recover(subject.sight(view), Budget(full=False, seed=1))
+            pick = ATTACKS["gram"].run(subject.attack_input(view), Budget(full=False, seed=1))
             assert not isinstance(pick, torch.Tensor)
             found += pick(torch.cat([subject.decoys(round), x])) == len(subject.decoys(round))
         return found

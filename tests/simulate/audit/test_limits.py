@@ -1,6 +1,6 @@
-"""Where the closed form stops on the default audit's model, and that a model that it cannot be used on is named.
+"""Limits of the closed form on the default audit's model, and models that it cannot be used on.
 
-The figures in comments were measured with these seeds and ten images; the tests ask for 5 dB less, of four.
+The numbers in comments were measured with these seeds and ten images; the tests ask for 5 dB less, of four.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import pytest
 from tacit.models.configuration import ModelConfiguration
 from tacit.simulate.audit import limits as module
 from tacit.simulate.audit.arms import default_experiment, unprotected
-from tacit.simulate.audit.figures import BATCH, CHANNEL, COHORT, STEPS, ClosedFormLimit, ends
-from tacit.simulate.audit.limits import limits_of
+from tacit.simulate.audit.limits import closed_form_limits
+from tacit.simulate.audit.results import BATCH, CHANNEL, COHORT, STEPS, ClosedFormResult, closed_form_reach
 from tacit.simulate.audit.subjects import AuditedRun
 
-Found = dict[tuple[str, str], ClosedFormLimit]
+Found = dict[tuple[str, str], ClosedFormResult]
 VICTIMS = 4
 
 
@@ -27,14 +27,14 @@ def audited(model: ModelConfiguration | None = None) -> AuditedRun:
 
 
 @pytest.fixture(scope="module")
-def limits() -> tuple[ClosedFormLimit, ...]:
+def limits() -> tuple[ClosedFormResult, ...]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "VICTIMS", VICTIMS)
-        return limits_of(audited())
+        return closed_form_limits(audited())
 
 
 @pytest.fixture(scope="module")
-def found(limits: tuple[ClosedFormLimit, ...]) -> Found:
+def found(limits: tuple[ClosedFormResult, ...]) -> Found:
     return {(one.factor, one.setting): one for one in limits}
 
 
@@ -48,42 +48,42 @@ def test_a_channel_gives_away_as_much_as_it_is_precise(found: Found) -> None:
         ("one step of SGD by 0.001, float32", 51),  # 56.4
         ("one step of SGD by 0.001, clip 0.25, 24 bits", 27),  # 32.0
     ):
-        figures = found[CHANNEL, sent].figures
-        assert figures.images == VICTIMS
-        assert figures.recovered, sent
-        assert figures.psnr > least, sent
+        metrics = found[CHANNEL, sent].metrics
+        assert metrics.images == VICTIMS
+        assert metrics.reconstructed, sent
+        assert metrics.psnr > least, sent
 
 
 def test_a_step_of_an_adaptive_optimizer_is_no_gradient(found: Found) -> None:
-    figures = found[CHANNEL, "one step of AdamW by 0.001, float32"].figures
-    assert not figures.found
-    assert figures.psnr < figures.floor  # 5.4 and 13.2
+    metrics = found[CHANNEL, "one step of AdamW by 0.001, float32"].metrics
+    assert not metrics.re_identified
+    assert metrics.psnr < metrics.baseline_psnr  # 5.4 and 13.2
 
 
 def test_a_map_ends_at_one_image_and_no_number_of_steps_on_it(
-    limits: tuple[ClosedFormLimit, ...], found: Found
+    limits: tuple[ClosedFormResult, ...], found: Found
 ) -> None:
-    assert ends(limits) == "batch 1, local steps 5, cohort 1"
+    assert closed_form_reach(limits) == "batch 1, local steps 5, cohort 1"
     for place in [(BATCH, "2"), (BATCH, "4"), (BATCH, "8"), (COHORT, "2"), (COHORT, "5")]:
-        figures = found[place].figures
-        assert not figures.recovered
-        assert figures.psnr < figures.floor
+        metrics = found[place].metrics
+        assert not metrics.reconstructed
+        assert metrics.psnr < metrics.baseline_psnr
     for steps in ("1", "2", "5"):
-        figures = found[STEPS, steps].figures
-        assert figures.psnr > 51  # 56.4, 58.0, 58.7
+        metrics = found[STEPS, steps].metrics
+        assert metrics.psnr > 51  # 56.4, 58.0, 58.7
 
 
 def test_a_sum_over_clients_is_a_batch(found: Found) -> None:
-    one, other = found[BATCH, "2"].figures, found[COHORT, "2"].figures
+    one, other = found[BATCH, "2"].metrics, found[COHORT, "2"].metrics
     assert one.psnr == pytest.approx(other.psnr, abs=0.1)
 
 
-def test_a_map_ends_before_the_first_setting_that_is_not_recovered(found: Found) -> None:
-    good, bad = found[BATCH, "1"].figures, found[BATCH, "8"].figures
-    for figures, last in (((good, bad, good), "1"), ((bad, good, good), "0")):
-        several = zip(("1", "2", "4"), figures, strict=True)
-        given = tuple(ClosedFormLimit(factor=BATCH, setting=setting, figures=one) for setting, one in several)
-        assert ends(given) == f"batch {last}"
+def test_a_map_ends_before_the_first_setting_that_is_not_reconstructed(found: Found) -> None:
+    good, bad = found[BATCH, "1"].metrics, found[BATCH, "8"].metrics
+    for metrics, last in (((good, bad, good), "1"), ((bad, good, good), "0")):
+        several = zip(("1", "2", "4"), metrics, strict=True)
+        given = tuple(ClosedFormResult(factor=BATCH, setting=setting, metrics=one) for setting, one in several)
+        assert closed_form_reach(given) == f"batch {last}"
 
 
 def test_who_finds_nothing_left_of_a_gradient_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,16 +92,16 @@ def test_who_finds_nothing_left_of_a_gradient_guesses(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "VICTIMS", 2)
     for settings in ("IMAGES", "LOCAL_STEPS", "CLIENTS"):
         monkeypatch.setattr(module, settings, (1,))
-    rounded = {one.setting: one.figures for one in limits_of(audited()) if "2 bits" in one.setting}
+    rounded = {one.setting: one.metrics for one in closed_form_limits(audited()) if "2 bits" in one.setting}
     assert set(rounded) == {"gradient, clip 1e+12, 2 bits", "one step of SGD by 0.001, clip 1e+12, 2 bits"}
-    for figures in rounded.values():
-        assert figures.images == 2
-        assert figures.psnr == figures.floor
-        assert not figures.found
+    for metrics in rounded.values():
+        assert metrics.images == 2
+        assert metrics.psnr == metrics.baseline_psnr
+        assert not metrics.re_identified
 
 
 def test_a_model_that_it_cannot_be_used_on_is_named() -> None:
     with pytest.raises(ValueError, match="underdetermined: 64 patches, and equations for 32"):
-        limits_of(audited(ModelConfiguration(patch_size=4, width=32)))
+        closed_form_limits(audited(ModelConfiguration(patch_size=4, width=32)))
     with pytest.raises(ValueError, match=r"no parameter 'patch_embed\.proj\.weight'"):
-        limits_of(audited(ModelConfiguration(name="lenet")))
+        closed_form_limits(audited(ModelConfiguration(name="lenet")))

@@ -1,4 +1,4 @@
-"""What adversaries make out of recordings of real runs, held against what the clients really contributed."""
+"""Observations of adversaries in recordings of real runs, compared with the true contributions of the clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Recorded:
     def seen(self, *parties: str) -> dict[str, list[UpdateView]]:
         kinds: dict[str, list[UpdateView]] = {}
         for observation in observed(self.folder, parties, self.subject.terms):
-            kinds.setdefault(observation.what, []).append(observation)
+            kinds.setdefault(observation.kind, []).append(observation)
         return kinds
 
     def truth(self, client: str, round: int) -> np.ndarray:

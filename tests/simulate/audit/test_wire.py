@@ -1,4 +1,4 @@
-"""What passes a relay under CURVE: lengths are told, what is in it is not."""
+"""Bytes that pass a relay under CURVE: lengths are disclosed, contents are not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
-from tacit.simulate.audit.views import LARGE, exchanged, told
+from tacit.simulate.audit.views import LARGE, streams_of, traffic_summary
 from tacit.simulate.federation.relay import Shaping, passed, relaying
 
 ADDRESS = "tcp://127.0.0.1"
@@ -50,7 +50,7 @@ def test_lengths_are_those_of_what_was_sent_and_octets_are_not(tmp_path: Path) -
     model, update = 40_000, 30_000
     dialogue = [(False, model), (True, 100), (True, update), (True, update // 2), (False, model), (True, update)]
     (sent,) = play(tmp_path / "tap", [dialogue])
-    (found,) = exchanged(tmp_path / "tap")
+    (found,) = streams_of(tmp_path / "tap")
     assert [len(one.octets) for one in found.given] == [model, model]
     assert [len(one.octets) for one in found.sent] == [update, update // 2, update]
     # Of two rounds, the first in two pieces.
@@ -64,19 +64,19 @@ def test_lengths_are_those_of_what_was_sent_and_octets_are_not(tmp_path: Path) -
     assert all(octets[:32] not in whole for octets in sent)
 
 
-def test_who_stops_is_told_by_what_is_not_sent(tmp_path: Path) -> None:
+def test_a_client_that_stops_is_noticed_by_missing_uploads(tmp_path: Path) -> None:
     round = [(False, 40_000), (True, LARGE)]
     play(tmp_path / "tap", [round * 3, round * 1, [(False, 40_000)], round * 3])
-    streams = exchanged(tmp_path / "tap")
+    streams = streams_of(tmp_path / "tap")
     assert [len(one.uploads()) for one in streams] == [3, 1, 0, 3]
-    assert told(streams) == "3 clients sent up to 3 updates of 10,000 numbers, 1 stopped early"
+    assert traffic_summary(streams) == "3 clients sent up to 3 updates of 10,000 numbers, 1 stopped early"
 
 
 def test_only_its_owner_reads_what_passed_and_nothing_is_kept_unasked(tmp_path: Path) -> None:
     play(tmp_path / "tap", [[(True, 10)]])
     assert (tmp_path / "tap").stat().st_mode & 0o777 == 0o600
-    assert exchanged(tmp_path / "tap")[0].uploads() == []
+    assert streams_of(tmp_path / "tap")[0].uploads() == []
     with pytest.raises(FileNotFoundError):
-        exchanged(tmp_path / "none")
+        streams_of(tmp_path / "none")
     with relaying(Shaping()) as relay:
         assert relay is None

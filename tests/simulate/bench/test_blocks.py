@@ -10,6 +10,7 @@ import pytest
 from tacit.protocol.inference.schedule import Round, Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.results import BlockBenchmarkResult
 from tacit.simulate.federation.relay import Shaping
 from tests.cli.command import invoke
 from tests.cli.outputs import check_output
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.end_to_end
 
 MODEL = "vit_small_patch32_224"
 OWNERS = ("model-owner", "data-owner")
-OURS = (blocks.TRUE, blocks.POLYNOMIALS)
 
 SHAPED = ["--against", "crypten", "--latency", "1", "--bandwidth", "1000"]
 
@@ -29,58 +29,60 @@ SHAPED = ["--against", "crypten", "--latency", "1", "--bandwidth", "1000"]
     ("known", "count", "against"), [("known", 1, SHAPED), pytest.param("shared", 2, [], marks=pytest.mark.exhaustive)]
 )
 def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: list[str]) -> None:
-    file = tmp_path / "figures.json"
+    file = tmp_path / "blocks.json"
     options = ["--model", MODEL, "--blocks", str(count), "--repeats", "1", "--input", known, *against]
     done = invoke("bench", "inference", *options, "--json", str(file))
     assert done.exit_code == 0, done.output
-    figures = check_output(file, "bench-blocks")
-    rows = [*OURS, *(["crypten", "crypten_ttp"] if against else [])]
-    for key in rows:
-        row = figures[key]
+    check_output(file, "bench-blocks")
+    found = msgspec.json.decode(file.read_bytes(), type=BlockBenchmarkResult)
+    true, polynomials, stock, trusted = found.true_functions, found.polynomials, found.crypten, found.crypten_ttp
+    for row in (true, polynomials, stock, trusted):
+        if row is None:
+            assert not against
+            continue
         # The promise for a block; both ends are no worse than one more.
-        assert row["relative_error"] < 4e-3
-        assert row["online_seconds"] > 0
-        assert row["sustained_seconds"] > 0
-        assert set(row["online_bytes_sent"]) == set(row["dealer_bytes"]) == set(OWNERS)
-        bytes_sent = [*row["online_bytes_sent"].values(), *row["dealer_bytes"].values()]
-        assert row["total"]["bytes"] == sum(bytes_sent)
-        assert row["total"]["rounds"] >= row["rounds"]
-        assert set(row["peak_bytes"]) == {*OWNERS, *([] if key == "crypten" else ["dealer"])}
+        assert row.relative_error < 4e-3
+        assert row.online_seconds > 0
+        assert row.sustained_seconds > 0
+        assert set(row.dealer_bytes) == set(OWNERS)
+        online = row.model_owner_bytes + row.data_owner_bytes
+        assert row.total_bytes == online + sum(row.dealer_bytes.values())
+        assert row.total_rounds >= row.rounds
+        assert set(row.peak_bytes) == {*OWNERS, *([] if row is stock else ["dealer"])}
         # A process that computes has loaded torch, and no laptop has more.
-        assert all(1e8 < peak < 1e11 for peak in row["peak_bytes"].values())
+        assert all(1e8 < peak < 1e11 for peak in row.peak_bytes.values())
         # Both passes have gone through the relay, if there is one.
-        assert (
-            row["relayed_bytes"] > 2 * sum(row["online_bytes_sent"].values()) if against else not row["relayed_bytes"]
-        )
-    assert ("crypten" in figures) == bool(against)
-    assert (figures["latency_ms"], figures["bandwidth_mbit"]) == ((1, 1000) if against else (None, None))
+        assert row.relayed_bytes is None if not against else (row.relayed_bytes or 0) > 2 * online
+    assert (found.latency_ms, found.bandwidth_mbit) == ((1, 1000) if against else (None, None))
+    assert found.cores == min(2, len(os.sched_getaffinity(0)))
     sizes = Sizes(side=224, channels=3, patch=32, width=384, heads=6, hidden=1536, blocks=count, classes=1000)
-    assert figures["cores"] == min(2, len(os.sched_getaffinity(0)))
-    for key in OURS:
-        ours = figures[key]
-        rounds = block_rounds(msgspec.structs.replace(sizes, far=ours["far"]), 1)
+    for ours in (true, polynomials):
+        rounds = block_rounds(msgspec.structs.replace(sizes, far=ours.far), 1)
         if known == "known":
             rounds += (Round("result", 5 * (1 + 7**2) * 384, 0),)
-        assert ours["rounds"] == count * len(rounds)
-        assert ours["total"]["rounds"] == ours["rounds"] + count
+        assert ours.rounds == count * len(rounds)
+        assert ours.total_rounds == ours.rounds + count
         for name, cost in by_operation(rounds).items():
-            sent = ours["per_operation"][name]["bytes_sent"]
-            assert [sent[owner] for owner in OWNERS] == [count * cost.model_owner_bytes, count * cost.data_owner_bytes]
+            operation = ours.per_operation[name]
+            sent = (operation.model_owner_bytes, operation.data_owner_bytes)
+            assert sent == (count * cost.model_owner_bytes, count * cost.data_owner_bytes)
             assert name in done.stdout
-        assert len(ours["online_seconds_by_block"]) == count
+        assert len(ours.online_seconds_by_block) == count
     # The functions themselves take more of the dealer's words, and of nothing else.
-    true, polynomials = (figures[key] for key in OURS)
-    assert true["online_bytes_sent"] == polynomials["online_bytes_sent"]
-    assert sum(true["dealer_bytes"].values()) > sum(polynomials["dealer_bytes"].values())
+    assert (true.model_owner_bytes, true.data_owner_bytes) == (
+        polynomials.model_owner_bytes,
+        polynomials.data_owner_bytes,
+    )
+    assert sum(true.dealer_bytes.values()) > sum(polynomials.dealer_bytes.values())
     if against:
+        assert stock is not None
+        assert trusted is not None
         # Less than a third of what CrypTen sends, for the same function.
-        assert (
-            3 * max(polynomials["online_bytes_sent"].values()) < figures["crypten"]["online_bytes_sent"]["data-owner"]
-        )
+        assert 3 * max(polynomials.model_owner_bytes, polynomials.data_owner_bytes) < stock.data_owner_bytes
         # Its first party makes the tuples itself; from the third party it gets them, for what it asks in rounds.
-        assert not any(figures["crypten"]["dealer_bytes"].values())
-        assert figures["crypten_ttp"]["dealer_bytes"]["model-owner"] > 1e6
-        assert figures["crypten_ttp"]["total"]["rounds"] > figures["crypten"]["total"]["rounds"]
+        assert not any(stock.dealer_bytes.values())
+        assert trusted.dealer_bytes["model-owner"] > 1e6
+        assert trusted.total_rounds > stock.total_rounds
 
 
 def test_a_machine_that_cannot_run_the_parties_ends_the_benchmark(

@@ -11,8 +11,8 @@ from tacit.parties.runs.experiment import load
 from tacit.parties.runs.reading import recorded
 from tacit.parties.runs.state import RunState
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.dashboard.metrics import MEASURES, Metrics
 from tacit.simulate.dashboard.view import Live
 

@@ -11,11 +11,11 @@ from tacit.parties.runs.experiment import load
 from tacit.parties.runs.reading import recorded
 from tacit.parties.session.events import HeartbeatSent, LinkLost, PhaseEnded, SessionEnded, WaitingChanged
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined, RoundStarted
 from tacit.protocol.sum.events import ClientDropped
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_WARNINGS, Live, page, sections
-from tacit.simulate.report.page import REASONS
+from tacit.simulate.report.reasons import REASONS
 from tests.simulate.conftest import at, ended
 
 
@@ -58,7 +58,7 @@ def test_it_tells_what_happened(eventful: Any) -> None:
         "Round 3 was stopped",
         "Fewer clients were left than are needed to open the sum. THRESHOLD",
         "In its words: “only 1 clients sent a vector; 2 are needed”",
-        "Accuracy 25.0 % loss 0.667, on the test images",
+        "Accuracy 25.0% loss 0.667, on the test images",
         "Rounds 2 completed, of 3",
         "Connected 3 of 4 clients",
         "Dropouts 1 in all rounds",
@@ -67,8 +67,8 @@ def test_it_tells_what_happened(eventful: Any) -> None:
         "server refused a message of client-4:",
         "server lost the link to client-2",
         "10.0.0.7 this key is not in the roster " + "Z" * 40,
-        "3 aborted THRESHOLD 37.5 % 0 of 4 3 s 8.8 kB",
-        "2 completed 25.0 % 3 of 4 3 s 8.8 kB",
+        "3 aborted THRESHOLD 37.5% 0 of 4 3 s 8.8 kB",
+        "2 completed 25.0% 3 of 4 3 s 8.8 kB",
         "Nothing opens before 3 of 4 clients help.",
         "2 sums over 3 to 4 clients",
     ):

@@ -1,33 +1,53 @@
-"""Results of runs that never took place."""
+"""Rows of runs that never took place, and a watcher of those that do."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult
+from tacit.simulate.experiments.federations import Arm, accuracy_of
+from tacit.simulate.experiments.results import FederatedRun, Run, RunCost, StudyRow
+from tacit.simulate.federation.processes import Show
 
-MakeResult = Callable[..., ArmResult]
+MakeRow = Callable[..., StudyRow]
+COST = RunCost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.05)
+
+
+class Nobody:
+    """Watches without looking, and notes what was measured."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def began(self, title: str) -> Show:
+        return lambda event: None
+
+    def ended(self, title: str, run: Run) -> None:
+        self.titles.append(title)
 
 
 @pytest.fixture(scope="session")
-def make_result() -> MakeResult:
-    """make_result(arm, accuracies, moves=): a result with these final accuracies, for seeds 0, 1, ..."""
+def make_row() -> MakeRow:
+    """make_row(arm, accuracies, moves=, cost=, values=): a row with these final accuracies, for seeds 0, 1, ..."""
 
-    def make(arm: Arm, accuracies: Sequence[float], *, moves: Sequence[list[int]] | None = None) -> ArmResult:
-        runs = tuple(
-            RunResult(
-                arm=arm.name,
-                seed=seed,
+    def make(
+        arm: Arm,
+        accuracies: Sequence[float],
+        *,
+        moves: Sequence[list[int]] | None = None,
+        cost: RunCost = COST,
+        values: Callable[..., object] = accuracy_of,
+    ) -> StudyRow:
+        runs = []
+        for seed, accuracy in enumerate(accuracies):
+            federation = FederatedRun(
                 directory=f"runs/{arm.name}/{seed}",
                 test_images=360,
                 accuracies=[0.1, accuracy],
                 clipped=3,
-                seconds=2.0,
-                cost=RunCost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.05),
+                cost=cost,
                 moves=None if moves is None else moves[seed],
             )
-            for seed, accuracy in enumerate(accuracies)
-        )
-        return ArmResult(arm=arm, runs=runs)
+            runs.append(Run(seed=seed, values=dict(values(arm, federation)), seconds=2.0, federation=federation))
+        return StudyRow.of(arm.name, runs, dict(arm.published))
 
     return make

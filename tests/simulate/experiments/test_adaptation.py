@@ -20,16 +20,21 @@ from tacit.models.data import Dataset, load
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.networks import build
 from tacit.models.training import CPU
-from tacit.simulate.experiments.adaptation import AdaptationTable, Cells
-from tacit.simulate.experiments.adaptation_images import LabelledImages, task
+from tacit.simulate.experiments.adaptation import AdaptationSettings, adaptations
+from tacit.simulate.experiments.adaptation_images import ByCentre, ByDirichlet, DataPart, LabelledImages, Pooled, task
 from tacit.simulate.experiments.adaptation_methods import (
     BesideBlocks,
     LowRankThroughout,
     federated_model,
     model_accuracy,
 )
-from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
-from tacit.simulate.experiments.adaptation_runs import ComputedOutputs, prepare
+from tacit.simulate.experiments.adaptation_runs import (
+    ComputedOutputs,
+    PreparedAdaptation,
+    prepare,
+)
+from tacit.simulate.experiments.measures import Request
+from tacit.simulate.experiments.results import Run
 from tacit.simulate.experiments.tastan_tables import IN_DISTRIBUTION, LORA, OURS, PROBING, TABLE1, TABLE2, TUNING
 
 TWIN = TABLE1.size(small=True)
@@ -70,23 +75,27 @@ def clients(dataset: Dataset) -> list[LabelledImages]:
     return [train.part(np.arange(20)), train.part(np.arange(20, 32))]
 
 
-def tiny(**other: object) -> AdaptationTable:
-    """Table 1 with a twin that takes seconds."""
-    size = replace(
-        TWIN,
+def prepared(data: Path | None, **settings: object) -> PreparedAdaptation:
+    """The twin of Table 1, with settings of seconds and these."""
+    assert isinstance(TWIN.measure, AdaptationSettings)
+    measure = replace(
+        TWIN.measure,
         model=SHAPE,
         teacher=TrainingConfiguration(epochs=1),
         distillation=DistillationConfiguration(layer_epochs=1, prediction_epochs=1, margin=3.0),
         rounds=1,
-        rows_of_data=(),
-        **other,
+        **settings,
     )
-    return replace(TABLE1, small=size)
+    return prepare(measure, adaptations(TWIN.rows), request(data))
 
 
-def measured(table: AdaptationTable, path: Path) -> Cells:
-    lines: list[str] = []
-    return prepare(table, small=True, data=path).measure(seeds=(3,), device="cpu", progress=lines.append)
+def request(data: Path | None) -> Request:
+    return Request(seeds=(3,), data=data, device="cpu", out=Path("nowhere"))
+
+
+def measured(work: PreparedAdaptation, *names: str) -> dict[str, Run]:
+    rows = [row for row in work.rows if row.name in names]
+    return {row.name: work.measure(row, 3, lambda event: None) for row in rows}
 
 
 def test_a_half_of_the_classes_is_numbered_from_zero(dataset: Dataset) -> None:
@@ -174,21 +183,18 @@ def test_a_training_that_diverges_is_named(clients: list[LabelledImages]) -> Non
 
 def test_outputs_that_are_kept_give_what_computed_ones_do(tmp_path: Path) -> None:
     path = arrays(tmp_path / "images.npz", classes=4)
-    rows = [row for row in TWIN.rows if isinstance(row.method, BesideBlocks)]
-    kept, computed = (measured(tiny(rows=tuple(rows), keeps_outputs=keeps), path).cells for keeps in (True, False))
-    columns = [column.name for column in TABLE1.columns]
-    assert [(cell.column, cell.row) for cell in kept] == [(column, row.name) for column in columns for row in rows]
-    assert [cell.accuracy for cell in kept] == [cell.accuracy for cell in computed]
-    assert {(cell.block, cell.seed) for cell in kept} == {("images.npz", 3)}
+    names = [row.name for row in adaptations(TWIN.rows) if isinstance(row.method, BesideBlocks)]
+    kept, computed = (measured(prepared(path, keeps_outputs=keeps), *names) for keeps in (True, False))
+    assert [list(run.values) for run in kept.values()] == [[column.name for column in TABLE1.columns]] * len(names)
+    assert {name: run.values for name, run in kept.items()} == {name: run.values for name, run in computed.items()}
 
 
 def test_images_that_are_given_are_learned_in_smaller_steps(tmp_path: Path) -> None:
-    rates = {
-        data: {row.name: row.learning_rate for row in prepare(TABLE1, small=True, data=data).size.rows}
-        for data in (None, arrays(tmp_path / "images.npz", classes=4))
-    }
+    rates = {}
+    for data in (None, arrays(tmp_path / "images.npz", classes=4)):
+        work = prepared(data)
+        rates[data] = {row.name: work.schedule(row).learning_rate for row in work.rows}
     digits, given = rates.values()
-    assert given.keys() == digits.keys()
     assert {name: given[name] / rate for name, rate in digits.items() if given[name] != rate} == {
         OURS: 0.5,
         PROBING: 0.5,
@@ -197,11 +203,9 @@ def test_images_that_are_given_are_learned_in_smaller_steps(tmp_path: Path) -> N
 
 def test_what_cannot_be_used_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    rows = tuple(row for row in TWIN.rows if row.name in (PROBING, LORA))
-    cells = measured(tiny(rows=rows), arrays(tmp_path / "images.npz", classes=4))
+    work = prepared(arrays(tmp_path / "images.npz", classes=4))
     assert LowRankThroughout().missing == "peft is not installed: pip install 'tacit[lora]'"
-    assert {cell.row for cell in cells.cells} == {PROBING}
-    assert cells.of("images.npz", LORA, "central") == []
+    assert [row.name for row in work.rows if work.missing(row)] == [LORA]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +220,7 @@ def test_too_few_images_are_refused_before_anything_starts(
 ) -> None:
     path = arrays(tmp_path / "images.npz", classes=classes, train=train)
     with pytest.raises(ValueError, match=reason):
-        prepare(TABLE1, small=True, data=path)
+        prepared(path)
 
 
 def test_hospitals_adapt_what_another_one_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,20 +234,21 @@ def test_hospitals_adapt_what_another_one_owns(tmp_path: Path, monkeypatch: pyte
         Image.new("RGB", (8, 8), (30 * target, 10 * centre, 0)).save(folder / f"{number}.jpg")
         lines.append(f"{number},{target},{centre},{fold}")
     (tmp_path / "train_test_split").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    full = replace(
-        TABLE2.full,
+    assert isinstance(TABLE2.full.measure, AdaptationSettings)
+    measure = replace(
+        TABLE2.full.measure,
         model=SHAPE,
         teacher=TrainingConfiguration(epochs=1),
         distillation=DistillationConfiguration(layer_epochs=1, prediction_epochs=1, margin=100.0),
         rounds=1,
-        blocks=(IN_DISTRIBUTION,),
     )
-    work = prepare(replace(TABLE2, full=full), small=False, data=tmp_path)
+    rows = [row for row in adaptations(TABLE2.full.rows) if row.block == IN_DISTRIBUTION]
+    work = prepare(measure, rows, request(tmp_path))
     owned, hospitals = work.tasks[IN_DISTRIBUTION.owned].train, work.tasks[IN_DISTRIBUTION.adapted_to].train
     assert (len(owned.labels), len(hospitals.labels)) == (8, 40)
-    shares = TABLE2.columns[1].division.divide(hospitals.labels.numpy(), hospitals.centres, seed=0)
+    shares = measure.divisions["federated"].divide(hospitals.labels.numpy(), hospitals.centres, seed=0)
     assert [len(share) for share in shares] == [8] * 5
-    cells = work.measure(seeds=(0,), device="cpu", progress=lambda line: None).cells
-    assert [(cell.column, cell.row) for cell in cells] == [
-        (column, row) for column in ("central", "federated") for row in (TUNING, PROBING, OURS)
-    ]
+    names = [IN_DISTRIBUTION.row(name) for name in (TUNING, PROBING, OURS)]
+    found = measured(work, *names)
+    assert list(found) == names
+    assert all(list(run.values) == ["central", "federated"] for run in found.values())

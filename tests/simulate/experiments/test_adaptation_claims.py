@@ -1,5 +1,6 @@
-"""What cells say of claims, and how a table of adaptation is told."""
+"""Claims about rows of adaptation, the declarations of its tables, and the data sets that they look for."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -8,32 +9,53 @@ import pytest
 from PIL import Image
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.simulate.experiments.adaptation import AdaptationTable, Cell, Cells, DataBlock, as_good, better, loses_less
-from tacit.simulate.experiments.adaptation_page import AdaptationFindings, AdaptationMeasurement
-from tacit.simulate.experiments.adaptation_parts import DataPart
-from tacit.simulate.experiments.adaptation_runs import prepare
-from tacit.simulate.experiments.tastan_tables import LORA, OURS, PROBING, TABLE1, TABLE2, TABLE3, TUNING
+from tacit.simulate.experiments.adaptation import AdaptationRow, AdaptationSettings, as_good, better, loses_less
+from tacit.simulate.experiments.adaptation_images import DataBlock, DataPart
+from tacit.simulate.experiments.data import DataError
+from tacit.simulate.experiments.engine import PreparedStudy, prepare
+from tacit.simulate.experiments.measures import Request
+from tacit.simulate.experiments.page import across, page
+from tacit.simulate.experiments.results import Run, StudyResult, StudyRow, Verdict
+from tacit.simulate.experiments.study import Claim, Study
+from tacit.simulate.experiments.tastan_tables import (
+    CIFAR10,
+    LORA,
+    OURS,
+    PROBING,
+    TABLE1,
+    TABLE2,
+    TABLE3,
+    TUNING,
+    TWIN_BLOCK,
+)
 from tests.cases import cases
 
 TABLES: Final = {table.name: table for table in (TABLE1, TABLE2, TABLE3)}
+SET: Final = DataBlock(name="set", owned=DataPart(), adapted_to=DataPart())
 
 
-def cells(found: dict[tuple[str, str], list[float]], *, block: str = "set") -> Cells:
-    """By row and column, the accuracies of the seeds 0, 1, ..."""
-    columns = dict.fromkeys(column for _, column in found)
-    return Cells(
-        blocks=(block,),
-        columns=tuple(columns),
-        cells=tuple(
-            Cell(block=block, row=row, column=column, seed=seed, accuracy=value, seconds=1.0)
-            for (row, column), values in found.items()
-            for seed, value in enumerate(values)
-        ),
+def row(name: str, found: Mapping[str, list[float]], published: dict[str, str] | None = None) -> StudyRow:
+    """By column, the accuracies of the seeds 0, 1, ..."""
+    runs = [
+        Run(seed=seed, values=dict(zip(found, values, strict=True)), seconds=1.0)
+        for seed, values in enumerate(zip(*found.values(), strict=True))
+    ]
+    return StudyRow.of(name, runs, published or {})
+
+
+def judged(claim: Claim, found: dict[tuple[str, str], list[float]]) -> Verdict:
+    """By row and column."""
+    names = dict.fromkeys(name for name, _ in found)
+    return claim.judge(
+        {
+            f"set: {one}": row(one, {column: each for (name, column), each in found.items() if name == one})
+            for one in names
+        }
     )
 
 
 @cases(
-    ("ours", "holds", "detail"),
+    ("ours", "reproduced", "detail"),
     [
         ([[0.8, 0.9], [0.8, 0.9]], True, "one +30.0 points, two +30.0 points"),
         ([[0.8, 0.9], [0.5, 0.6]], None, "one +30.0 points, two +0.0 points; undecided: two"),
@@ -41,104 +63,119 @@ def cells(found: dict[tuple[str, str], list[float]], *, block: str = "set") -> C
         ([[0.8, 0.9], [0.4, 0.5]], False, "one +30.0 points, two -10.0 points; not so: two"),
         ([[0.4, 0.5], [0.5, 0.6]], False, "one -10.0 points, two +0.0 points; not so: one; undecided: two"),
         ([[0.8], [0.8]], None, "one +30.0 points, two +30.0 points; undecided: one, two"),
-        ([[], []], None, "one not measured, two not measured; undecided: one, two"),
     ],
 )
-def test_better_in_every_column(ours: list[list[float]], holds: bool | None, detail: str) -> None:
-    other = [[0.5, 0.6][: len(values) or 2] for values in ours]
+def test_better_in_every_column(ours: list[list[float]], reproduced: bool | None, detail: str) -> None:
+    other = [[0.5, 0.6][: len(values)] for values in ours]
     if ours[1] == [0.45, 0.56]:
         # Differences of -0.09 and 0: the interval goes 12.7 standard errors to each side.
         other[1] = [0.54, 0.56]
     found = {}
     for column, values, theirs in zip(("one", "two"), ours, other, strict=True):
         found |= {("a", column): values, ("b", column): theirs}
-    (verdict,) = better(cells(found), "a", "b")
-    assert (verdict.holds, verdict.detail) == (holds, detail)
+    verdict = judged(better(SET, "a", "b"), found)
+    assert (verdict.claim, verdict.reproduced) == ("set: a is more accurate than b in every column", reproduced)
+    assert verdict.detail == detail
 
 
-@pytest.mark.parametrize(("ours", "holds"), [(0.49, True), (0.48, None), (0.47, False)])
-def test_as_good_allows_two_points(ours: float, holds: bool | None) -> None:
-    (verdict,) = as_good(cells({("a", "one"): [ours] * 2, ("b", "one"): [0.5] * 2}), "a", "b")
-    assert verdict.holds is holds
+@pytest.mark.parametrize(("ours", "reproduced"), [(0.49, True), (0.48, None), (0.47, False)])
+def test_as_good_allows_two_points(ours: float, reproduced: bool | None) -> None:
+    verdict = judged(as_good(SET, "a", "b"), {("a", "one"): [ours] * 2, ("b", "one"): [0.5] * 2})
+    assert verdict.reproduced is reproduced
 
 
-@pytest.mark.parametrize(("after", "holds"), [(0.85, True), (0.75, False), (0.8, None)])
-def test_a_row_that_loses_less(after: float, holds: bool | None) -> None:
+@pytest.mark.parametrize(("after", "reproduced"), [(0.85, True), (0.75, False), (0.8, None)])
+def test_a_row_that_loses_less(after: float, reproduced: bool | None) -> None:
     found = {
         ("a", "mild"): [0.9, 0.9],
         ("a", "extreme"): [after, after],
         ("b", "mild"): [0.6, 0.6],
         ("b", "extreme"): [0.5, 0.5],
     }
-    (verdict,) = loses_less(cells(found), "a", "b", before="mild", after="extreme")
-    assert verdict.holds is holds
+    verdict = judged(loses_less(SET, "a", "b", before="mild", after="extreme"), found)
+    assert verdict.reproduced is reproduced
 
 
-def findings(table: AdaptationTable, *, small: bool, block: str) -> AdaptationFindings:
+def made(table: Study, *, small: bool) -> StudyResult:
     """Where every row but LoRA has the accuracies 0.5 and 0.7 in the first column, and less in each of the next."""
-    found = {
-        (row.name, column.name): [0.5 - at / 10, 0.7 - at / 10]
-        for row in table.full.rows
-        for at, column in enumerate(table.columns)
-        if row.name != LORA
-    }
-    return AdaptationFindings(table=table, size=table.size(small=small), small=small, cells=cells(found, block=block))
-
-
-def test_figures_of_the_paper_stand_where_the_settings_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    full = "\n".join(findings(TABLE3, small=False, block="CIFAR-10").lines())
-    assert "| CIFAR-10 | K = 10 | K = 20 | K = 50 |" in full
-    assert "| ours | 0.600 ± 0.141 (0.500, 0.700); the paper: 0.9446 | " in full
-    assert "0.400 ± 0.141 (0.300, 0.500); the paper: none |" in full
-    assert "LoRA: not measured, peft is not installed: pip install 'tacit[lora]'." in full
-    small = "\n".join(findings(TABLE3, small=True, block="CIFAR-10").lines())
-    assert "| ours | 0.600 ± 0.141 (0.500, 0.700) | " in small
-    assert "the paper" not in small
-
-
-def test_rows_and_plot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    made = findings(TABLE1, small=False, block="SVHN")
-    by_name = {row["row"]: row for row in made.rows()}
-    assert by_name[OURS]["published"] == (0.9232, 0.9329, 0.9249, 0.7431)
-    assert by_name[OURS]["means"] == pytest.approx(
-        {"central": 0.6, "alpha = 100": 0.5, "alpha = 1": 0.4, "alpha = 0.01": 0.3}
-    )
-    assert (by_name[LORA]["published"], by_name[LORA]["means"]) == (None, {})
-    assert by_name[LORA]["missing"].startswith("peft is not installed")
-    (axes,) = made.draw().axes
-    assert [line.get_label() for line in axes.get_lines() if not line.get_label().startswith("_")] == [
-        TUNING,
-        PROBING,
-        OURS,
+    rows = [
+        StudyRow(name=one.name, unfinished="not measured, peft is not installed")
+        if one.name.endswith(LORA)
+        else row(
+            one.name,
+            {column.name: [0.5 - at / 10, 0.7 - at / 10] for at, column in enumerate(table.columns)},
+            dict(one.published),
+        )
+        for one in table.size(small=small).rows
     ]
+    return StudyResult(
+        study=table.name,
+        shows=table.shows,
+        paper=table.paper,
+        claim=table.claim,
+        size="small" if small else "full",
+        command="tacit experiment",
+        machine="one",
+        date="2026-11-28",
+        data="images",
+        device="cpu",
+        seeds=[0, 1],
+        columns=list(table.columns),
+        rows=rows,
+        verdicts=table.judge(rows),
+        settings={},
+        silent=[],
+        differences=[],
+    )
+
+
+def test_figures_of_the_paper_stand_where_the_settings_are_its_own() -> None:
+    full = "\n".join(page(made(TABLE3, small=False), ()))
+    assert "| row | K = 10 | the paper | K = 20 | the paper | K = 50 | the paper |" in full
+    assert "| CIFAR-10: ours | 0.600 ± 0.141 (0.500, 0.700) | 0.9446 | " in full
+    assert "0.400 ± 0.141 (0.300, 0.500) | none |" in full
+    assert "CIFAR-10: LoRA: not measured, peft is not installed." in full
+    small = "\n".join(page(made(TABLE3, small=True), ()))
+    assert "| ours | 0.600 ± 0.141 (0.500, 0.700) | 0.500 ± " in small
+    assert "| the paper |" not in small
+
+
+def test_a_plot_has_a_panel_for_each_data_set() -> None:
+    figure = across(made(TABLE1, small=False))
+    assert [axes.get_title() for axes in figure.axes] == ["CIFAR-10", "CIFAR-100", "SVHN"]
+    for axes in figure.axes:
+        labels = [str(line.get_label()) for line in axes.get_lines()]
+        assert [label for label in labels if not label.startswith("_")] == [TUNING, PROBING, OURS]
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_a_table_is_declared_completely(table: AdaptationTable) -> None:
-    names = [row.name for row in table.full.rows]
-    blocks = [block.name for block in table.full.blocks]
-    assert {row for _, row in table.published} <= set(names)
-    assert {block for block, _ in table.published} == set(blocks)
-    assert all(len(values) == len(table.columns) for values in table.published.values())
-    assert table.small is None or [row.name for row in table.small.rows] == names
-    assert len(set(names)) == len(names)
-    assert f"arms: {', '.join(names)}" in AdaptationMeasurement(claim=table).summary()
-    everywhere = cells({(row, column.name): [0.5, 0.5] for row in names for column in table.columns})
-    assert [verdict.holds for verdict in table.judge(everywhere)].count(False) == 0
+def test_a_table_is_declared_completely(table: Study) -> None:
+    columns = {column.name for column in table.columns}
+    assert all(set(one.published) in (set(), columns) for one in table.full.rows)
+    assert [one for one in table.full.rows if one.published]
+    assert {name for claim in table.claims for name in claim.rows} <= {
+        one.name for size in (table.full, table.small) if size for one in size.rows
+    }
+    if table.small is not None:
+        names = [one.name for one in table.small.rows]
+        assert [one.name.rpartition(": ")[2] for one in table.full.rows][: len(names)] == names
+    everywhere = [row(one.name, {column: [0.5, 0.5] for column in columns}) for one in table.full.rows]
+    assert [verdict.reproduced for verdict in table.judge(everywhere)].count(False) == 0
 
 
-def test_table_1_is_judged_by_its_rows() -> None:
+@pytest.mark.parametrize("block", [TWIN_BLOCK, CIFAR10])
+def test_table_1_is_judged_by_its_rows(block: DataBlock) -> None:
     steps = {TUNING: 0.9, OURS: 0.8, PROBING: 0.5, LORA: 0.85}
     columns = [column.name for column in TABLE1.columns]
     found = {
-        (row, column): [value - 0.01 * at] * 2 for row, value in steps.items() for at, column in enumerate(columns)
+        name: {column: [value - 0.01 * at] * 2 for at, column in enumerate(columns)} for name, value in steps.items()
     }
-    found[PROBING, columns[-1]] = [0.3, 0.3]
-    assert [verdict.holds for verdict in TABLE1.judge(cells(found))] == [True, True, True]
-    found[OURS, columns[2]] = [0.2, 0.2]
-    assert [verdict.holds for verdict in TABLE1.judge(cells(found))] == [False, True, True]
+    found[PROBING][columns[-1]] = [0.3, 0.3]
+    for reproduced in (True, False):
+        verdicts = TABLE1.judge([row(block.row(name), values) for name, values in found.items()])
+        assert [verdict.reproduced for verdict in verdicts] == [reproduced, True, True]
+        found[OURS][columns[2]] = [0.2, 0.2]
+    assert TABLE1.judge([row(block.row(OURS), found[OURS])]) == []
 
 
 def test_data_sets_of_the_full_size_are_looked_for(tmp_path: Path) -> None:
@@ -150,14 +187,24 @@ def test_data_sets_of_the_full_size_are_looked_for(tmp_path: Path) -> None:
             Image.new("RGB", (8, 8), (6 * number, 0, 0)).save(place / f"{number}.png")
     there = DataBlock(name="there", owned=DataPart(source="folder"), adapted_to=DataPart(source="folder", half=1))
     absent = DataBlock(name="absent", owned=DataPart(source="folder"), adapted_to=DataPart(source="svhn"))
-    full = replace(
-        TABLE1.full,
-        model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2),
-        blocks=(absent, there),
-    )
-    prepared = AdaptationMeasurement(claim=replace(TABLE1, full=full)).prepare(small=False, data=tmp_path)
-    assert [block.name for block in prepared.work.blocks] == ["there"]
-    assert prepared.differences[-1] == "without absent, whose files are not in the directory"
-    assert prepared.work.tasks[there.owned].classes == 4
-    with pytest.raises(FileNotFoundError, match="train_32x32"):
-        prepare(replace(TABLE1, full=replace(full, blocks=(absent,))), small=False, data=tmp_path)
+    measure, first = TABLE1.full.measure, TABLE1.full.rows[0]
+    assert isinstance(measure, AdaptationSettings)
+    assert isinstance(first, AdaptationRow)
+    measure = replace(measure, model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2))
+
+    def prepared(*blocks: DataBlock) -> PreparedStudy:
+        rows = tuple(replace(first, name=block.row(first.name), block=block) for block in blocks)
+        study = replace(TABLE1, full=replace(TABLE1.full, rows=rows, measure=measure), claims=())
+        request = Request(
+            seeds=(0,), data=tmp_path, device="cpu", out=tmp_path / "-".join(block.name for block in blocks)
+        )
+        return prepare(study, request, small=False)
+
+    work = prepared(absent, there)
+    result = work.result(command="")
+    assert [one.unfinished for one in result.rows] == ["not measured, there are no files of absent", "not finished"]
+    assert result.differences[-1] == "without absent, whose files are not in the directory"
+    assert result.data == "there"
+    assert [job.row.name for job in work.jobs()] == [there.row(first.name)]
+    with pytest.raises(DataError, match="train_32x32"):
+        prepared(absent)

@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.experiments.study import Arm, ArmResult, compare, differences, half_width, is_above, verdict
+from tacit.simulate.experiments.criteria import compare, differences, half_width, is_above, verdict
+from tacit.simulate.experiments.federations import Arm
+from tacit.simulate.experiments.results import StudyRow
 from tests.cases import cases
 
 ARM = Arm(name="arm", experiment=Experiment())
@@ -50,14 +52,14 @@ def test_above_a_bound_by_the_whole_interval(values: list[float], above: bool | 
     assert is_above(values, 0.0) is above
 
 
-def test_differences_are_taken_seed_by_seed(make_result: Callable[..., ArmResult]) -> None:
-    found = differences(make_result(ARM, [0.5, 0.75]), make_result(ARM, [0.25, 1.0]))
+def test_differences_are_taken_seed_by_seed(make_row: Callable[..., StudyRow]) -> None:
+    found = differences(make_row(ARM, [0.5, 0.75]), make_row(ARM, [0.25, 1.0]))
     assert found == [0.25, -0.25]
 
 
 def test_a_verdict_names_what_is_not_so_and_what_is_undecided() -> None:
     found = verdict({"a": [0.1, 0.1], "b": [-0.1, -0.1], "c": [0.5]}, claim="all", above=0.0)
-    assert (found.holds, found.detail) == (
+    assert (found.reproduced, found.detail) == (
         False,
         "a +10.0 points, b -10.0 points, c +50.0 points; not so: b; undecided: c",
     )

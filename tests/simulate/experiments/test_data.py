@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacit.models.datasets import npz
-from tacit.simulate.experiments.data import DataError, find, halve
+from tacit.simulate.experiments.data import DataError, find, halve, stored
 
 CLIENTS = 5
 
@@ -23,7 +23,7 @@ def write(path: Path, *, train: list[int], test: int = 10, side: int = 8) -> Pat
 
 
 def test_digits_are_the_default_of_a_twin() -> None:
-    images = find(None, small=True, clients=CLIENTS, halved=True)
+    images = find(None, clients=CLIENTS, halved=True)
     assert (images.configuration.source, images.configuration.partition, images.shape) == ("digits", "iid", (8, 8, 1))
     assert images.description == "digits: 1,437 training and 360 test images of 10 classes"
 
@@ -33,18 +33,18 @@ def test_images_of_full_shape_go_into_the_full_size(tmp_path: Path) -> None:
     labels = np.arange(20) % 10
     pixels = generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "few.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
-    images = find(tmp_path / "few.npz", small=False, clients=CLIENTS, halved=True)
+    images = find(tmp_path / "few.npz", clients=CLIENTS, halved=True, classes=(10,))
     assert images.configuration.source == str(tmp_path / "few.npz")
     assert images.description == "few.npz: 20 training and 20 test images of 10 classes"
 
 
 def test_the_halves_divide_every_class(tmp_path: Path) -> None:
     labels = [0] * 9 + [1] * 2 + [2] * 13
-    images = find(write(tmp_path / "images.npz", train=labels), small=True, clients=CLIENTS, halved=True)
-    configurations = halve(images, tmp_path / "halves")
+    images = find(write(tmp_path / "images.npz", train=labels), clients=CLIENTS, halved=True)
+    halve(images, tmp_path / "halves")
+    configurations = [stored(images, tmp_path / "halves" / f"{name}.npz") for name in ("pretraining", "federated")]
     halves = [npz.read(Path(configuration.source)) for configuration in configurations]
     assert [configuration.partition for configuration in configurations] == ["iid", "iid"]
-    assert [Path(configuration.source).name for configuration in configurations] == ["pretraining.npz", "federated.npz"]
     assert [np.bincount(half.train.labels).tolist() for half in halves] == [[4, 1, 6], [5, 1, 7]]
     numbers = [half.train.images.pixels(np.arange(len(half.train.images)), size=8)[:, 0, 0, 0] for half in halves]
     assert sorted(np.concatenate(numbers).tolist()) == list(range(len(labels)))
@@ -55,7 +55,7 @@ def test_the_halves_divide_every_class(tmp_path: Path) -> None:
 
 
 def test_the_halves_are_always_the_same(tmp_path: Path) -> None:
-    images = find(write(tmp_path / "images.npz", train=[0, 1] * 20), small=True, clients=CLIENTS, halved=True)
+    images = find(write(tmp_path / "images.npz", train=[0, 1] * 20), clients=CLIENTS, halved=True)
     for name in ("one", "other"):
         halve(images, tmp_path / name)
     for name in ("pretraining.npz", "federated.npz"):
@@ -75,5 +75,5 @@ def test_the_halves_are_always_the_same(tmp_path: Path) -> None:
 def test_too_few_images_are_refused(tmp_path: Path, labels: list[int], halved: bool, reason: str) -> None:
     path = write(tmp_path / "images.npz", train=labels)
     with pytest.raises(DataError, match=f"--data {path}: {reason}"):
-        find(path, small=True, clients=CLIENTS, halved=halved)
-    find(path, small=True, clients=1, halved=False)
+        find(path, clients=CLIENTS, halved=halved)
+    find(path, clients=1, halved=False)

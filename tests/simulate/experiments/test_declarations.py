@@ -10,6 +10,8 @@ from tacit.parties.runs.experiment import parse
 from tacit.parties.runs.reference import experiment_toml
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
+from tacit.simulate.experiments.federations import Federations
+from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.study import Size
 
 COMPARED = {
@@ -26,19 +28,22 @@ NAMES = tuple(COMPARED)
 def test_arms_differ_only_in_what_they_compare(name: str, small: bool) -> None:
     study = STUDIES[name]
     size = study.size(small=small)
-    first = msgspec.to_builtins(size.arms[0].experiment)
-    for arm in size.arms:
+    first = msgspec.to_builtins(size.rows[0].experiment)
+    for arm in size.rows:
         found = msgspec.to_builtins(arm.experiment)
         for section in set(first) - set(COMPARED[name]) - {"model"}:
             assert found[section] == first[section], f"{arm.name}: {section}"
         assert found["model"] | {"pretrained": None} == first["model"] | {"pretrained": None}
-    assert len({msgspec.json.encode((arm.pretrained, arm.experiment)) for arm in size.arms}) == len(size.arms)
+    assert len({msgspec.json.encode((arm.pretrained, arm.experiment)) for arm in size.rows}) == len(size.rows)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_sizes_have_the_same_arms(name: str) -> None:
     study = STUDIES[name]
-    names = [[(arm.name, arm.pretrained, arm.published) for arm in size.arms] for size in (study.full, study.small)]
+    names = [
+        [(arm.name, arm.pretrained, tuple(arm.published.items())) for arm in size.rows]
+        for size in (study.full, study.small)
+    ]
     assert names[0] == names[1]
     assert len({arm for arm, _, _ in names[0]}) == len(names[0])
     for arm, _, _ in names[0]:
@@ -48,23 +53,27 @@ def test_both_sizes_have_the_same_arms(name: str) -> None:
 
 
 def starts(size: Size) -> bool:
-    return any(arm.pretrained for arm in size.arms)
+    return any(arm.pretrained for arm in size.rows)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_twins_run_on_digits_as_written_to_the_run_directory(name: str, tmp_path: Path) -> None:
     study = STUDIES[name]
     out = tmp_path / "out"
-    work = prepare(study, small=True, seeds=(4, 6), data=None, device="cpu", out=out)
-    assert (study.small.pretraining is not None) == starts(study.small)
-    assert work.federated.source == (str(out / "data" / "federated.npz") if starts(study.small) else "digits")
+    request = Request(seeds=(4, 6), data=None, device="cpu", out=out)
+    work = prepare(study, request, small=True)
+    measure, measuring = study.small.measure, work.measuring
+    assert isinstance(measure, Federations)
+    assert (measure.pretraining is not None) == starts(study.small)
+    assert measuring.federated.source == (str(out / "data" / "federated.npz") if starts(study.small) else "digits")
     jobs = list(work.jobs())
-    assert [(job.seed, job.arm) for job in jobs] == [(seed, arm) for seed in (4, 6) for arm in study.small.arms]
-    assert len({job.directory for job in jobs}) == len(jobs)
+    assert [(job.seed, job.row) for job in jobs] == [(seed, arm) for seed in (4, 6) for arm in study.small.rows]
+    assert len({measuring.run_directory(job.row, job.seed) for job in jobs}) == len(jobs)
     for job in jobs:
-        assert job.experiment.federation.seed == job.seed
-        assert job.experiment.data == work.federated
-        assert job.experiment.aggregation.max_weight >= 287, "the largest share of 1,437 images among five"
-        expected = str(out / "data" / f"pretrained-{job.seed}.safetensors") if job.arm.pretrained else ""
-        assert job.experiment.model.checkpoint == expected
-        assert parse(experiment_toml(job.experiment), "experiment.toml") == job.experiment
+        experiment = measuring.experiment(job.row, job.seed)
+        assert experiment.federation.seed == job.seed
+        assert experiment.data == measuring.federated
+        assert experiment.aggregation.max_weight >= 287, "the largest share of 1,437 images among five"
+        expected = str(out / "data" / f"pretrained-{job.seed}.safetensors") if job.row.pretrained else ""
+        assert experiment.model.checkpoint == expected
+        assert parse(experiment_toml(experiment), "experiment.toml") == experiment

@@ -3,7 +3,6 @@
 Each moves 22 million coordinates through five clients and the server, which takes most of a minute and several GB.
 """
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare, run_study
-from tacit.simulate.experiments.study import RunResult
-from tacit.simulate.federation.processes import Show
+from tacit.simulate.experiments.measures import Request
+from tests.simulate.experiments.conftest import Nobody
 
 ARMS = {
     "aso-table1": "secure-sum-gaussian",
@@ -23,15 +22,6 @@ ARMS = {
 }
 PARAMETERS = 21_669_514
 """Of vit_small_patch16_224 with ten classes."""
-
-
-class Nobody:
-    """Watches without looking."""
-
-    def began(self, title: str) -> Show:
-        return lambda event: None
-
-    def ended(self, title: str, result: RunResult) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -51,23 +41,25 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_round_of_the_full_size(name: str, images: Path, tmp_path: Path) -> None:
     """Without the weights that timm would download; all else is as declared."""
     study = STUDIES[name]
-    (arm,) = (arm for arm in study.full.arms if arm.name == ARMS[name])
+    (arm,) = (arm for arm in study.full.rows if arm.name == ARMS[name])
     experiment = msgspec.structs.replace(
         arm.experiment,
         federation=msgspec.structs.replace(arm.experiment.federation, rounds=1),
         model=msgspec.structs.replace(arm.experiment.model, pretrained=False),
     )
-    full = replace(study.full, arms=(replace(arm, experiment=experiment),))
-    work = prepare(replace(study, full=full), small=False, seeds=(0,), data=images, device="cpu", out=tmp_path / "out")
-    (result,) = asyncio.run(run_study(work, Nobody()))
-    (run,) = result.runs
+    full = replace(study.full, rows=(replace(arm, experiment=experiment),))
+    request = Request(seeds=(0,), data=images, device="cpu", out=tmp_path / "out")
+    work = prepare(replace(study, full=full, claims=()), request, small=False)
+    run_study(work, Nobody())
+    (row,) = work.result(command="").finished
+    (run,) = row.federated
     assert len(run.accuracies) == 1
     assert 0 <= run.accuracies[0] <= 1
-    summary = msgspec.json.decode((work.out / run.directory / "summary.json").read_bytes())
+    summary = msgspec.json.decode((tmp_path / "out" / run.directory / "summary.json").read_bytes())
     assert summary["aggregation"]["parameters"] == PARAMETERS
     assert [entry["samples"] for entry in summary["rounds"]] == [20]
     assert len(summary["rounds"][0]["survivors"]) == 5
-    if study.record_moves:
+    if name == "sawada-fig6":
         assert run.moves is not None
         never, once = run.moves
         # 0.8^5 of the coordinates, with a standard deviation of 1e-4.

@@ -7,25 +7,27 @@ import pytest
 
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments import aso_table1, fedrsm_table2, sawada_fig5, sawada_fig6
-from tacit.simulate.experiments.study import ArmResult, Study
+from tacit.simulate.experiments.results import StudyRow
+from tacit.simulate.experiments.study import Study
 
-MakeResult = Callable[..., ArmResult]
+MakeRow = Callable[..., StudyRow]
 ROUNDS, COORDINATES = 10, 18_602
 
 
 def with_accuracies(
-    study: Study, make_result: MakeResult, usual: Sequence[float], **others: Sequence[float]
-) -> list[ArmResult]:
+    study: Study, make_row: MakeRow, usual: Sequence[float], **others: Sequence[float]
+) -> list[StudyRow]:
     """Results of every arm; `others` by the name with underscores and without its R."""
 
     def chosen(name: str) -> Sequence[float]:
         return next((others[key] for key in others if name.replace("-", "_").startswith(key)), usual)
 
-    return [make_result(arm, chosen(arm.name)) for arm in study.small.arms]
+    values = study.small.measure.values  # type: ignore[attr-defined, union-attr]
+    return [make_row(arm, chosen(arm.name), values=values) for arm in study.small.rows]
 
 
 @pytest.mark.parametrize(
-    ("others", "holds"),
+    ("others", "reproduced"),
     [
         ({"scratch_fixed": [0.7, 0.71]}, [True, True, True, None]),
         ({}, [True, False, True, None]),
@@ -40,17 +42,17 @@ def with_accuracies(
     ],
 )
 def test_figure_5_is_judged_by_its_results(
-    make_result: MakeResult, others: dict[str, list[float]], holds: list[bool | None]
+    make_row: MakeRow, others: dict[str, list[float]], reproduced: list[bool | None]
 ) -> None:
-    results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9, 0.91], **others)
+    results = with_accuracies(sawada_fig5.STUDY, make_row, [0.9, 0.91], **others)
     verdicts = sawada_fig5.STUDY.judge(results)
-    assert [verdict.holds for verdict in verdicts] == holds
+    assert [verdict.reproduced for verdict in verdicts] == reproduced
     assert "scratch-fixed-position" in verdicts[1].detail
 
 
 @pytest.mark.parametrize("study", [aso_table1.STUDY, fedrsm_table2.STUDY, sawada_fig5.STUDY], ids=lambda one: one.name)
-def test_what_is_not_finished_is_not_judged(make_result: MakeResult, study: Study) -> None:
-    results = with_accuracies(study, make_result, [0.9, 0.91])
+def test_what_is_not_finished_is_not_judged(make_row: MakeRow, study: Study) -> None:
+    results = with_accuracies(study, make_row, [0.9, 0.91])
     claims = {verdict.claim for verdict in study.judge(results)}
     lost: set[str] = set()
     for missing in results:
@@ -61,30 +63,30 @@ def test_what_is_not_finished_is_not_judged(make_result: MakeResult, study: Stud
     assert study.judge([]) == []
 
 
-def test_one_seed_decides_nothing(make_result: MakeResult) -> None:
-    results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9], scratch_fixed=[0.5])
-    assert [verdict.holds for verdict in sawada_fig5.STUDY.judge(results)] == [None] * 4
+def test_one_seed_decides_nothing(make_row: MakeRow) -> None:
+    results = with_accuracies(sawada_fig5.STUDY, make_row, [0.9], scratch_fixed=[0.5])
+    assert [verdict.reproduced for verdict in sawada_fig5.STUDY.judge(results)] == [None] * 4
 
 
 @pytest.mark.parametrize(
-    ("images", "holds"),
+    ("images", "reproduced"),
     [([0, 0], True), ([1, -1], True), ([0, 2], False), ([-2, 0], False)],
 )
-def test_table_1_takes_one_test_image_for_equal(make_result: MakeResult, images: list[int], holds: bool) -> None:
+def test_table_1_takes_one_test_image_for_equal(make_row: MakeRow, images: list[int], reproduced: bool) -> None:
     """360 test images: a difference is a number of them."""
     plain = [300 / 360, 310 / 360]
     other = [accuracy + number / 360 for accuracy, number in zip(plain, images, strict=True)]
-    results = with_accuracies(aso_table1.STUDY, make_result, plain, plain_sum_gaussian=other)
-    assert [verdict.holds for verdict in aso_table1.STUDY.judge(results)] == [True, holds, True, True]
-    results = with_accuracies(aso_table1.STUDY, make_result, plain, secure_sum_orthogonal=other)
-    assert [verdict.holds for verdict in aso_table1.STUDY.judge(results)] == [True, True, holds, True]
+    results = with_accuracies(aso_table1.STUDY, make_row, plain, plain_sum_gaussian=other)
+    assert [verdict.reproduced for verdict in aso_table1.STUDY.judge(results)] == [True, reproduced, True, True]
+    results = with_accuracies(aso_table1.STUDY, make_row, plain, secure_sum_orthogonal=other)
+    assert [verdict.reproduced for verdict in aso_table1.STUDY.judge(results)] == [True, True, reproduced, True]
 
 
-def counted(make_result: MakeResult, generator: np.random.Generator, *, wrong: str = "") -> list[ArmResult]:
+def counted(make_row: MakeRow, generator: np.random.Generator, *, wrong: str = "") -> list[StudyRow]:
     """Counts as in runs: drawn from what each arm's settings imply, for `wrong` from those of the arm before."""
-    results: list[ArmResult] = []
+    results: list[StudyRow] = []
     fixed = 17 * 32
-    for arm in sawada_fig6.STUDY.small.arms:
+    for arm in sawada_fig6.STUDY.small.rows:
         protection = arm.experiment.protection
         runs = []
         for _ in range(2):
@@ -98,44 +100,44 @@ def counted(make_result: MakeResult, generator: np.random.Generator, *, wrong: s
                 moves = np.bincount(ROUNDS * generator.binomial(1, chance, COORDINATES), minlength=ROUNDS + 1)
             runs.append(moves.tolist())
         if arm.name == wrong:
-            runs = [list(run.moves or ()) for run in results[-1].runs]
-        results.append(make_result(arm, [0.1, 0.1], moves=runs))
+            runs = [list(run.moves or ()) for run in results[-1].federated]
+        results.append(make_row(arm, [0.1, 0.1], moves=runs))
     return results
 
 
-def test_counts_that_follow_equation_13_are_found_to(make_result: MakeResult) -> None:
+def test_counts_that_follow_equation_13_are_found_to(make_row: MakeRow) -> None:
     generator = np.random.default_rng(7)
-    results = counted(make_result, generator)
-    assert [verdict.holds for verdict in sawada_fig6.STUDY.judge(results)] == [True] * 4
-    unlocked = sawada_fig6.STUDY.judge([result for result in results if result.arm.name not in sawada_fig6.LOCKED])
-    assert [verdict.holds for verdict in unlocked] == [True] * 2
+    results = counted(make_row, generator)
+    assert [verdict.reproduced for verdict in sawada_fig6.STUDY.judge(results)] == [True] * 4
+    unlocked = sawada_fig6.STUDY.judge([result for result in results if result.name not in sawada_fig6.LOCKED])
+    assert [verdict.reproduced for verdict in unlocked] == [True] * 2
     assert not any("locked" in verdict.claim for verdict in unlocked), "no locked arm has run"
-    for result in results:
-        expected = sawada_fig6.computed(result)
-        assert expected.sum() == pytest.approx(1.0, abs=1e-12)
-        assert all(0 <= value <= 2 for value in sawada_fig6.quantity(result)[1])
+    for result, arm in zip(results, sawada_fig6.STUDY.small.rows, strict=True):
+        for run in result.federated:
+            assert sawada_fig6.computed(arm.name, run).sum() == pytest.approx(1.0, abs=1e-12)
+            assert 0 <= sawada_fig6.values(arm, run)[sawada_fig6.DISTANCE.name] <= 2
 
 
-@pytest.mark.parametrize("wrong", [arm.name for arm in sawada_fig6.STUDY.small.arms[2:]])
-def test_counts_of_another_probability_are_found_out(make_result: MakeResult, wrong: str) -> None:
-    results = counted(make_result, np.random.default_rng(8), wrong=wrong)
+@pytest.mark.parametrize("wrong", [arm.name for arm in sawada_fig6.STUDY.small.rows[2:]])
+def test_counts_of_another_probability_are_found_out(make_row: MakeRow, wrong: str) -> None:
+    results = counted(make_row, np.random.default_rng(8), wrong=wrong)
     *follows, _ = sawada_fig6.STUDY.judge(results)
-    (refuted,) = [verdict for verdict in follows if not verdict.holds]
+    (refuted,) = [verdict for verdict in follows if not verdict.reproduced]
     assert refuted.detail.endswith(f"in {wrong}")
 
 
-def test_locked_weights_that_update_as_much_are_found_out(make_result: MakeResult) -> None:
-    results = counted(make_result, np.random.default_rng(9))
+def test_locked_weights_that_update_as_much_are_found_out(make_row: MakeRow) -> None:
+    results = counted(make_row, np.random.default_rng(9))
     fresh = results[3]
-    assert fresh.arm.name == "binary-weights-0.8"
-    moved = [[9000, *run.moves[1:-1], run.moves[-1] - 9000 + run.moves[0]] for run in fresh.runs if run.moves]
-    results[3] = make_result(fresh.arm, [0.1, 0.1], moves=moved)
-    assert [verdict.holds for verdict in sawada_fig6.STUDY.judge(results)] == [True, False, True, False]
+    assert fresh.name == "binary-weights-0.8"
+    moved = [[9000, *run.moves[1:-1], run.moves[-1] - 9000 + run.moves[0]] for run in fresh.federated if run.moves]
+    results[3] = make_row(sawada_fig6.STUDY.small.rows[3], [0.1, 0.1], moves=moved)
+    assert [verdict.reproduced for verdict in sawada_fig6.STUDY.judge(results)] == [True, False, True, False]
 
 
-def test_the_distance_is_that_of_two_distributions(make_result: MakeResult) -> None:
-    arm = sawada_fig6.STUDY.small.arms[0]
-    (run,) = make_result(arm, [0.1], moves=[[25, 0, 75]]).runs
+def test_the_distance_is_that_of_two_distributions(make_row: MakeRow) -> None:
+    arm = sawada_fig6.STUDY.small.rows[0]
+    (run,) = make_row(arm, [0.1], moves=[[25, 0, 75]]).federated
     assert sawada_fig6.distance(run, np.array([0.25, 0.0, 0.75])) == 0
     assert sawada_fig6.distance(run, np.array([0.0, 1.0, 0.0])) == 1
     assert sawada_fig6.distance(run, np.array([0.5, 0.0, 0.5])) == 0.25
@@ -147,6 +149,6 @@ def test_the_bound_is_that_of_its_docstring() -> None:
     assert sawada_fig6.bound(np.array([0.5, 0.5]), 10_000) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_run_without_counts_says_so(make_result: MakeResult) -> None:
+def test_a_run_without_counts_says_so(make_row: MakeRow) -> None:
     with pytest.raises(ValueError, match="did not record which coordinates moved"):
-        sawada_fig6.quantity(make_result(sawada_fig6.STUDY.small.arms[0], [0.1]))
+        make_row(sawada_fig6.STUDY.small.rows[0], [0.1], values=sawada_fig6.values)

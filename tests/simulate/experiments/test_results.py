@@ -10,7 +10,10 @@ from docs.generate.results import marks, take_over
 
 def results(directory: Path, name: str, text: str, size: str = "small") -> Path:
     directory.mkdir()
-    (directory / "table.json").write_text(json.dumps({"study": name, "size": size}))
+    texts = dict.fromkeys(("shows", "paper", "claim", "command", "machine", "date", "data", "device"), "")
+    lists = {key: [] for key in ("seeds", "columns", "rows", "verdicts", "silent", "differences")}
+    table = {"schema": "tacit.study.2", "study": name, "size": size, "settings": {}} | texts | lists
+    (directory / "table.json").write_text(json.dumps(table))
     (directory / "table.md").write_text(f"## {name}\n\n![plot](plot.svg)\n\n{text}\n")
     (directory / "plot.svg").write_text(f"<svg>{text}</svg>")
     return directory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.simulate.experiments.study import SeedsError, read_seeds
+from tacit.simulate.experiments.measures import StudyError, read_seeds
 from tests.cases import cases
 
 
@@ -41,6 +41,6 @@ def test_seeds_are_read(text: str, seeds: tuple[int, ...]) -> None:
     ],
 )
 def test_everything_else_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(SeedsError, match=r"^--seeds ") as refused:
+    with pytest.raises(StudyError, match=r"^--seeds ") as refused:
         read_seeds(text)
     assert reason in str(refused.value)

@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.core.messages import Phase
-from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation.cheats import CheatingClient
 from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, Kind, read_faults
 from tacit.simulate.federation.hosting import Hosting
@@ -225,10 +223,8 @@ def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_end
     there = ListeningStarted(party="server", address="tcp://127.0.0.1:1")
     listening: Script = [("server", {"event": msgspec.json.encode(there).decode()})]
     processes = Scripted([*listening, *end, *killed] if server_ended else [*listening, *killed, *end])
-    keys = {name: generate(name) for name in PARTIES[:2]}
-    roster = Roster(members=(keys["server"].member("server"), keys["client-1"].member("client")))
     plan = Plan(Experiment(), RunDirectory(tmp_path), 1, 0, 0, faults=read(restart=["client-1@UNMASK:9"]))
-    roles = {name: Role(plan, own, roster, tmp_path) for name, own in keys.items()}
+    roles = {name: Role(plan, name, tmp_path) for name in PARTIES[:2]}
     hosting = Hosting({"client-1": ("client-1",)})
     supervisor = Supervisor(cast(Processes, processes), roles, hosting, lambda event: None)
     assert asyncio.run(supervisor.follow()) == "all rounds are done"

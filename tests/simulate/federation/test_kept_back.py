@@ -14,6 +14,7 @@ from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.models.stimuli import stimulus_indices
 from tacit.parties.runs.experiment import Experiment, parse
+from tacit.parties.runs.summary import Summary
 from tacit.parties.session.event_log import read
 from tacit.parties.session.events import ModelEvaluated
 from tacit.protocol.core.events import Event
@@ -38,7 +39,7 @@ ALONE = "min_contributors = 4\n[policy]\nuncoordinated_weights = true\n"
 FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 LAYERS = ("conv1", "conv2", "conv3", "fc")
 
-Held = tuple[Any, dict[str, Any], list[Event]]
+Held = tuple[Any, Summary, list[Event]]
 
 
 def experiment(scheme: str, more: str = "") -> Experiment:
@@ -63,19 +64,19 @@ def test_a_run_with_masked_layers(masked_run: Held) -> None:
     layout = Layout.of(build(ModelConfiguration(name="lenet", image_size=8), classes=10, channels=1, seed=0))
     first = layout.flatten(build(plan.experiment.model, classes=10, channels=1, seed=plan.split_seed))
     last, _ = checkpoint.load(plan.run.model, layout)
-    assert all(entry["status"] == "completed" for entry in summary["rounds"])
+    assert summary.completed == summary.planned
     # The server's stimuli are two images of each of ten classes, and no client's.
     data = load(plan.experiment.data, image_size=8)
     assert len(stimulus_indices(data.y_train.numpy(), data.classes)) == 20
-    assert [entry["samples"] for entry in summary["rounds"]] == [len(data.y_train) - 20] * 2
-    masked = [set(work["layers"]) for entry in summary["rounds"] for work in entry["local"].values()]
+    assert [one.samples for one in summary.rounds] == [len(data.y_train) - 20] * 2
+    masked = [set(work.layers) for one in summary.rounds for work in one.local.values()]
     assert len(masked) == 8
     assert all(len(layers) == 1 for layers in masked)
     sizes = {name: sum(e.size for e in layout.entries if e.name.startswith(f"{name}.")) for name in LAYERS}
-    for entry in summary["rounds"]:
-        for work in entry["local"].values():
-            assert work["kept"] == sizes[work["layers"][0]]
-            assert work["choosing_seconds"] > 0
+    for one in summary.rounds:
+        for work in one.local.values():
+            assert work.kept == sizes[work.layers[0]]
+            assert work.choosing_seconds > 0
     # All four clients must send a layer for it to move: those that somebody masked in both rounds are as they were.
     before, after = layout.split(first), layout.split(last)
     rounds = [set.union(*masked[:4]), set.union(*masked[4:])]
@@ -89,10 +90,10 @@ def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path, scheme
     """Also the last round, whose shared half nobody receives any more."""
     _, summary, events = run(experiment(scheme, more), tmp_path / "run")
     judged = [event for event in events if isinstance(event, ModelEvaluated) and event.round > 0]
-    for entry in summary["rounds"]:
-        found = [event.accuracy for event in judged if event.round == entry["round"]]
+    for one in summary.rounds:
+        found = [event.accuracy for event in judged if event.round == one.round]
         assert len(found) == 4
-        assert entry["accuracy"] == pytest.approx(np.mean(found))
+        assert one.accuracy == pytest.approx(np.mean(found))
     assert len({event.loss for event in judged}) == 8, "every client has a model of its own"
-    assert summary["final_accuracy"] == summary["rounds"][1]["accuracy"]
-    assert {work["kept"] for entry in summary["rounds"] for work in entry["local"].values()} == {3924}
+    assert summary.final_accuracy == summary.rounds[1].accuracy
+    assert {work.kept for one in summary.rounds for work in one.local.values()} == {3924}

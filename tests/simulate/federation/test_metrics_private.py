@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,7 +24,7 @@ from tacit.parties.runs.experiment import parse
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
-from tacit.protocol.core.primitives import Label
+from tacit.protocol.group_key.keeper import KEEPER_TABLE, RELAY_TABLE
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     KeyAccepted,
@@ -32,10 +33,9 @@ from tacit.protocol.group_key.messages import (
     KeyContribution,
     KeyedModel,
 )
-from tacit.protocol.group_key.tables import KEEPER_TABLE, RELAY_TABLE
 from tacit.protocol.session.messages import MESSAGES, EndRound, FetchFixed, Hello
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
+from tacit.protocol.session.server import TRAINING_SERVER_TABLE
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
@@ -46,7 +46,8 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
-from tacit.protocol.sum.tables import SERVER_TABLES
+from tacit.protocol.sum.server import SERVER_TABLES
+from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.packing import METRIC_BITS, WeightForm
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -133,7 +134,7 @@ def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> Meas
         mode=mode,
         metrics=METRICS,
         ring_bits=32,
-        fixed=announce(FIXED, Label.FIXED),
+        fixed=announce(FIXED, SumLabel.FIXED),
         **changes,
     )
     one = MeasuredFederation(configuration, CLIENTS, rounds=2, generation=generation)
@@ -298,7 +299,7 @@ clip = 0.001
 def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
     """A run of real processes. What every client contributed is known from --verify, which records it for tests."""
     plan = new_plan(parse(TOML, "test"), tmp_path / "run", verify=True)
-    summary = asyncio.run(simulate(plan, lambda event: None))
+    summary = msgspec.to_builtins(asyncio.run(simulate(plan, lambda event: None)))
     logs = {
         path.stem: [json.loads(line) for line in path.read_text().splitlines()]
         for path in (plan.run.path / "events").iterdir()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.parties.runs.directory import RunDirectory, write_arrays
+from tacit.parties.runs.summary import VerifiedRound
 from tacit.secagg.ring import Ring
 from tacit.simulate.federation.run import VerificationError, verify
 
@@ -37,8 +38,8 @@ def test_a_right_sum_is_reported_with_its_error(run: RunDirectory) -> None:
     record(run, round=2, shift=-BOUND)
     record(run, round=1)
     assert verify(run, RING.bits) == [
-        {"round": 1, "clients": 2, "largest_error": 0.0, "bound": BOUND},
-        {"round": 2, "clients": 2, "largest_error": BOUND, "bound": BOUND},
+        VerifiedRound(round=1, clients=2, largest_error=0.0, bound=BOUND),
+        VerifiedRound(round=2, clients=2, largest_error=BOUND, bound=BOUND),
     ]
 
 
@@ -64,4 +65,4 @@ def test_only_the_survivors_count(run: RunDirectory) -> None:
 def test_a_round_without_a_sum_was_aborted_and_is_left_out(run: RunDirectory) -> None:
     record(run)
     write_arrays(run.verification(2, "client-1"), words=WORDS[0], values=VALUES[0])
-    assert [entry["round"] for entry in verify(run, RING.bits)] == [1]
+    assert [one.round for one in verify(run, RING.bits)] == [1]

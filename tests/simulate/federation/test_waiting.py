@@ -8,12 +8,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
 from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.events import ClientJoined
 from tacit.simulate.federation.hosting import Hosting
 from tacit.simulate.federation.processes import Exit, Processes, Supervisor
@@ -71,10 +69,8 @@ async def missing(directory: Path, hosting: dict[str, tuple[str, ...]], *script:
 async def followed(directory: Path, hosting: dict[str, tuple[str, ...]], *script: tuple[str, Message]) -> Scripted:
     """Processes whose server has ended."""
     processes = Scripted(*script)
-    keys = {name: generate(name) for name in ("server", *CLIENTS)}
-    roster = Roster(tuple(own.member("server" if name == "server" else "client") for name, own in keys.items()))
     plan = Plan(parse("[deadlines]\njoin = 0.01", "test"), RunDirectory(directory), 1, 0, 0)
-    roles = {name: Role(plan, own, roster, directory) for name, own in keys.items()}
+    roles = {name: Role(plan, name, directory) for name in ("server", *CLIENTS)}
     supervisor = Supervisor(cast(Processes, processes), roles, Hosting(hosting), lambda event: None)
     assert await supervisor.follow() == "over"
     return processes

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.runs.experiment import DistillationExperiment, FederationSection
+from tacit.parties.runs.distillation import DistillationExperiment
+from tacit.parties.runs.experiment import FederationSection
 from tacit.simulate.bench.inference import measure
 from tacit.simulate.private_inference.distillation import distil
 
@@ -12,10 +13,10 @@ from tacit.simulate.private_inference.distillation import distil
 @pytest.mark.exhaustive
 def test_the_student_of_digits_is_as_good_as_its_teacher_and_the_same_on_shares(tmp_path: Path) -> None:
     experiment = DistillationExperiment(federation=FederationSection(seed=0))
-    figures = distil(experiment, device="cpu", out=tmp_path, progress=lambda event, fields: None)
-    assert figures["test_images"] == 360
-    assert abs(figures["student"]["accuracy"] - figures["teacher"]["accuracy"]) <= 0.02
-    assert figures["student"]["refused"] == 0
+    found = distil(experiment, device="cpu", out=tmp_path, progress=lambda progress: None)
+    assert found.test_images == 360
+    assert abs(found.student.accuracy - found.teacher.accuracy) <= 0.02
+    assert found.student.refused == 0
     shared = measure(tmp_path, images=None, batch=60, check=False, progress=lambda text: None)
-    assert shared["images"] == 360
-    assert shared["agreement"] >= 0.995
+    assert shared.images == 360
+    assert shared.agreement >= 0.995

@@ -47,7 +47,7 @@ def test_what_two_sums_tell_that_are_compared_depends_on_groups(script: Any) -> 
     run = script()
     run.session()
     server, *_ = exposure(read_state(run.run.path / "events"), parse(text, "groups.toml"))
-    assert "compared with each other tell of groups of 2 clients or more, not of one" in words(server)
+    assert "compared with each other reveal groups of 2 clients or more, not of one" in words(server)
 
 
 def test_without_secure_aggregation_nothing_is_said_of_keys_shares_and_thresholds(script: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tacit.parties.runs.reading import read_state
 from tacit.parties.runs.state import PartyState
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, party_bars, sample, timeline
 
 

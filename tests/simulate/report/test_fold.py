@@ -26,8 +26,8 @@ from tacit.parties.session.events import (
     WorkMeasured,
 )
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined, RoundStarted
+from tacit.protocol.sum.states import Phase
 from tests.simulate.conftest import at, configured
 
 

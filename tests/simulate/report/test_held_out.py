@@ -11,6 +11,7 @@ import pytest
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.reading import read_state, recorded
 from tacit.parties.runs.summary import summarise
+from tacit.parties.session.events import HeldOut
 from tacit.simulate.dashboard.metrics import Metrics
 from tacit.simulate.dashboard.view import Live, page
 from tacit.simulate.report.page import make_report
@@ -35,13 +36,13 @@ def judged(script: Any) -> Any:
 
 
 def test_summary(judged: Any) -> None:
-    rounds = summarise(judged.run, load(judged.run.experiment))["rounds"]
-    assert [entry["held_out"] for entry in rounds] == [
-        {"round": 0, "images": 40, "accuracy": 0.625, "loss": 0.5},
+    rounds = summarise(judged.run, load(judged.run.experiment), ended="").rounds
+    assert [one.held_out for one in rounds] == [
+        HeldOut(round=0, images=40, accuracy=0.625, loss=0.5),
         None,
-        {"round": 2, "images": 40, "accuracy": 0.75, "loss": 0.5},
+        HeldOut(round=2, images=40, accuracy=0.75, loss=0.5),
     ]
-    assert [entry["accuracy"] for entry in rounds] == [0.125, 0.25, 0.375]
+    assert [one.accuracy for one in rounds] == [0.125, 0.25, 0.375]
 
 
 def test_report(judged: Any) -> None:
@@ -59,7 +60,7 @@ def test_report(judged: Any) -> None:
 def test_dashboard(judged: Any) -> None:
     live = Live(load(judged.run.experiment), recorded(judged.run.path / "events"))
     text = text_of(page(live))
-    assert "Held-out accuracy 75.0 % of the model after round 2, on 40 images that clients do not train on" in text
+    assert "Held-out accuracy 75.0% of the model after round 2, on 40 images that clients do not train on" in text
     assert "tacit_held_out_accuracy 0.75\n" in Metrics(lambda: live.state).text().decode()
     assert "tacit_accuracy 0.375\n" in Metrics(lambda: live.state).text().decode()
 
@@ -76,7 +77,7 @@ def test_figures_of_the_training_are_not_called_those_of_test_images(script: Any
     assert "on the images that clients train on, by their sum" in live
     for shown in (html, live):
         assert "test images" not in shown
-        assert "Test figures" not in shown
+        assert "Test metrics" not in shown
 
 
 def test_the_first_model_is_called_so(script: Any) -> None:
@@ -84,7 +85,7 @@ def test_the_first_model_is_called_so(script: Any) -> None:
     run.session()
     run.round(1, held_out=0.1)
     live = Live(load(run.run.experiment), recorded(run.run.path / "events"))
-    assert "Held-out accuracy 10.0 % of the model at the beginning, on 40 images" in text_of(page(live))
+    assert "Held-out accuracy 10.0% of the model at the beginning, on 40 images" in text_of(page(live))
     assert "of the model at the beginning, on 40 images" in text_of(make_report(run.run))
 
 

@@ -22,9 +22,9 @@ from tacit.parties.session.events import (
     SessionEnded,
 )
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.sum.events import ComplaintReceived, ComplaintSent
+from tacit.protocol.sum.states import Phase
 from tests.simulate.conftest import ended
 
 

@@ -17,8 +17,6 @@ from tacit.parties.runs.reading import read_state
 from tacit.parties.session.events import HandshakeRefused, LinkOpened, UpdateComputed, WorkMeasured
 from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.report.page import MOST_INCIDENTS, make_report, write_report
-from tacit.simulate.report.words import NOTHING, seconds
-from tests.cases import cases
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
@@ -239,9 +237,9 @@ def test_waiting_is_told_apart_from_computing(script: Any) -> None:
         "between rounds": 0.25,
     }
     assert (
-        "Rounds took 2.75 s of the server's time. For 2 s of it the clients' vectors were waited for, and no client "
-        "trained for more than 750 ms; from then to the sums it was 750 ms more, of which the server computed 250 ms "
-        "at most."
+        "Rounds took 2.75 s of the server's time. For 2 s of it the server waited for the clients' vectors, and no "
+        "client trained for more than 750 ms; from then to the sums it was 750 ms more, of which the server computed "
+        "250 ms at most."
     ) in page(run).text
 
 
@@ -254,7 +252,7 @@ def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(scrip
     found = page(run)
     assert "By class, after round 1" in found.text
     assert "Class Accuracy Images ill 0.500 10 healthy 0.900 10 <unknown> – 0" in found.text  # noqa: RUF001
-    assert "ill taken for healthy (4), healthy taken for ill (1), ill taken for <unknown> (1)." in found.text
+    assert "ill predicted as healthy (4), healthy predicted as ill (1), ill predicted as <unknown> (1)." in found.text
     assert "Confusion matrix" in found.text
 
 
@@ -267,23 +265,6 @@ def test_a_cheat_is_told_first_and_among_the_warnings(script: Any) -> None:
     text = page(run).text
     assert "client-2 cheated in round 1: it sent noise." in text
     assert "client-2 cheats: it sent noise" in text
-
-
-@cases(
-    ("value", "shown"),
-    [
-        (None, NOTHING),
-        (0.0, NOTHING),
-        (0.00834, "8.34 ms"),
-        (0.9996, "1 s"),
-        (2.414, "2.41 s"),
-        (99.7, "1 min 40 s"),
-        (3599.6, "1 h 0 min"),
-        (18_200, "5 h 3 min"),
-    ],
-)
-def test_seconds(value: float | None, shown: str) -> None:
-    assert seconds(value) == shown
 
 
 def test_it_is_written_where_the_run_is(script: Any) -> None:

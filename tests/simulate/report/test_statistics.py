@@ -15,8 +15,8 @@ from tacit.parties.session.events import (
     StatisticsSummed,
     TrafficCounted,
 )
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import ClientJoined
+from tacit.protocol.sum.states import Phase
 from tacit.simulate.dashboard.view import Live, page
 from tacit.simulate.report.page import make_report
 

@@ -9,22 +9,21 @@ import msgspec
 import pytest
 
 from tacit.parties.protections.gaussian_noise import GaussianNoise
-from tacit.parties.runs.directory import RunDirectory, write_json
+from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Aggregation, Experiment
 from tacit.parties.runs.reading import read_state
-from tacit.parties.runs.summary import summarise
+from tacit.parties.runs.summary import LocalMetrics, Summary, summarise
 from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import (
     ListeningStarted,
     PhaseEnded,
-    RoundEnded,
     SessionEnded,
     TrafficCounted,
     UpdateComputed,
 )
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.session.events import RoundStarted
+from tacit.protocol.sum.states import Phase
 from tests.simulate.conftest import configured, ended
 
 
@@ -83,20 +82,15 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
         ),
     )
     log(run, "alice", traffic(2, Phase.UNMASK, 3, 7))
-    summary = summarise(run, Experiment(name="cats"))
-    assert summary["name"] == "cats"
-    assert summary["wall_seconds"] == read_state(run.path).wall_seconds
-    assert (summary["final_accuracy"], summary["final_loss"]) == (0.75, 1.5)
-    assert summary["protocol_share"] == 0.2
-    assert summary["aggregation"] == {
-        name: value
-        for name, value in msgspec.structs.asdict(SESSION[0]).items()
-        if name not in ("time", "party", "rounds")
-    }
-    assert [entry["bytes_sent"] for entry in summary["rounds"]] == [{"alice": 0, "hub": 100}, {"alice": 3, "hub": 57}]
-    own = {*RoundEnded.__struct_fields__} - {"time", "party"}
-    assert set(summary["rounds"][0]) == {*own, "bytes_sent", "local"}
-    assert summary["parties"]["hub"] == {
+    summary = summarise(run, Experiment(name="cats"), ended="")
+    assert summary.name == "cats"
+    assert summary.wall_seconds == read_state(run.path).wall_seconds
+    assert (summary.final_accuracy, summary.final_loss) == (0.75, 1.5)
+    assert summary.protocol_share == 0.2
+    assert summary.aggregation is not None
+    assert msgspec.structs.asdict(summary.aggregation).items() <= msgspec.structs.asdict(SESSION[0]).items()
+    assert [one.bytes_sent for one in summary.rounds] == [{"alice": 0, "hub": 100}, {"alice": 3, "hub": 57}]
+    assert msgspec.to_builtins(summary.parties["hub"]) == {
         "role": "server",
         "training_seconds": 0.0,
         "protocol_seconds": 0.0,
@@ -108,8 +102,8 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
             "UNMASK": {"seconds": 0.25, "bytes_sent": 7, "bytes_received": 3},
         },
     }
-    assert summary["parties"]["alice"]["role"] == "client"
-    assert summary["configuration"]["federation"]["clients"] == "all"
+    assert summary.parties["alice"].role == "client"
+    assert summary.configuration["federation"]["clients"] == "all"
 
 
 def test_a_resumed_run_counts_the_last_attempt_of_a_round_and_all_its_bytes(run: RunDirectory) -> None:
@@ -117,25 +111,29 @@ def test_a_resumed_run_counts_the_last_attempt_of_a_round_and_all_its_bytes(run:
     lost = held(2, traffic(2, Phase.TRAIN, 4, 0), status="aborted", **judged(0.2))
     log(run, "server", *SESSION, *first, *lost)
     log(run, "server", *SESSION, *held(2, traffic(2, Phase.TRAIN, 8, 0), **judged(0.3)))
-    summary = summarise(run, Experiment())
-    assert [(entry["round"], entry["status"], entry["accuracy"]) for entry in summary["rounds"]] == [
+    summary = summarise(run, Experiment(), ended="")
+    assert [(one.round, one.status, one.accuracy) for one in summary.rounds] == [
         (1, "completed", 0.1),
         (2, "completed", 0.3),
     ]
-    assert summary["rounds"][1]["bytes_sent"] == {"server": 12}
-    assert summary["final_accuracy"] == 0.3
+    assert summary.rounds[1].bytes_sent == {"server": 12}
+    assert summary.final_accuracy == 0.3
 
 
 def test_a_run_without_a_round_has_no_figures(run: RunDirectory) -> None:
     log(run, "server", *SESSION)
-    summary = summarise(run, Experiment())
-    figures = [summary[key] for key in ("rounds", "final_accuracy", "final_loss", "protocol_share")]
-    assert figures == [[], None, None, None]
+    summary = summarise(run, Experiment(), ended="")
+    metrics = (summary.rounds, summary.final_accuracy, summary.final_loss, summary.protocol_share)
+    assert metrics == ([], None, None, None)
+    assert list(summary.view())[-1].startswith("test accuracy unknown after ")
 
 
-def test_what_is_written_is_json(run: RunDirectory) -> None:
-    write_json({"name": "cats", "rounds": []}, run.summary)
-    assert json.loads(run.summary.read_text()) == {"name": "cats", "rounds": []}
+def test_the_file_is_read_back(run: RunDirectory) -> None:
+    log(run, "server", *SESSION, *held(1, cohort=["alice"], **judged(0.5)))
+    summary = summarise(run, Experiment(), ended="all rounds are done")
+    summary.keep(run)
+    read_back = msgspec.json.decode(run.summary.read_bytes(), type=Summary)
+    assert json.loads(msgspec.json.encode(read_back)) == json.loads(msgspec.json.encode(summary))
     assert run.summary.read_text().endswith("}\n")
 
 
@@ -144,15 +142,16 @@ def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: Ru
     log(run, "hub", *SESSION, *held(1, cohort=["alice"], **judged(0.5)))
     log(run, "alice", UpdateComputed(round=1, uncounted=0, **work))
     noise = GaussianNoise(dp_noise=2.0)
-    summary = summarise(run, Experiment(protection=noise, aggregation=Aggregation(clip=1.0)))
-    assert [entry["local"] for entry in summary["rounds"]] == [{"alice": work}]
+    summary = summarise(run, Experiment(protection=noise, aggregation=Aggregation(clip=1.0)), ended="")
+    assert [one.local for one in summary.rounds] == [{"alice": LocalMetrics(**work)}]
     # A multiplier of one: 4.377178 for a delta of 1e-5 (Balle and Wang 2018).
-    assert summary["privacy"]["epsilon_update"] == pytest.approx(4.377178, rel=1e-6)
-    assert summarise(run, Experiment())["privacy"] is None
+    assert summary.privacy is not None
+    assert summary.privacy.epsilon_update == pytest.approx(4.377178, rel=1e-6)
+    assert summarise(run, Experiment(), ended="").privacy is None
 
 
 def test_parties_stand_in_the_order_of_their_numbers(run: RunDirectory) -> None:
     names = [f"client-{number}" for number in (10, 2, 1)]
     for name in names:
         log(run, name, SessionEnded(code=None, detail=""))
-    assert list(summarise(run, Experiment())["parties"]) == ["client-1", "client-2", "client-10"]
+    assert list(summarise(run, Experiment(), ended="").parties) == ["client-1", "client-2", "client-10"]

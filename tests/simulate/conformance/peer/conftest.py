@@ -27,7 +27,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import Total
-from tacit.simulate.audit.attempts import DrawingTask
+from tacit.simulate.audit.cheating_server import DrawingTask
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model
 from tacit.simulate.world.federation import small_configuration
@@ -89,7 +89,7 @@ class Bench:
         live = self.clients_of_roster[-1] if side == "server" else "server"
         kit = self.give_keys(*(name for name in self.keys if name != live))
         playing = play(Addresses(self.address), side, kit, names=names, wait=SECONDS, tell=self.told.append)
-        return {verdict.case: verdict for verdict in asyncio.run(playing)}
+        return {verdict.case: verdict for verdict in asyncio.run(playing).cases}
 
     @property
     def clients_of_roster(self) -> tuple[str, ...]:

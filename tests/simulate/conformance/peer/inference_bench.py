@@ -108,7 +108,7 @@ class InferenceBench:
         kit = self.give_keys(side)
         with self.live(side, sessions=len({"honest", *names})):
             playing = play(self._addresses(side), side, kit, names=names, wait=self.wait, tell=self.told.append)
-            return {verdict.case: verdict for verdict in asyncio.run(playing)}
+            return {verdict.case: verdict for verdict in asyncio.run(playing).cases}
 
     @contextlib.contextmanager
     def live(self, side: Side, sessions: int = 0) -> Iterator[None]:

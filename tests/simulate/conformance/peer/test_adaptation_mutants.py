@@ -164,7 +164,7 @@ def check_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -
     with monkeypatch.context() as patch:
         patch.setattr(*broken)
         verdicts = AdaptationBench(folder).play(side, *seen)
-    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
+    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.passed} == seen
 
 
 @cases("mutant", ALWAYS)

@@ -206,7 +206,7 @@ def check_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -
     with monkeypatch.context() as patch:
         patch.setattr(*broken)
         verdicts = InferenceBench(folder, wait=wait).play(side, *seen)
-    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
+    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.passed} == seen
 
 
 @cases("mutant", ALWAYS)
@@ -224,12 +224,12 @@ def test_every_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("side", ["model-owner", "data-owner"])
 def test_openings_that_come_early(tmp_path: Path, side: Side) -> None:
     verdicts = InferenceBench(tmp_path).play(side, "opening-early")
-    assert [verdict.holds for verdict in verdicts.values()] == [True, True]
+    assert [verdict.passed for verdict in verdicts.values()] == [True, True]
 
 
 def test_a_lie_that_is_never_due_is_no_proof(tmp_path: Path) -> None:
     verdicts = InferenceBench(tmp_path, images=2).play("model-owner", "model-replaced")
-    assert verdicts["honest"].holds
+    assert verdicts["honest"].passed
     assert verdicts["model-replaced"].seen == f"{COMPLETES}, it is over before the lie"
 
 

@@ -161,8 +161,8 @@ def check_client(bench: MakeBench, mutant: str) -> None:
     live = bench(4)
     with live.live_client(policy, make_machine=machine):
         verdicts = live.play("server", *seen)
-    assert {name: verdict.seen for name, verdict in verdicts.items() if not verdict.holds} == seen
-    assert verdicts["honest"].holds
+    assert {name: verdict.seen for name, verdict in verdicts.items() if not verdict.passed} == seen
+    assert verdicts["honest"].passed
 
 
 def test_a_client_that_believes_signatures_is_caught(bench: MakeBench) -> None:
@@ -215,8 +215,8 @@ def check_server(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str)
         live = bench(6)
         with live.live_server():
             verdicts = live.play("client", *seen)
-    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
-    assert verdicts["honest"].holds
+    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.passed} == seen
+    assert verdicts["honest"].passed
 
 
 def test_a_server_that_takes_any_share_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,4 +235,4 @@ def test_a_server_that_moves_its_model_elsewhere_is_caught(bench: MakeBench, mon
     with live.live_server(step=2.0):
         verdicts = live.play("client", "stranger")
     assert verdicts["honest"].seen == "all finish, the model is wrong"
-    assert verdicts["stranger"].holds
+    assert verdicts["stranger"].passed

@@ -1,0 +1,95 @@
+"""Answers of private inference, as a data owner has them: one struct for simulations and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from tacit.parties.runs.results import Column, Result, Table, decimals, prose
+
+REFUSED: Final = "refused: out of range, ask again with another image"
+"""Shown in the place of a label."""
+MOST_SHOWN: Final = 20
+"""Images that are shown to people."""
+
+
+class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about an image. Either labels or logits are received; a refused image has neither."""
+
+    image: str
+    label: str | None
+    """The best class."""
+    labels: list[str] | None
+    """The best classes, best first; null where logits were received."""
+    confidence: float | None
+    """Softmax of the best logit; null where labels alone were received."""
+    logits: list[float] | None
+    refused: bool
+    """Whether a value of its pass was out of range."""
+
+    @classmethod
+    def of_labels(cls, image: str, labels: list[str]) -> AnsweredImage:
+        """An image whose best labels were received."""
+        return cls(image=image, label=labels[0], labels=labels, confidence=None, logits=None, refused=False)
+
+    @classmethod
+    def of_logits(cls, image: str, label: str, confidence: float, logits: list[float]) -> AnsweredImage:
+        """An image whose logits were received."""
+        return cls(image=image, label=label, labels=None, confidence=confidence, logits=logits, refused=False)
+
+    @classmethod
+    def out_of_range(cls, image: str) -> AnsweredImage:
+        """A refused image."""
+        return cls(image=image, label=None, labels=None, confidence=None, logits=None, refused=True)
+
+
+class PrivateAnswers(Result, frozen=True, kw_only=True):
+    """Answers about images, and their cost."""
+
+    images: list[AnsweredImage]
+    accuracy: float | None
+    """Of the answered images; null where their labels are not known."""
+    passes: int
+    online_seconds: float
+    preprocessing_wait_seconds: float
+    """Waiting for correlated randomness, before passes."""
+
+    def first_images(self) -> Iterator[Table | str]:
+        """The first images."""
+        shown = self.images[:MOST_SHOWN]
+        yield Table(
+            columns=(Column("image"), Column("label", prose), Column("confidence", decimals(3))),
+            rows=[(one.image, ", ".join(one.labels or [one.label or REFUSED]), one.confidence) for one in shown],
+            flagged=[number for number, one in enumerate(shown) if one.refused],
+        )
+        if more := len(self.images) - len(shown):
+            yield f"and {more} more; --json FILE has all of them"
+        if any(one.labels for one in self.images):
+            yield "The model owner reveals labels alone: there are no confidences."
+
+    def sentence(self, compared: str = "") -> str:
+        """Count, accuracy and time for an image; compared: a comparison, between these."""
+        count, right = len(self.images), self.accuracy
+        known = "" if right is None else f", {right:.1%} of them right"
+        return (
+            f"{count} images{known}; {compared}{1000 * self.online_seconds / count:.0f} ms an image online, and "
+            f"{1000 * self.preprocessing_wait_seconds / count:.0f} ms of waiting for correlated randomness"
+        )
+
+
+class Answers(PrivateAnswers, frozen=True, kw_only=True, tag="tacit.answers.4"):
+    """Answers of a model owner on another host, and their cost; bytes are those of shares, by sender."""
+
+    classes: list[str]
+    """In the order of the logits."""
+    weights: str
+    """The commitment to the model, in hexadecimal digits."""
+    data_owner_bytes: int
+    model_owner_bytes: int
+
+    def view(self) -> Iterator[Table | str]:
+        """The first images, accuracy and time."""
+        yield from self.first_images()
+        yield self.sentence()

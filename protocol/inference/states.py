@@ -1,0 +1,94 @@
+"""The states and transition tables of private inference: both owners, their sides of the dealer, and the dealer.
+
+What is not in a table is refused. The diagrams in docs/ are drawn from these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+from tacit.protocol.core.machine import IGNORE, Input, Row, Trigger
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.core.primitives import Label
+
+
+class InferenceLabel:
+    """Labels of private inference."""
+
+    INFERENCE_TERMS: Final = Label(b"tacit/1 terms of inference")
+    WEIGHTS: Final = Label(b"tacit/1 commitment to weights")
+    MATERIAL: Final = Label(b"tacit/1 material")
+
+
+class InferenceTrigger(Input):
+    """Inputs of private inference."""
+
+    ASK = "ask for a pass"
+    BEGIN = "begin a pass"
+    OPEN = "open shares"
+    ORDER = "order correlated randomness"
+    DELIVER = "deliver correlated randomness"
+
+
+class InferenceState(Enum):
+    """Where an owner stands towards the other."""
+
+    READY = "ready to start"
+    AWAIT_HELLO = "await a data owner"
+    AWAIT_TERMS = "await the terms"
+    AWAIT_AGREEMENT = "await the agreement to the terms"
+    AWAIT_WEIGHTS = "await the masked weights"
+    MASKING = "mask the weights"
+    IDLE = "be between passes"
+    PREPARING = "have the material of a pass ready"
+    AWAIT_START = "await the start of a pass"
+    COMPUTING = "go through the rounds of a pass"
+    BEGINNING_ROUND = "find out where a round of learning stands"
+    AWAIT_ROUND = "await the beginning of a round of learning"
+    SUMMING = "have the sum of a round ready"
+    AWAIT_SUM = "await the sum of a round"
+    CLOSING = "await the end"
+    CLOSED = "closed"
+    ABORTED = "aborted"
+
+
+class MaterialState(Enum):
+    """Where an owner stands towards the dealer."""
+
+    READY = "ready to start"
+    AWAIT_WELCOME = "await the dealer, who waits for the other owner"
+    SERVED = "order and receive material"
+    CLOSED = "closed"
+    ABORTED = "aborted"
+
+
+class DealerState(Enum):
+    """Where the dealer stands towards both owners of a session."""
+
+    AWAIT_OWNERS = "await both owners"
+    SERVING = "deal material"
+    CLOSED = "closed"
+    ABORTED = "aborted"
+
+
+def ending(machine: type[Any], aborted: Enum, *, own: Sequence[Enum], awaiting: Sequence[Enum]) -> dict[Any, Any]:
+    """The exchange can end in every state: where this side is to act, and where it awaits something, by a deadline."""
+    table: dict[Any, Any] = {}
+    for state in (*own, *awaiting):
+        table[state, Abort] = Row(machine.on_abort, (aborted,))
+        table[state, Trigger.DROP] = Row(machine.on_drop, (aborted,))
+        if state in awaiting:
+            table[state, Trigger.EXPIRE] = Row(machine.on_expire, (aborted,))
+    return table
+
+
+def over(states: Sequence[Enum], under_way: Sequence[object]) -> dict[Any, Any]:
+    """What may still come when the exchange is over has no effect."""
+    return {(state, cause): IGNORE for state in states for cause in (Abort, Trigger.DROP, *under_way)}
+
+
+_S = InferenceState
+# The last round of a pass is the result, which the model owner gives: there a pass ends for it, and for the data owner
+# when it has come. A pass that is out of range ends for both with the later of the two words that say so.

@@ -1,0 +1,106 @@
+"""The states and transition tables of a federation's session, for its clients and for its server.
+
+The messages of a secure sum go to a machine inside (sum/client.py, sum/server.py), those about group keys to another
+(group_key/holder.py, group_key/keeper.py). What is not in a table is refused. The diagrams in docs/ are
+drawn from these tables.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from tacit.protocol.core.machine import Input
+from tacit.protocol.core.messages import Chunk, Resume
+from tacit.protocol.group_key.states import TO_HOLDER
+from tacit.protocol.session.messages import Finish, NewRoster, Welcome
+from tacit.protocol.sum.messages import (
+    AdvertiseKeys,
+    AnswerComplaints,
+    ConfirmSurvivors,
+    FetchVector,
+    MaskedInput,
+    PeerComplaints,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+    VectorChunk,
+)
+
+SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, PeerComplaints, Survivors, UnmaskRequest)
+"""What the server says within a secure sum."""
+
+SUM_TO_SERVER: Final = (
+    AdvertiseKeys,
+    ShareKeys,
+    MaskedInput,
+    VectorChunk,
+    AnswerComplaints,
+    ConfirmSurvivors,
+    UnmaskShares,
+)
+"""What clients say within a secure sum."""
+
+WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, Chunk)
+"""What the server says in a round."""
+
+OUTSIDE_ROUNDS: Final = (Welcome, NewRoster, Finish, Resume, *(kind for kind in TO_HOLDER if kind is not Chunk))
+"""What the server says in no round; an Abort or a Chunk may come in one and outside."""
+
+
+class SessionTrigger(Input):
+    """Inputs of the server of a session."""
+
+    NEXT_ROUND = "start the next round"
+    CHANGE_ROSTER = "go on with another roster"
+
+
+class TrainingState(Enum):
+    """What the client does or awaits."""
+
+    OFFLINE = "offline"
+    AWAIT_WELCOME = "await the server's welcome"
+    AWAIT_ROUND = "await the next round"
+    FETCHING_MODEL = "fetch the model"
+    TRAINING = "train"
+    AGGREGATING = "take part in the secure sum"
+    ENDED = "ended"
+
+
+class SessionState(Enum):
+    """What the server does."""
+
+    GATHERING = "gather the clients"
+    KEYING = "let the clients agree on a group key"
+    IN_ROUND = "run a round"
+    BETWEEN_ROUNDS = "wait for the next model"
+    DISTRIBUTING = "let the clients fetch the last model"
+    ENDED = "ended"
+
+
+NO_ROUND: Final = (
+    TrainingState.OFFLINE,
+    TrainingState.AWAIT_WELCOME,
+    TrainingState.AWAIT_ROUND,
+    TrainingState.ENDED,
+)
+
+IN_SUM: Final = (TrainingState.FETCHING_MODEL, TrainingState.TRAINING, TrainingState.AGGREGATING)
+"""A client is in a sum from the first word of it on: keys and shares go while it fetches and trains."""
+
+CLIENT_CONTAINS: Final = {
+    "sum": IN_SUM,
+    "holder": tuple(
+        state
+        for state in TrainingState
+        if state not in (TrainingState.OFFLINE, TrainingState.AWAIT_WELCOME, TrainingState.ENDED)
+    ),
+}
+SERVER_CONTAINS: Final = {
+    "sum": (SessionState.IN_ROUND,),
+    "keeper": tuple(state for state in SessionState if state is not SessionState.ENDED),
+}
+"""What is inside, and in which states."""

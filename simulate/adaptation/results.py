@@ -1,0 +1,244 @@
+"""summary.json of `tacit adapt`: the result of an adaptation, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tacit.models.adapters.configuration import Reveal
+from tacit.parties.runs.directory import Invocation, Seed
+from tacit.parties.runs.privacy import MOST_EPSILON
+from tacit.parties.runs.results import (
+    Column,
+    Result,
+    Table,
+    byte_count,
+    decimals,
+    duration,
+    plain,
+    prose,
+    thousands,
+)
+from tacit.parties.runs.summary import PhaseMetrics
+from tacit.parties.session.events import Dropout
+
+
+class AdaptersMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Common adapters on test images that nobody has learned from; loss in nats."""
+
+    accuracy: float
+    balanced_accuracy: float
+    loss: float
+
+
+class AdaptationRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A round of learning."""
+
+    round: int
+    status: Literal["completed", "aborted", "lost"]
+    """Lost: summed, but the data owners did not receive the sum."""
+    detail: str
+    """Why it has no result; empty if it has one."""
+    survivors: list[str]
+    dropped: list[Dropout]
+    images: int | None
+    """Images that all data owners together learned from."""
+    refused_batches: int
+    train_loss: float | None
+    """On these images while they were learned from, by the sums; likewise the accuracy."""
+    train_accuracy: float | None
+    accuracy: float | None
+    """Of the common adapters after the round, on test images; likewise the two below."""
+    balanced_accuracy: float | None
+    loss: float | None
+    seconds: float
+
+    @property
+    def in_sum(self) -> int:
+        """Data owners in its sum."""
+        return len(self.survivors) if self.status == "completed" else 0
+
+
+class AdaptationParty(msgspec.Struct, frozen=True, kw_only=True):
+    """A party of an adaptation, and its part in the secure sums."""
+
+    role: Literal["dealer", "model-owner", "data-owner"]
+    phases: dict[str, PhaseMetrics]
+
+
+class DataOwnerMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A data owner and its passes with the model owner, in all rounds; bytes as the data owner counts them."""
+
+    round: int
+    """The last round whose sum it received."""
+    batches: int
+    refused_batches: int
+    sessions: int
+    online_seconds: float
+    preprocessing_wait_seconds: float
+    """Waiting for the model owner and for correlated randomness, before batches."""
+    bytes_sent: int
+    bytes_received: int
+    weights_bytes: int
+    """Of masked layers, received before the first batch of a session."""
+    ended: str
+
+
+class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches of all data owners; medians are null without any batch, and bytes are counted by sender."""
+
+    count: int
+    refused: int
+    """Out of range."""
+    online_seconds: float | None
+    """Median, as of all below."""
+    preprocessing_wait_seconds: float | None
+    data_owner_bytes: int | None
+    model_owner_bytes: int | None
+    preprocessing_to_data_owner_bytes: int | None
+    """Of correlated randomness, from the dealer; likewise the next."""
+    preprocessing_to_model_owner_bytes: int | None
+
+
+class SumNoiseMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Noise of the model owner on the sums that it revealed; the unit is the whole model."""
+
+    deviation: float
+    """Standard deviation, on every common parameter."""
+    largest_norm: float
+    """Of all parameters, by the public bounds."""
+    sums: int
+    """Revealed so far, which the guarantee below is for."""
+    delta: float
+    epsilon: float
+    largest_epsilon: float | None
+    """The budget; null without one."""
+
+    @property
+    def guarantee(self) -> str:
+        """What it guarantees, in words."""
+        weak = ", which guarantees next to nothing: what protects is how few sums are opened"
+        return (
+            f"noise of the model owner on these sums: standard deviation {self.deviation:g} on every common parameter; "
+            f"after {self.sums} sums epsilon is {self.epsilon:.3g} for delta {self.delta:g}, the whole model being the "
+            f"unit{weak if self.epsilon > MOST_EPSILON else ''}"
+        )
+
+
+class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation.2"):
+    """An adaptation on one machine: accuracy and loss by round, private passes, secure sums, and their cost."""
+
+    name: str
+    reveal: Reveal
+    protects: str
+    """What that protects, in words."""
+    classes: list[str]
+    parameters: int
+    before: AdaptersMetrics
+    """Before learning."""
+    final_accuracy: float | None
+    """On test images, after the last round that was learned; null without any. Likewise the two below."""
+    final_balanced_accuracy: float | None
+    final_loss: float | None
+    rounds: list[AdaptationRound]
+    owners: dict[str, DataOwnerMetrics]
+    batches: BatchMetrics
+    dealer_bytes: dict[str, int]
+    """Of correlated randomness for all batches, by recipient, as that counts it."""
+    noise: SumNoiseMetrics | None
+    """Null without noise."""
+    parties: dict[str, AdaptationParty]
+    ended: str
+    wall_seconds: float
+    configuration: dict[str, Any]
+    """The experiment."""
+    seed: Seed | None
+    sessions: list[Invocation]
+
+    @property
+    def completed(self) -> list[AdaptationRound]:
+        """Rounds with a result."""
+        return [round for round in self.rounds if round.status == "completed"]
+
+    @property
+    def failed(self) -> list[AdaptationRound]:
+        """Rounds without one."""
+        return [round for round in self.rounds if round.status != "completed"]
+
+    @property
+    def pass_bytes(self) -> int:
+        """Payload of all passes, with masked weights."""
+        return sum(one.bytes_sent + one.bytes_received + one.weights_bytes for one in self.owners.values())
+
+    @property
+    def preprocessing_bytes(self) -> int:
+        """Payload of all correlated randomness."""
+        return sum(self.dealer_bytes.values())
+
+    def view(self) -> Iterator[str]:
+        """Accuracy, the cost of batches, and the guarantee of noise."""
+        batches, accuracy = self.batches, self.final_balanced_accuracy
+        result = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
+        refused = f", {batches.refused} of them out of range" if batches.refused else ""
+        yield (
+            f"{result}; {batches.count} batches{refused}, {batches.online_seconds or 0:.2f} s each and "
+            f"{batches.preprocessing_wait_seconds or 0:.2f} s of waiting for correlated randomness, of which the "
+            f"dealer sent {byte_count(self.preprocessing_bytes)}; {self.wall_seconds:.0f} s in all"
+        )
+        if self.noise is not None:
+            yield self.noise.guarantee
+
+    @property
+    def round_table(self) -> Table:
+        """All rounds, with reasons where one has no result."""
+        columns = {**_ROUND_COLUMNS, **({"detail": Column("Reason", prose)} if self.failed else {})}
+        return Table(
+            columns=list(columns.values()),
+            rows=[[getattr(one, key) for key in columns] for one in self.rounds],
+            flagged=[number for number, one in enumerate(self.rounds) if one.status != "completed"],
+        )
+
+    @property
+    def owner_table(self) -> Table:
+        """The passes of every data owner, and the model owner's part in all of them."""
+        total = {key: sum(getattr(one, key) for one in self.owners.values()) for key in _TOTALS}
+        total |= {"bytes_sent": total["bytes_received"], "bytes_received": total["bytes_sent"]}
+        model_owner = next(name for name, party in self.parties.items() if party.role == "model-owner")
+        rows = [[name, *(getattr(one, key) for key in _OWNER_COLUMNS)] for name, one in self.owners.items()]
+        rows.append([model_owner, *map(total.get, _OWNER_COLUMNS)])
+        return Table(
+            columns=[Column("Owner"), *_OWNER_COLUMNS.values(), Column("Correlated randomness", byte_count)],
+            rows=[[*row, self.dealer_bytes[row[0]]] for row in rows],
+        )
+
+
+_ROUND_COLUMNS: Final = {
+    "round": Column("Round", plain),
+    "status": Column("Status"),
+    "accuracy": Column("Accuracy", decimals(3)),
+    "balanced_accuracy": Column("Balanced accuracy", decimals(3)),
+    "loss": Column("Loss", decimals(3)),
+    "train_accuracy": Column("Training accuracy", decimals(3)),
+    "train_loss": Column("Training loss", decimals(3)),
+    "in_sum": Column("In the sum", thousands),
+    "images": Column("Images", thousands),
+    "refused_batches": Column("Refused batches", thousands),
+    "seconds": Column("Time", duration),
+}
+"""By field of a round."""
+_OWNER_COLUMNS: Final = {
+    "round": Column("Last round", plain),
+    "batches": Column("Batches", thousands),
+    "refused_batches": Column("Refused", thousands),
+    "sessions": Column("Sessions", thousands),
+    "online_seconds": Column("In batches", duration),
+    "preprocessing_wait_seconds": Column("Waiting", duration),
+    "bytes_sent": Column("Sent", byte_count),
+    "bytes_received": Column("Received", byte_count),
+    "weights_bytes": Column("Masked weights", byte_count),
+}
+"""By field of a data owner."""
+_TOTALS: Final = ("batches", "refused_batches", "bytes_sent", "bytes_received", "weights_bytes")
+"""Fields that add up to those of the model owner, to whom sent is received."""

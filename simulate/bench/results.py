@@ -1,0 +1,482 @@
+"""Results of `tacit bench`: costs of secure sums, of the network, and of inference and learning on shares."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tacit.parties.runs.results import (
+    Caution,
+    Column,
+    Result,
+    Table,
+    byte_count,
+    decimals,
+    percent,
+    plain,
+    prose,
+    scientific,
+)
+from tacit.simulate.insecure import KNOWN_GIVES_AWAY, Input
+from tacit.simulate.private_inference.results import OperationMetrics
+
+if TYPE_CHECKING:
+    from tacit.parties.inference.passes import RoundCost
+
+_MODEL_OWNER: Final = "model-owner"
+_DATA_OWNER: Final = "data-owner"
+_PARTIES: Final = (_MODEL_OWNER, _DATA_OWNER, "dealer")
+
+
+class SumBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-secagg.1"):
+    """The cost of one secure sum. Times of clients are over those that did not drop out."""
+
+    clients: int
+    dimension: int
+    """Entries of the vector."""
+    client_total_ms: float
+    """Median; likewise by phase."""
+    client_total_p95_ms: float
+    server_total_ms: float
+    client_ms: dict[str, float]
+    client_p95_ms: dict[str, float]
+    server_ms: dict[str, float]
+    bytes_up_per_client: int
+    bytes_down_per_client: int
+    expansion: float
+    """Bytes that the busiest client sent, relative to a float32 vector."""
+    masks_per_client: int
+    masks_expanded_by_server: int
+    keystream_ratio: float
+    """Time of masking, relative to that of drawing as much raw keystream."""
+    masking_ms: float
+    peak_rss_mb: float
+    """Peak of the process of one client, above its size after the imports."""
+    server_peak_rss_mb: float
+    peak_over_vector: float
+    """Peak of that client, relative to a float32 vector."""
+    neighbours: int
+    threshold: int
+    ring_bits: int
+    survivors: int
+    sum_is_exact: bool
+    wall_seconds: float
+    profile_seconds: dict[str, float]
+    """By kind of work, of all parties together; empty unless asked for."""
+
+    def view(self) -> Iterator[Table | str]:
+        """Times by phase, all other metrics, and the profile."""
+        phases = [
+            (phase, client, self.client_p95_ms[phase], self.server_ms[phase])
+            for phase, client in self.client_ms.items()
+        ]
+        yield Table(
+            title="milliseconds by phase",
+            columns=(
+                Column("phase"),
+                Column("client, median", decimals(2)),
+                Column("client, p95", decimals(2)),
+                Column("server", decimals(1)),
+            ),
+            rows=[*phases, ("total", self.client_total_ms, self.client_total_p95_ms, self.server_total_ms)],
+        )
+        values = [(name, getattr(self, name)) for name in self.__struct_fields__ if not name.endswith("_ms")]
+        yield Table(
+            columns=(Column("metric"), Column("value", _amount)),
+            rows=[(name, value) for name, value in values if not isinstance(value, dict | bool)],
+        )
+        yield "the sum is exact" if self.sum_is_exact else Caution("the sum is NOT exact")
+        if self.profile_seconds:
+            kinds = sorted(self.profile_seconds.items(), key=lambda item: -item[1])
+            yield Table(
+                title="seconds by kind of work, all parties together",
+                columns=(Column("work"), Column("seconds", decimals(2)), Column("share of all", percent())),
+                rows=[(kind, seconds, seconds / self.wall_seconds) for kind, seconds in kinds],
+            )
+
+
+class DelayedRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A median round over links with a delay."""
+
+    seconds: float
+    one_way_delays: float
+    """By which it is longer than without a delay."""
+
+
+class UploadMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A median upload of all vectors at once, over one line of 1 Gbit/s."""
+
+    megabytes: float
+    throughput_mbit: float
+    """In a second."""
+    utilisation: float
+    """Share of the line's bandwidth."""
+
+
+class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Resident memory of a server without torch."""
+
+    idle_mb: float
+    clients: int
+    connected_mb: float
+    """With these clients connected."""
+    kb_per_client: float
+
+
+class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-network.2"):
+    """The cost of the network for a federation, without training; by one-way delay of the links in milliseconds."""
+
+    clients: int
+    rounds: int
+    parameters: int
+    training_seconds: float
+    """Not counted."""
+    seconds_without_delay: float
+    by_delay_ms: dict[str, DelayedRound]
+    upload_by_delay_ms: dict[str, UploadMetrics]
+    memory: ServerMemory
+
+    def view(self) -> Iterator[Table | str]:
+        """Rounds and uploads by delay, and the server's memory."""
+        rounds = [(f"{delay} ms", 1e3 * one.seconds, one.one_way_delays) for delay, one in self.by_delay_ms.items()]
+        yield Table(
+            title=f"a round of {self.clients} clients, {self.parameters:,} parameters, without training",
+            columns=(
+                Column("one-way delay"),
+                Column("milliseconds", decimals(0)),
+                Column("one-way delays", decimals(1)),
+            ),
+            rows=[("none", 1e3 * self.seconds_without_delay, None), *rounds],
+        )
+        megabytes = next(iter(self.upload_by_delay_ms.values())).megabytes
+        yield Table(
+            title=f"vectors of {megabytes:.0f} MB together, over 1 Gbit/s",
+            columns=(Column("one-way delay"), Column("Mbit/s", decimals(0)), Column("utilisation", percent())),
+            rows=[
+                (f"{delay} ms", one.throughput_mbit, one.utilisation) for delay, one in self.upload_by_delay_ms.items()
+            ],
+        )
+        memory = self.memory
+        yield (
+            f"server without torch: {memory.idle_mb:.0f} MB alone, {memory.connected_mb:.0f} MB with {memory.clients} "
+            f"clients connected ({memory.kb_per_client:.0f} kB each)"
+        )
+
+
+class StudentBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-student.1"):
+    """A distilled student on shares, by CrypTen, on the first test images."""
+
+    images: int
+    batch: int
+    check: bool
+    """Whether every gauge was compared on shares."""
+    agreement: float
+    """Share of the images with the same label in the clear."""
+    accuracy: float
+    accuracy_in_the_clear: float
+    largest_difference: float
+    """Largest difference of a logit to that in the clear."""
+    seconds_per_image: float
+    megabytes_per_image: float
+    rounds_per_batch: float
+
+    def view(self) -> Iterator[str]:
+        """Accuracy and cost."""
+        yield (
+            f"{self.images} images: the same label on shares and in the clear for {self.agreement:.2%}; logits differ "
+            f"by at most {self.largest_difference:.4f}; test accuracy {self.accuracy:.3f} on shares, "
+            f"{self.accuracy_in_the_clear:.3f} in the clear"
+        )
+        yield (
+            f"{1000 * self.seconds_per_image:.0f} ms, {self.megabytes_per_image:.2f} MB for an image, "
+            f"{self.rounds_per_batch:.0f} rounds for a batch of {self.batch}"
+        )
+
+
+class PassMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of the median pass; bytes are those of shares, by sender."""
+
+    online_seconds: float
+    """With all correlated randomness received before the pass."""
+    sustained_seconds: float
+    """With passes back to back, while correlated randomness is made and sent."""
+    model_owner_bytes: int
+    data_owner_bytes: int
+    dealer_bytes: dict[str, int]
+    """Correlated randomness that the dealer sent, by recipient."""
+    rounds: int
+    peak_bytes: dict[str, int]
+    """Most memory of the process of each party, with all that it has loaded."""
+
+
+class BlockMetrics(PassMetrics, frozen=True, kw_only=True):
+    """The cost of a pass through all blocks."""
+
+    total_bytes: int
+    """Sent by both owners and the dealer, or the third party."""
+    total_rounds: int
+    """With requests for correlated randomness: ours ahead of its use, one for each block."""
+    relative_error: float
+    """Norm of the error of the logits behind the blocks, relative to the norm of those in the clear in float64."""
+    relayed_bytes: int | None
+    """All bytes through the relay of a shaped link, from the first greeting on; null without one."""
+
+
+class TacitBlockMetrics(BlockMetrics, frozen=True, kw_only=True):
+    """The cost of a pass through all blocks by our protocol."""
+
+    far: bool
+    """Whether typical scores reach so far that their exponentials are squares of those of half the scores."""
+    online_seconds_by_block: list[float]
+    preprocessing_wait_seconds: float
+    """Until the correlated randomness of a pass was made and received, before the pass."""
+    weights_bytes: int
+    """Masked weights, sent once."""
+    per_operation: dict[str, OperationMetrics]
+    outside_the_blocks: dict[str, OperationMetrics]
+    """The operations of embedding and head."""
+
+
+class BlockBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-blocks.4"):
+    """The cost of transformer blocks on shares, by our protocol and by CrypTen."""
+
+    model: str
+    blocks: int
+    batch: int
+    input: Input
+    """Whether the data owner knows the input of a block, which is INSECURE, or nobody does."""
+    repeats: int
+    device: str
+    latency_ms: float | None
+    bandwidth_mbit: float | None
+    cores: int
+    """Shared by all parties."""
+    true_functions: TacitBlockMetrics
+    """Softmax, GELU and LayerNorm."""
+    polynomials: TacitBlockMetrics
+    """Polynomials in their place, as CrypTen computes them too."""
+    crypten: BlockMetrics | None
+    """With CrypTen's default provider of correlated randomness; null unless it was measured, likewise the next."""
+    crypten_ttp: BlockMetrics | None
+    """With CrypTen's trusted third party."""
+
+    def view(self) -> Iterator[Table | str]:
+        """Times and bytes of every protocol, and our operations."""
+        if self.input == "known":
+            yield Caution(f"--input known: {KNOWN_GIVES_AWAY}")
+        title = f"{self.model}, blocks: {self.blocks}, batch: {self.batch}, input: {self.input}"
+        for limit, unit in ((self.latency_ms, "ms"), (self.bandwidth_mbit, "Mbit/s")):
+            title += "" if limit is None else f", {limit:g} {unit}"
+        ours = {"true functions": self.true_functions, "polynomials": self.polynomials}
+        stock = {"CrypTen": self.crypten, "CrypTen TTP": self.crypten_ttp}
+        measured: dict[str, BlockMetrics] = {**ours, **{name: one for name, one in stock.items() if one is not None}}
+        rows = [
+            (
+                name,
+                one.online_seconds,
+                one.sustained_seconds,
+                one.sustained_seconds / self.polynomials.sustained_seconds if name in stock else None,
+                one.rounds,
+                one.total_rounds,
+                one.total_bytes,
+                one.relative_error,
+            )
+            for name, one in measured.items()
+        ]
+        yield Table(
+            title=f"{title}; seconds",
+            columns=(
+                Column("protocol"),
+                Column("online", decimals(3)),
+                Column("sustained", decimals(3)),
+                Column("ratio", decimals(1)),
+                Column("rounds", plain),
+                Column("all rounds", plain, minor=1),
+                Column("all bytes", byte_count),
+                Column("error", scientific),
+            ),
+            rows=rows,
+        )
+        yield _by_party("protocol", measured)
+        for name, our in ours.items():
+            yield Table(
+                title=f"{name}, online",
+                columns=(
+                    Column("operation"),
+                    Column("seconds", decimals(3)),
+                    Column("sent by model owner", byte_count),
+                    Column("by data owner", byte_count),
+                    Column("rounds", plain),
+                ),
+                rows=[
+                    (operation, one.seconds, one.model_owner_bytes, one.data_owner_bytes, one.rounds)
+                    for operation, one in our.per_operation.items()
+                ],
+            )
+        once = ", ".join(
+            f"{our.preprocessing_wait_seconds:.2f} s, {our.weights_bytes / 1e6:.1f} MB ({name})"
+            for name, our in ours.items()
+        )
+        yield (
+            f"sustained: passes back to back, their correlated randomness made beside them, all parties on {self.cores}"
+            " cores; ours with embedding and head. Ratio: to the sustained seconds of our polynomials. Our correlated "
+            f"randomness alone, and masked weights, sent once: {once}"
+        )
+
+
+class PartSeconds(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of a batch, by part."""
+
+    backbone: float
+    """Embedding and blocks."""
+    adapters: float
+    head: float
+    """Softmax and range checks included."""
+    backward: float
+    in_the_clear: float
+    """From the last round to the parameters after the step."""
+
+    @property
+    def forward(self) -> float:
+        """All on shares before the backward pass."""
+        return self.backbone + self.adapters + self.head
+
+
+class SizeMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of a certain size, online."""
+
+    size: int
+    seconds: float
+    marginal_seconds: float | None
+    """For each block or image more than the size before; null for the first."""
+
+
+class LearningBatchMetrics(PassMetrics, frozen=True, kw_only=True):
+    """The cost of a batch of learning."""
+
+    seconds: PartSeconds
+    backward_over_forward: float | None
+    """Null where the backward pass is in the clear."""
+    preprocessing_wait_seconds: float
+    """Until the correlated randomness of a batch was made and received, before the batch."""
+    per_operation: dict[str, OperationMetrics]
+    by_blocks: list[SizeMetrics]
+    by_batch: list[SizeMetrics]
+
+
+class PlaintextStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The same step in the clear, in float32 on one thread."""
+
+    step_seconds: float
+    """From the outputs of all blocks to the parameters."""
+    with_backbone_seconds: float
+    """From the images."""
+
+
+class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-adapt.3"):
+    """The cost of batches of private adaptation, at the data owner."""
+
+    blocks: int
+    batch: int
+    repeats: int
+    cores: int
+    """Shared by all parties."""
+    arms: dict[str, LearningBatchMetrics]
+    """By the outputs of blocks that are revealed to data owners: none, or all."""
+    plaintext: PlaintextStep
+
+    def view(self) -> Iterator[Table | str]:
+        """Times by part, bytes by party, and times by size."""
+        names = (
+            "online",
+            "of it embedding and blocks",
+            "of it adapters",
+            "of it head, softmax and range checks",
+            "of it backward",
+            "of it in the clear",
+            "backward / forward",
+            "correlated randomness alone",
+            "sustained",
+            "rounds",
+        )
+        values = [
+            (
+                arm.online_seconds,
+                *msgspec.structs.astuple(arm.seconds),
+                arm.backward_over_forward,
+                arm.preprocessing_wait_seconds,
+                arm.sustained_seconds,
+                arm.rounds,
+            )
+            for arm in self.arms.values()
+        ]
+        yield Table(
+            title=f"a batch, images: {self.batch}, blocks: {self.blocks}",
+            columns=(Column("seconds"), *(Column(f"reveal {reveal}", _amount) for reveal in self.arms)),
+            rows=list(zip(names, *values, strict=True)),
+        )
+        yield _by_party("reveal", self.arms)
+        for unit, sizes in (("block", "by_blocks"), ("image", "by_batch")):
+            yield Table(
+                columns=(
+                    Column("reveal"),
+                    Column(f"{unit}s", plain),
+                    Column("seconds", decimals(3)),
+                    Column(f"ms for each {unit} more", decimals(0)),
+                ),
+                rows=[
+                    (
+                        reveal,
+                        one.size,
+                        one.seconds,
+                        None if one.marginal_seconds is None else 1e3 * one.marginal_seconds,
+                    )
+                    for reveal, arm in self.arms.items()
+                    for one in getattr(arm, sizes)
+                ],
+            )
+        yield (
+            f"in the clear, on one thread: {1e3 * self.plaintext.step_seconds:.1f} ms for the step, "
+            f"{1e3 * self.plaintext.with_backbone_seconds:.1f} ms with the blocks. All parties ran on {self.cores} "
+            "cores; sustained: batches back to back, their correlated randomness made beside them"
+        )
+
+
+def per_operation(costs: Iterable[RoundCost]) -> dict[str, OperationMetrics]:
+    """Add the costs of rounds, as the data owner counts them, by operation."""
+    found: defaultdict[str, OperationMetrics] = defaultdict(OperationMetrics)
+    for cost in costs:
+        found[cost.operation].add(
+            OperationMetrics(
+                seconds=cost.seconds, data_owner_bytes=cost.sent, model_owner_bytes=cost.received, rounds=1
+            )
+        )
+    return dict(found)
+
+
+def _by_party(heading: str, measured: Mapping[str, PassMetrics]) -> Table:
+    """Bytes and memory of every party; heading: of the names."""
+    rows = []
+    for name, one in measured.items():
+        sent = {_MODEL_OWNER: one.model_owner_bytes, _DATA_OWNER: one.data_owner_bytes}
+        for party in _PARTIES:
+            if party in one.peak_bytes:
+                rows.append((name, party, sent.get(party), one.dealer_bytes.get(party), one.peak_bytes[party]))
+    return Table(
+        columns=(
+            Column(heading),
+            Column("party", prose),
+            Column("sent online", byte_count),
+            Column("from the dealer", byte_count),
+            Column("peak memory", byte_count),
+        ),
+        rows=rows,
+    )
+
+
+def _amount(value: Any) -> str:
+    """A count with thousands apart, or a number with three decimals."""
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,153 @@
+"""How rows of a study are measured: what every kind of measure does, and that which calls a function."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from tacit.simulate.experiments.results import Run
+
+if TYPE_CHECKING:
+    from tacit.simulate.federation.processes import Show
+
+MOST_SEEDS: Final = 1000
+LARGEST: Final = 999_999
+
+Found = TypeVar("Found")
+Values = Mapping[str, float | None]
+"""By the name of the quantity; None for one that a row does not have."""
+
+
+class StudyError(ValueError):
+    """A study, or a choice of its rows and seeds, that cannot be run; the message says why, and what would do."""
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Ascending numbers and ranges, separated by commas. Raises StudyError."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), flags=re.ASCII)
+        if match is None:
+            raise StudyError(f"--seeds {text}: {part!r} is no seed: give numbers up to {LARGEST}, as in 0-4 or 0,2,7")
+        first = int(match[1])
+        seeds += range(first, int(match[2] or first) + 1)
+        if len(seeds) > MOST_SEEDS:
+            raise StudyError(f"--seeds {text}: at most {MOST_SEEDS} runs of a row")
+        if match[2] and int(match[2]) < first:
+            raise StudyError(f"--seeds {text}: {part!r} goes down; write it as {match[2]}-{match[1]}")
+    if any(later <= earlier for earlier, later in pairwise(seeds)):
+        raise StudyError(f"--seeds {text}: every seed once, in ascending order")
+    return tuple(seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is measured once for every seed. Measures have their own kinds, with the settings of a row."""
+
+    name: str
+    published: Mapping[str, str] = field(default_factory=dict)
+    """The paper's values, by the name of the quantity."""
+
+    @property
+    def directory(self) -> str:
+        """The name, as that of a directory."""
+        return re.sub(r"[^\w.]+", "-", self.name)
+
+
+class Await(Protocol):
+    """Runs a coroutine to its end, or until it is interrupted."""
+
+    def __call__(self, work: Coroutine[Any, Any, Found]) -> Found: ...
+
+
+def run_to_its_end(work: Coroutine[Any, Any, Found]) -> Found:
+    """Run a coroutine in an event loop of its own."""
+    return asyncio.run(work)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How a study is to be run."""
+
+    seeds: tuple[int, ...]
+    data: Path | None
+    """Images, of --data."""
+    device: str
+    out: Path
+    """Directory of the results."""
+    run: Await = run_to_its_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(ABC):
+    """Rows that can be measured: their settings and data are checked, and nothing is written yet."""
+
+    request: Request
+
+    @property
+    def data(self) -> str:
+        """The images, for the page."""
+        return "" if self.request.data is None else self.request.data.name
+
+    @property
+    def differences(self) -> Sequence[str]:
+        """Where data or settings are not the paper's, beside those of the size."""
+        return ()
+
+    def missing(self, row: Row) -> str:
+        """Why a row cannot be measured here; "" if it can."""
+        return ""
+
+    def start(self, begin: Callable[[str], Show]) -> None:  # noqa: B027  # Most share nothing.
+        """Make what all rows share: by default nothing. begin: is called with the title of what begins, and returns
+        what takes its events. Raises as `measure` does."""
+
+    @abstractmethod
+    def measure(self, row: Row, seed: int, show: Show) -> Run:
+        """Measure a row with a seed. Raises ValueError or OSError for data, model or device that cannot be used,
+        FloatingPointError for a training that diverges, ProcessError or SimulationError for parties that fail."""
+
+
+class Measure(Protocol):
+    """How the rows of a size are measured: a dataclass with the settings that they share."""
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """What it takes, for the list of studies."""
+
+    def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
+        """Check these rows of a study, and its data. ValueError for what cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedFunction(Prepared):
+    """Rows that a function measures."""
+
+    values: Callable[[Any, int, Request], Values]
+
+    def measure(self, row: Row, seed: int, show: Show) -> Run:
+        """See Prepared."""
+        begin = time.perf_counter()
+        values = dict(self.values(row, seed, self.request))
+        return Run(seed=seed, values=values, seconds=time.perf_counter() - begin)
+
+
+@dataclass(frozen=True)
+class InThisProcess:
+    """Call a function of a row, a seed and the request for its values."""
+
+    values: Callable[[Any, int, Request], Values]
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """See Measure."""
+        return "in one process"
+
+    def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
+        """See Measure."""
+        return PreparedFunction(values=self.values, request=request)

@@ -1,0 +1,213 @@
+"""The result of a study: every run of every row, verdicts, and the settings that they belong to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tacit.parties.runs.results import Column, Result, Table, decimals, prose
+
+WORDS: Final = {True: "reproduced", False: "NOT reproduced", None: "not decided"}
+"""By whether a claim is reproduced."""
+
+
+class Quantity(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured of a row."""
+
+    name: str
+    unit: str = ""
+    decimals: int = 2
+
+    @property
+    def heading(self) -> str:
+        """The name with the unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+
+class RunCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Cost of all rounds of a run, over all clients."""
+
+    sent: int
+    """Bytes that clients sent to the server, of every kind of message."""
+    kept: int = 0
+    """Of these bytes those of zeros, in the place of whole tensors that a client kept back."""
+    seconds: float
+    """How long the rounds took, one after another."""
+    training_seconds: float
+    choosing_seconds: float
+    """Of the clients, for training and for choosing what to keep back."""
+
+
+class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run by the parties of a federation."""
+
+    directory: str
+    """Relative to the directory of the study."""
+    test_images: int
+    accuracies: list[float]
+    """Of the global model on the test images after each round, 0 to 1."""
+    clipped: int
+    """Coordinates of updates that were clipped, in all rounds."""
+    cost: RunCost
+    moves: list[int] | None = None
+    """Coordinates of the model that were moved by 0, 1, 2, ... of the rounds, where that was recorded."""
+
+    @property
+    def accuracy(self) -> float:
+        """After the last round."""
+        return self.accuracies[-1]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A row, measured with one seed."""
+
+    seed: int
+    values: dict[str, float | None]
+    """By the name of the quantity; null where a row does not have it."""
+    seconds: float
+    federation: FederatedRun | None = None
+    """null: not run by the parties of a federation."""
+
+
+class Statistic(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity over the seeds."""
+
+    mean: float
+    spread: float | None
+    """Sample standard deviation; null for one run."""
+
+
+class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a study, with its runs in the order of their seeds."""
+
+    name: str
+    published: dict[str, str] = {}
+    """The paper's values, by the name of the quantity."""
+    runs: list[Run] = []
+    """All of them, or none if some are missing."""
+    statistics: dict[str, Statistic] = {}
+    """By the name of the quantity."""
+    unfinished: str = ""
+    """Why it has no runs."""
+
+    @classmethod
+    def of(cls, name: str, runs: Sequence[Run], published: dict[str, str]) -> StudyRow:
+        """A row all of whose runs are over."""
+        found = {}
+        for quantity in runs[0].values:
+            if values := [value for run in runs if (value := run.values[quantity]) is not None]:
+                deviation = spread(values) if len(values) > 1 else None
+                found[quantity] = Statistic(mean=statistics.mean(values), spread=deviation)
+        return cls(name=name, published=published, runs=list(runs), statistics=found)
+
+    def values(self, quantity: str) -> list[float]:
+        """The values of the runs that have one."""
+        return [value for run in self.runs if (value := run.values.get(quantity)) is not None]
+
+    @property
+    def federated(self) -> list[FederatedRun]:
+        """The runs of a row that federations measure."""
+        return [run.federation for run in self.runs if run.federation is not None]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracy of every federation after its last round, 0 to 1."""
+        return [run.accuracy for run in self.federated]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a sentence of a paper is reproduced."""
+
+    claim: str
+    criterion: str
+    reproduced: bool | None
+    """null: the runs do not decide it."""
+    detail: str
+
+
+class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
+    """A table or figure of a paper, as measured."""
+
+    study: str
+    shows: str
+    paper: str
+    claim: str
+    size: Literal["full", "small"]
+    command: str
+    machine: str
+    date: str
+    data: str
+    device: str
+    seeds: list[int]
+    columns: list[Quantity]
+    rows: list[StudyRow]
+    verdicts: list[Verdict]
+    """Of the claims all of whose rows have run."""
+    settings: dict[str, str]
+    """The paper's own."""
+    silent: list[str]
+    """Settings that the paper does not give, and those that the full size takes."""
+    differences: list[str]
+    """Where the settings are not the paper's."""
+
+    @property
+    def finished(self) -> list[StudyRow]:
+        """The rows that have their runs."""
+        return [row for row in self.rows if row.runs]
+
+    def view(self) -> Iterator[Table | str]:
+        """Means and verdicts."""
+        yield self.table()
+        yield from self.unfinished()
+        for verdict in self.verdicts:
+            yield f"{WORDS[verdict.reproduced]}: {verdict.claim} ({verdict.detail})"
+
+    def table(self, *, every_run: bool = False) -> Table:
+        """Mean and spread of every row that has run; every_run: in one cell, with the value of each run."""
+        finished = self.finished
+        columns: list[Column] = [Column("row")]
+        cells: list[list[Any]] = [[row.name for row in finished]]
+        for quantity in self.columns:
+            found = [row.statistics.get(quantity.name) for row in finished]
+            number = decimals(quantity.decimals)
+            if every_run:
+                columns.append(Column(quantity.heading, partial(_with_runs, number)))
+                cells.append(
+                    [one and (one, row.values(quantity.name)) for one, row in zip(found, finished, strict=True)]
+                )
+            else:
+                columns += [Column(quantity.heading, number), Column("spread", number, minor=1)]
+                cells += [[one and one.mean for one in found], [one and one.spread for one in found]]
+            published = [row.published.get(quantity.name) for row in finished]
+            if any(published):
+                columns.append(Column("the paper", minor=2))
+                cells.append(published)
+        title = f"seeds {', '.join(map(str, self.seeds))}"
+        return Table(columns=columns, rows=list(zip(*cells, strict=True)), title=title)
+
+    def unfinished(self) -> Iterator[str]:
+        """The rows without runs, and why they have none."""
+        for reason in dict.fromkeys(row.unfinished for row in self.rows if row.unfinished):
+            yield f"{', '.join(row.name for row in self.rows if row.unfinished == reason)}: {reason}"
+
+    def settings_table(self) -> Table:
+        """The paper's settings."""
+        return Table(columns=[Column("the paper's settings", prose), Column("", prose)], rows=[*self.settings.items()])
+
+
+def spread(values: Sequence[float]) -> float:
+    """Sample standard deviation; nan for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+def _with_runs(number: Callable[[float], str], found: tuple[Statistic, list[float]]) -> str:
+    """Mean, spread and values; one number where all are equal."""
+    statistic, values = found
+    text = number(statistic.mean)
+    if statistic.spread is not None and len(set(values)) > 1:
+        text += f" ± {number(statistic.spread)} ({', '.join(map(number, values))})"
+    return text

@@ -1,0 +1,94 @@
+"""Results of `tacit infer` and `tacit predict`: answers beside those in the clear, and their cost by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tacit.parties.runs.answers import PrivateAnswers
+from tacit.parties.runs.results import Caution, Column, Table, byte_count, decimals, plain
+from tacit.simulate.insecure import KNOWN_GIVES_AWAY, Input
+
+
+class OperationMetrics(msgspec.Struct, kw_only=True):
+    """An operation on shares, in all passes; bytes are those of shares, by sender."""
+
+    seconds: float = 0.0
+    data_owner_bytes: int = 0
+    model_owner_bytes: int = 0
+    rounds: int = 0
+
+    def add(self, other: OperationMetrics) -> None:
+        """Count another one too."""
+        self.seconds += other.seconds
+        self.data_owner_bytes += other.data_owner_bytes
+        self.model_owner_bytes += other.model_owner_bytes
+        self.rounds += other.rounds
+
+
+class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
+    """Answers to data owners on this machine, compared with those of the model in the clear."""
+
+    agreement: float | None
+    """Share of the answered images with the same label in the clear; null without any."""
+    largest_difference: float | None
+    """Of a logit to that in the clear; null where labels alone were received."""
+    relative_error: float | None
+    """Norm of these differences, relative to that of the logits in the clear; null likewise."""
+    weights_bytes: int
+    """Of masked weights, received once by each data owner."""
+    per_operation: dict[str, OperationMetrics]
+    batch: int
+    labels: int
+    """Labels received for an image; 0 for logits."""
+
+    def view(self) -> Iterator[Table | str]:
+        """The first images, the cost of all operations, and the comparison."""
+        yield from self.first_images()
+        yield self.operation_table
+        compared = "" if self.agreement is None else f"the same label in the clear for {self.agreement:.1%}; "
+        if self.largest_difference is not None:
+            compared = f"{compared[:-2]}, logits differ by at most {self.largest_difference:.4f}; "
+        yield f"{self.sentence(compared)}; masked weights: {byte_count(self.weights_bytes)}"
+
+    @property
+    def operation_table(self) -> Table:
+        """All operations, and their sum."""
+        total = OperationMetrics()
+        for one in self.per_operation.values():
+            total.add(one)
+        return Table(
+            columns=(
+                Column("operation"),
+                Column("seconds", decimals(2)),
+                Column("sent by data owner", byte_count),
+                Column("by model owner", byte_count),
+                Column("rounds", plain),
+            ),
+            rows=[
+                (name, one.seconds, one.data_owner_bytes, one.model_owner_bytes, one.rounds)
+                for name, one in {**self.per_operation, "all": total}.items()
+            ],
+        )
+
+
+class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inference.3"):
+    """Private inference with the model of a run or a distillation."""
+
+    input: Input
+    """Who knows the input of blocks: the data owner, which is INSECURE, or nobody."""
+    data_owners: int
+
+    def view(self) -> Iterator[Table | str]:
+        """See ComparedAnswers; a warning first where the data owner knows the input of blocks."""
+        if self.input == "known":
+            yield Caution(f"--input known: {KNOWN_GIVES_AWAY}")
+        yield from super().view()
+
+
+class PredictionResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.prediction.2"):
+    """Private inference with the adapters that data owners have learned."""
+
+    round: int
+    """The round after which they are the common ones."""
