@@ -111,7 +111,7 @@ def server(
             check_factories(chosen, str(experiment))
         if chosen is not None and chosen.federation.seed is not None:
             output.say(console, "federation.seed is ignored: between hosts all randomness is the operating system's")
-        for address in opened.file.tell:
+        for address in opened.file.advertise:
             output.say(console, f"clients reach it at {address}")
         output.say(console, f"roster {opened.roster.fingerprint}")
         listener = None if dashboard is None else stack.enter_context(listening(dashboard))
@@ -212,7 +212,7 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
     kinds = ((EndpointError, *WRONG_INPUT), output.WRONG_INPUT)
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)):
         opened = open_party(DealerFile, party)
-        _say_who(console, opened.roster.fingerprint, opened.file.tell)
+        _say_who(console, opened.roster.fingerprint, opened.file.advertise)
         # Loads torch: what is wrong with the files is said before.
         if (own := opened.file.adaptation) is not None:
             from tacit.cli.adaptation_host import deal
@@ -239,7 +239,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
 
     with connecting():
         opened = open_party(ModelOwnerFile, party)
-        _say_who(console, opened.roster.fingerprint, opened.file.tell)
+        _say_who(console, opened.roster.fingerprint, opened.file.advertise)
         # Loads torch: what is wrong with the files is said before.
         if (own := opened.file.adaptation) is not None:
             from tacit.cli.adaptation_host import teach

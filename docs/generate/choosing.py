@@ -98,7 +98,7 @@ def choosing_page() -> str:
         disclosures=disclosures_table(),
         seed=audit.seed,
         images=audit.baseline.images,
-        baseline=audit.baseline.psnr,
+        baseline=audit.baseline.psnr or 0.0,
         plain=best("unprotected", UPLOAD, 1),
         masked=best("secure-sum-5", MASKED, 1),
         alone=best("secure-sum-5", LESS_OWN, 1),

@@ -70,11 +70,10 @@ def _meanings(kind: type) -> dict[str, str]:
             continue
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(tree, ast.ClassDef)
-        for field, following in zip(tree.body, tree.body[1:], strict=False):
-            named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            if named and text and isinstance(following.value.value, str):
-                found[field.target.id] = " ".join(following.value.value.split()).replace("|", "\\|")
+        for pair in zip(tree.body, tree.body[1:], strict=False):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split()).replace("|", "\\|")
     return found
 
 

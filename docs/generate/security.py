@@ -95,7 +95,7 @@ def security_page(path: Path = AUDIT) -> str:
     channel, changed = audit.closed_form_tables()
     return _PAGE.format(
         seed=audit.seed,
-        baseline=audit.baseline.psnr,
+        baseline=audit.baseline.psnr or 0.0,
         images=_lines(audit.image_table()),
         observations=_lines(audit.observation_table()),
         count=audit.closed_form[0].metrics.images,

@@ -260,7 +260,7 @@ class PrivateLearner:
             purpose="learning",
             smallest_cohort=self._settings.smallest_cohort,
             count=self._count,
-            entropy=own.surroundings.entropy,
+            entropy=own.hooks.entropy,
         )
 
     def _passes(self, agreed: Agreed, learning: PublicLearning) -> LearningPasses:
@@ -362,11 +362,11 @@ class PrivateLearner:
                 round=round,
                 number=self._standing.done,
                 refused=spent.refused,
-                waited_seconds=spent.offline_seconds,
+                preprocessing_wait_seconds=spent.offline_seconds,
                 seconds=spent.online_seconds,
                 sent=sum(cost.sent for cost in costs),
                 received=sum(cost.received for cost in costs),
-                material=material,
+                preprocessing_bytes=material,
             )
         )
         self._on_batch(spent)

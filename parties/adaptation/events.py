@@ -100,13 +100,13 @@ class BatchEnded(Event, frozen=True, kw_only=True):
     """Batches of this round so far."""
     refused: bool
     """Whether a value was out of range."""
-    material: int
+    preprocessing_bytes: int
     """Bytes of correlated randomness received."""
     peer: str = ""
     seconds: float = 0.0
     """Seconds of the online phase."""
-    waited_seconds: float = 0.0
-    """For correlated randomness."""
+    preprocessing_wait_seconds: float = 0.0
+    """Waiting for correlated randomness."""
     sent: int = 0
     received: int = 0
 

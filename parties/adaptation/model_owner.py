@@ -220,7 +220,7 @@ class TeachingParty(ModelOwnerParty):
             peer,
             own.roster,
             terms=self._terms(),
-            entropy=own.surroundings.entropy,
+            entropy=own.hooks.entropy,
             patience=FOR_OWNER * own.patience,
             quota=own.quota,
             spent=self._ledger.of(peer),
@@ -300,7 +300,7 @@ class TeachingParty(ModelOwnerParty):
                 round=standing.number,
                 number=standing.done,
                 refused=found is None,
-                material=material,
+                preprocessing_bytes=material,
             )
         )
 

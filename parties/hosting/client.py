@@ -47,7 +47,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed, ModelEvaluated, RetryScheduled, UpdateComputed, WorkMeasured
 from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.shell import Stopwatch, Surroundings
+from tacit.parties.session.shell import Hooks, Stopwatch
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -97,7 +97,7 @@ class ClientJob:
     """Called with every later version of the roster that it takes up, before the session is over."""
 
 
-class ClientHooks(Surroundings):
+class ClientHooks(Hooks):
     """What a simulation or an audit puts around a client. These do nothing: hosts have no others."""
 
     seed: int | None = None
@@ -168,7 +168,7 @@ class ClientWork:
             settings,
             tasks,
             self._event_log,
-            surroundings=self._hooks,
+            hooks=self._hooks,
             make_machine=self._hooks.machine(),
         )
         with Stopwatch() as stopwatch:

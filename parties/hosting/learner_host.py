@@ -370,7 +370,7 @@ def learned_adapters(events: Path, adapters: Path, kept: KeptLearning, planned: 
         refused_batches=sum(event.refused for event in batches),
         data_owner_bytes=sum(event.sent for event in batches),
         model_owner_bytes=sum(event.received for event in batches),
-        dealer_bytes=sum(event.material for event in batches),
+        dealer_bytes=sum(event.preprocessing_bytes for event in batches),
     )
 
 

@@ -250,15 +250,15 @@ class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
             "or [::] for all of IPv6 as well."
         ),
     ]
-    tell: Annotated[
+    advertise: Annotated[
         tuple[str, ...],
-        Meta(description="Addresses under which the others reach it, to be shown to its owner, who tells them."),
+        Meta(description="Addresses at which the others reach it, which its owner passes on; shown at the start."),
     ] = ()
 
     def __post_init__(self) -> None:
         check_addresses(bind=self.bind)
-        for address in self.tell:
-            check_addresses(tell=address)
+        for address in self.advertise:
+            check_addresses(advertise=address)
 
 
 class ServerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="server"):

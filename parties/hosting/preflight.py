@@ -842,15 +842,16 @@ def check_address(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
 async def _listen(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
     own, seconds = roster.member(keys.name), ANSWER_SECONDS
     async with await ServerEndpoint.bind(file.bind, keys=keys, roster=roster) as endpoint:
-        for address in file.tell:
+        for address in file.advertise:
             try:
                 # A key that nobody knows: the endpoint that refuses it has shown that it has this party's.
                 await ClientEndpoint.connect(address, keys=generate("preflight"), server=own, connect_deadline=seconds)
             except NotAdmittedError:
                 continue
             except EndpointError as error:
-                raise NotReady(f"tell = {address!r} does not lead back here: {error}", "warning") from None
-        return f"can listen at {endpoint.address}" + (f", reached at {', '.join(file.tell)}" if file.tell else "")
+                raise NotReady(f"advertise = {address!r} does not lead back here: {error}", "warning") from None
+        reached = f", reached at {', '.join(file.advertise)}" if file.advertise else ""
+        return f"can listen at {endpoint.address}{reached}"
 
 
 def check_peers(peers: Sequence[Peer], file: PartyFile, keys: CheckResult, roster: CheckResult) -> list[CheckResult]:

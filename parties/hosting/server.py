@@ -62,7 +62,7 @@ from tacit.parties.runs.summary import Summary, summarise
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, RosterRefused, WorkMeasured
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
-from tacit.parties.session.shell import Stopwatch, Surroundings
+from tacit.parties.session.shell import Hooks, Stopwatch
 from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event
@@ -149,7 +149,7 @@ class ServerJob:
     """A later version of this roster, by which the rounds that are left are to go."""
 
 
-class ServerHooks(Surroundings):
+class ServerHooks(Hooks):
     """What a simulation or an audit puts around a server. These do nothing: hosts have no others."""
 
     sampling: bytes = b""
@@ -305,7 +305,7 @@ async def serve(
             )
             event_log.write(origin)
             party = ServerParty(
-                settings, keeper, event_log, on_round=after_round, surroundings=hooks, make_machine=hooks.machine()
+                settings, keeper, event_log, on_round=after_round, hooks=hooks, make_machine=hooks.machine()
             )
             with Stopwatch() as stopwatch:
                 ended = await party.run()

@@ -42,7 +42,7 @@ from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import events as logged
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Output, Transmit
@@ -379,7 +379,7 @@ async def linked(
                 reconnect.on_failure(said)
 
 
-async def events(endpoint: Endpoint, surroundings: Surroundings) -> AsyncGenerator[Event, None]:
+async def events(endpoint: Endpoint, hooks: Hooks) -> AsyncGenerator[Event, None]:
     """What an endpoint reports, for ever; what is around the party is told messages first. A lost link comes after what
     had arrived over it: whoever leaves says why.
 
@@ -405,7 +405,7 @@ async def events(endpoint: Endpoint, surroundings: Surroundings) -> AsyncGenerat
             lost, due = [], None
         if event is not None:
             if isinstance(event, Received):
-                surroundings.heard(event.sender, event.frames)
+                hooks.heard(event.sender, event.frames)
             yield event
             await asyncio.sleep(0)
 
@@ -415,10 +415,10 @@ async def hear(
     endpoint: ClientEndpoint,
     heard: Callable[[Sequence[Frame]], None],
     lost: Callable[[str], None],
-    surroundings: Surroundings,
+    hooks: Hooks,
 ) -> None:
     """Tell, for ever, what one who serves says, and that the link to it is lost."""
-    async for event in events(endpoint, surroundings):
+    async for event in events(endpoint, hooks):
         if isinstance(event, Received | MessageRefused):
             heard(readable(event))
         elif isinstance(event, LinkLost):
@@ -446,7 +446,7 @@ class ServingSettings:
     roster: Roster
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
-    surroundings: Surroundings = field(default_factory=Surroundings, repr=False, compare=False)
+    hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
 
 
 class ServingParty(Generic[MachineT]):
@@ -490,7 +490,7 @@ class ServingParty(Generic[MachineT]):
         return await ServerEndpoint.bind(own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience))
 
     async def _listen(self, endpoint: ServerEndpoint) -> None:
-        async for event in events(endpoint, self._serving.surroundings):
+        async for event in events(endpoint, self._serving.hooks):
             if isinstance(event, Received | MessageRefused):
                 if event.sender not in self._couriers:
                     send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)

@@ -40,7 +40,7 @@ from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Trigger
 from tacit.protocol.core.roster import Roster
@@ -67,7 +67,7 @@ class DataOwnerSettings:
     """Towards both peers."""
     device: torch.device = CPU
     """Where it computes."""
-    surroundings: Surroundings = field(default_factory=Surroundings, repr=False, compare=False)
+    hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ LAST_WORDS_SECONDS = 1.0
 async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -> AsyncIterator[Conversation]:
     """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
     reached."""
-    keys, roster, reconnect, around = settings.keys, settings.roster, settings.reconnect, settings.surroundings
+    keys, roster, reconnect, around = settings.keys, settings.roster, settings.reconnect, settings.hooks
     dealer = roster.dealer
     async with (
         await linked(settings.model_owner_address, keys, roster.server, settings.patience, reconnect) as peer,

@@ -67,7 +67,7 @@ class DealerParty(ServingParty[InferenceDealer]):
             settings.roster,
             data_owner=data_owner,
             session=session,
-            entropy=settings.surroundings.entropy,
+            entropy=settings.hooks.entropy,
             patience=settings.patience,
             now=now,
         )
@@ -90,7 +90,7 @@ class DealerParty(ServingParty[InferenceDealer]):
             elif isinstance(output, InferenceEnded):
                 if machine in self._service.sessions.values():
                     dealt = self._work[machine].dealt if machine in self._work else {}
-                    self._tell_end(output, peers=list(machine.owners), material=dict(dealt))
+                    self._tell_end(output, peers=list(machine.owners), preprocessing_bytes=dict(dealt))
                 elif output.code is not None:
                     self.event_log.write(
                         MessageRefused(member=output.culprit, code=output.code.name, detail=output.detail)

@@ -117,12 +117,12 @@ class InferenceSessionEnded(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
     failure: str = ""
     """Where an error of this party's own program happened; empty without one."""
-    material: dict[str, int] = msgspec.field(default_factory=dict)
+    preprocessing_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     """Bytes of correlated randomness sent, by owner."""
 
     @property
     def text(self) -> str:
-        dealt = sum(self.material.values())
+        dealt = sum(self.preprocessing_bytes.values())
         sent = f"; {dealt / 1e6:.1f} MB of correlated randomness" if dealt else ""
         peers = f" with {' and '.join(self.peers)}" if self.peers else ""
         return f"session{peers} over: {self.detail}{sent}"

@@ -140,9 +140,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.reconnect) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
-                await self.serve(
-                    partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer, own.surroundings)
-                )
+                await self.serve(partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer, own.hooks))
             finally:
                 await self._to_dealer.close()
 
@@ -156,7 +154,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             peer,
             settings.roster,
             terms=self._terms(),
-            entropy=settings.surroundings.entropy,
+            entropy=settings.hooks.entropy,
             patience=patience,
             quota=settings.quota,
             spent=self._ledger.of(peer),
@@ -204,7 +202,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             to_peer=self._couriers[machine.peer],
             to_dealer=self._to_dealer,
             patience=settings.patience,
-            entropy=settings.surroundings.entropy,
+            entropy=settings.hooks.entropy,
             charge=self._ledger.keep,
         )
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))

@@ -134,10 +134,12 @@ class Preparation:
             yield ready
 
     async def close(self) -> None:
-        """Stop preparing."""
-        if self._task is not None:
-            await ended(self._task)
-        self._worker.close()
+        """Stop preparing, also when cancelled meanwhile."""
+        try:
+            if self._task is not None:
+                await ended(self._task)
+        finally:
+            self._worker.close()
 
     async def _prepare(self, layers: Mapping[str, FixedLinear]) -> None:
         try:

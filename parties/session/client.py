@@ -21,7 +21,7 @@ from tacit.parties.protections.sides import CraftedModelError, OtherClassesError
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.shell import Shell, Surroundings, Work
+from tacit.parties.session.shell import Hooks, Shell, Work
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit
@@ -80,22 +80,22 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         tasks: Mapping[str, ClientTask],
         event_log: EventLog,
         *,
-        surroundings: Surroundings | None = None,
+        hooks: Hooks | None = None,
         make_machine: Callable[..., TrainingClient] = TrainingClient,
     ) -> None:
-        surroundings = surroundings or Surroundings()
+        hooks = hooks or Hooks()
         machine = make_machine(
             settings.keys.name,
             settings.roster,
             signing=SigningKey(settings.keys.signing_secret),
             policy=settings.policy,
             journal=settings.journal.open(settings.keys.name),
-            entropy=surroundings.entropy,
+            entropy=hooks.entropy,
             patience=settings.patience,
             grace=settings.grace,
             accepted_groups=settings.accepted_groups,
         )
-        super().__init__(machine, event_log, surroundings)
+        super().__init__(machine, event_log, hooks)
         self._settings = settings
         self._tasks = tasks
         self._task = ClientTask()
@@ -117,7 +117,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 keys=settings.keys,
                 server=settings.roster.server,
                 connect_deadline=settings.connect_seconds or settings.patience,
-                context=self._surroundings.context,
+                context=self._hooks.context,
             )
             async with endpoint:
                 try:

@@ -25,7 +25,7 @@ from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.shell import Shell, Surroundings
+from tacit.parties.session.shell import Hooks, Shell
 from tacit.parties.session.task import ServerTask, UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event as LoggedEvent
@@ -102,16 +102,16 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         event_log: EventLog,
         *,
         on_round: OnRound,
-        surroundings: Surroundings | None = None,
+        hooks: Hooks | None = None,
         make_machine: Callable[..., TrainingServer] = TrainingServer,
     ) -> None:
-        surroundings = surroundings or Surroundings()
+        hooks = hooks or Hooks()
         machine = make_machine(
             settings.roster,
             settings.configuration,
             keeper.bytes,
             fixed=keeper.fixed,
-            entropy=surroundings.entropy,
+            entropy=hooks.entropy,
             smallest_cohort=settings.smallest_cohort,
             join_seconds=settings.join_seconds,
             grace=settings.grace,
@@ -122,7 +122,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             participants=settings.participants,
             sampling=settings.sampling,
         )
-        super().__init__(machine, event_log, surroundings)
+        super().__init__(machine, event_log, hooks)
         event_log.outside = keeper.outside
         self._settings = settings
         self._keeper = keeper

@@ -129,6 +129,7 @@ class TaskRunner:
         self._job: _Job | None = None
         self._last: asyncio.Future[Any] | None = None
         """The work that may not have ended yet."""
+        self._last_coroutine: asyncio.Future[Any] | None = None
 
     @property
     def done(self) -> float:
@@ -140,6 +141,8 @@ class TaskRunner:
         self.drop()
         self._job = _Job(in_loop=iscoroutinefunction(work))
         self.present = self._last = asyncio.ensure_future(self._job.run(work, self._last, self._executor))
+        if self._job.in_loop:
+            self._last_coroutine = self._last
 
     def take(self) -> asyncio.Future[Any] | None:
         """Return the present work when it is done, once."""
@@ -162,8 +165,8 @@ class TaskRunner:
     async def close(self) -> None:
         """Drop the present work. A coroutine has ended then: it would go on with what its party closes next."""
         self.drop()
-        if self._last is not None and self._job is not None and self._job.in_loop:
-            await asyncio.wait([self._last])
+        if self._last_coroutine is not None:
+            await asyncio.wait([self._last_coroutine])
 
 
 ALIVE_SECONDS = 1.0
@@ -181,9 +184,9 @@ LEAST_WAIT = 0.001
 """Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
 
 
-class Surroundings:
-    """Where a party is: what it shares with others of its process, and what happens around it that is none of its
-    doing. Here that is nothing; simulations put faults in its place.
+class Hooks:
+    """What a party shares with others of its process, and what simulations and audits do around it: faults, recordings,
+    cheats. These do nothing, and hosts have no others.
 
     executor: for work that takes long; context: of its sockets.
     """
@@ -222,11 +225,11 @@ async def _comes(receiving: asyncio.Future[Event]) -> bool:
 class Shell(Generic[MachineT, EndpointT]):
     """One party at work. Subclasses say what events, outputs and finished work mean."""
 
-    def __init__(self, machine: MachineT, event_log: EventLog, surroundings: Surroundings) -> None:
+    def __init__(self, machine: MachineT, event_log: EventLog, hooks: Hooks) -> None:
         self._machine = machine
-        self._surroundings = surroundings
+        self._hooks = hooks
         self._event_log = event_log
-        self._runner = TaskRunner(surroundings.executor)
+        self._runner = TaskRunner(hooks.executor)
         self._ended: Ended | None = None
         self._told_alive = 0.0
         self._stopped: asyncio.Future[None] | None = None
@@ -280,9 +283,9 @@ class Shell(Generic[MachineT, EndpointT]):
 
     async def _hear(self, endpoint: EndpointT, event: Event) -> None:
         if isinstance(event, Received):
-            self._surroundings.heard(event.sender, event.frames)
+            self._hooks.heard(event.sender, event.frames)
             self._event_log.passed("received", event.sender, event.frames)
-            await self._surroundings.moved(sum(len(frame) for frame in event.frames))
+            await self._hooks.moved(sum(len(frame) for frame in event.frames))
         await self._perform(endpoint, self._take_event(event))
 
     async def _wait(self, receiving: asyncio.Future[Event]) -> None:
@@ -319,10 +322,10 @@ class Shell(Generic[MachineT, EndpointT]):
         # What is fetched and handed out for the training is on its way beside other phases.
         said = {Phase(output.phase) for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
         if not self._event_log.outside:
-            self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
+            self._hooks.entering(self._machine.round, {self._machine.phase, *said})
         for output in outputs:
             if isinstance(output, Transmit):
-                await self._surroundings.moved(sum(len(frame) for frame in output.frames))
+                await self._hooks.moved(sum(len(frame) for frame in output.frames))
                 self._event_log.passed("sent", output.to, output.frames)
             if isinstance(output, LoggedEvent):
                 self._report(output)

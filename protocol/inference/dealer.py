@@ -22,11 +22,11 @@ from tacit.protocol.inference.exchange import check_number
 from tacit.protocol.inference.material import chunks, material_key
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
-    Material,
-    MaterialHello,
-    MaterialOver,
-    MaterialWelcome,
-    OrderMaterial,
+    DealerHello,
+    DealerWelcome,
+    DealingOver,
+    OrderRandomness,
+    Randomness,
 )
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
 from tacit.protocol.inference.states import DealerState, InferenceTrigger, ending, over
@@ -62,8 +62,8 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         self._entropy = entropy
         self._patience = patience
         self._links = {owner: Link(name, owner, session, self.traffic, INFERENCE_MESSAGES) for owner in self.owners}
-        self._hellos: dict[str, MaterialHello] = {}
-        self._orders: dict[str, deque[OrderMaterial]] = {owner: deque() for owner in self.owners}
+        self._hellos: dict[str, DealerHello] = {}
+        self._orders: dict[str, deque[OrderRandomness]] = {owner: deque() for owner in self.owners}
         self._ordered = dict.fromkeys(self.owners, 0)
         self._closed: set[str] = set()
 
@@ -109,7 +109,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
         return (self._links[send.to].transmit(send.message, round=0, payload=send.payload),)
 
-    def on_hello(self, heard: Heard[MaterialHello], now: float) -> Step[DealerState]:
+    def on_hello(self, heard: Heard[DealerHello], now: float) -> Step[DealerState]:
         message = heard.message
         model_owner, data_owner = self.owners
         expected = data_owner if heard.sender == model_owner else model_owner
@@ -133,7 +133,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
 
         return Step(DealerState.SERVING if complete else DealerState.AWAIT_OWNERS, (), commit)
 
-    def on_order(self, heard: Heard[OrderMaterial], now: float) -> Step[DealerState]:
+    def on_order(self, heard: Heard[OrderRandomness], now: float) -> Step[DealerState]:
         message = heard.message
         if heard.sender in self._closed or message.first != self._ordered[heard.sender]:
             raise RemoteProtocolError(
@@ -163,10 +163,10 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
     def on_deliver(self, owner: str, number: int, data: Frame, now: float) -> Step[DealerState]:
         return Step(
             DealerState.SERVING,
-            tuple(Send(owner, Material(number=number, chunk=chunk), piece) for chunk, piece in chunks(data)),
+            tuple(Send(owner, Randomness(number=number, chunk=chunk), piece) for chunk, piece in chunks(data)),
         )
 
-    def on_over(self, heard: Heard[MaterialOver], now: float) -> Step[DealerState]:
+    def on_over(self, heard: Heard[DealingOver], now: float) -> Step[DealerState]:
         closed = {*self._closed, heard.sender}
         complete = len(closed) == len(self.owners)
 
@@ -216,7 +216,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return [
             KeysDealt(self.owners, (keys[0], keys[1])),
             *(
-                Send(owner, MaterialWelcome(contribution=contribution))
+                Send(owner, DealerWelcome(contribution=contribution))
                 for owner, contribution in zip(self.owners, contributions, strict=True)
             ),
         ]
@@ -243,13 +243,13 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
 
 
 DEALER_TABLE: Final[Table[DealerState]] = {
-    (DealerState.AWAIT_OWNERS, MaterialHello): Row(
+    (DealerState.AWAIT_OWNERS, DealerHello): Row(
         InferenceDealer.on_hello, (DealerState.AWAIT_OWNERS, DealerState.SERVING)
     ),
-    (DealerState.SERVING, OrderMaterial): Row(InferenceDealer.on_order, (DealerState.SERVING,)),
+    (DealerState.SERVING, OrderRandomness): Row(InferenceDealer.on_order, (DealerState.SERVING,)),
     (DealerState.SERVING, InferenceTrigger.DELIVER): Row(InferenceDealer.on_deliver, (DealerState.SERVING,)),
-    (DealerState.SERVING, MaterialOver): Row(InferenceDealer.on_over, (DealerState.SERVING, DealerState.CLOSED)),
+    (DealerState.SERVING, DealingOver): Row(InferenceDealer.on_over, (DealerState.SERVING, DealerState.CLOSED)),
     **ending(InferenceDealer, DealerState.ABORTED, own=(), awaiting=(DealerState.AWAIT_OWNERS, DealerState.SERVING)),
     **over((DealerState.CLOSED,), (InferenceTrigger.DELIVER,)),
-    **over((DealerState.ABORTED,), (MaterialHello, OrderMaterial, MaterialOver, InferenceTrigger.DELIVER)),
+    **over((DealerState.ABORTED,), (DealerHello, OrderRandomness, DealingOver, InferenceTrigger.DELIVER)),
 }

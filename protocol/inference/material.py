@@ -24,11 +24,11 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
-    Material,
-    MaterialHello,
-    MaterialOver,
-    MaterialWelcome,
-    OrderMaterial,
+    DealerHello,
+    DealerWelcome,
+    DealingOver,
+    OrderRandomness,
+    Randomness,
 )
 from tacit.protocol.inference.results import Agreed, InferenceEnded, MaterialArrived, MaterialKey
 from tacit.protocol.inference.states import InferenceLabel, InferenceTrigger, MaterialState, ending, over
@@ -154,12 +154,10 @@ class MaterialOwner(
 
     def on_start(self, now: float) -> Step[MaterialState]:
         contribution, agreed = self._entropy(KEY_BYTES), self._agreed
-        hello = MaterialHello(
-            roster=self._roster.hash, peer=agreed.peer, terms=agreed.digest, contribution=contribution
-        )
+        hello = DealerHello(roster=self._roster.hash, peer=agreed.peer, terms=agreed.digest, contribution=contribution)
         return Step(MaterialState.AWAIT_WELCOME, (self._send(hello),), data=contribution)
 
-    def on_welcome(self, heard: Heard[MaterialWelcome], now: float) -> Step[MaterialState]:
+    def on_welcome(self, heard: Heard[DealerWelcome], now: float) -> Step[MaterialState]:
         key = material_key(
             session=self._agreed.session,
             terms=self._agreed.digest,
@@ -172,7 +170,7 @@ class MaterialOwner(
     def on_order(
         self, requests: bytes, count: int, corrections: Sequence[tuple[int, int]], now: float
     ) -> Step[MaterialState]:
-        order = OrderMaterial(first=self._ordered, count=count, requests=requests)
+        order = OrderRandomness(first=self._ordered, count=count, requests=requests)
 
         def commit() -> None:
             self._ordered += count
@@ -180,7 +178,7 @@ class MaterialOwner(
 
         return Step(MaterialState.SERVED, (self._send(order),), commit)
 
-    def on_material(self, heard: Heard[Material], now: float) -> Step[MaterialState]:
+    def on_material(self, heard: Heard[Randomness], now: float) -> Step[MaterialState]:
         arrivals = self.at(Arrivals)
         arrivals.check(heard.message.number, heard.message.chunk, heard.payload)
 
@@ -191,7 +189,7 @@ class MaterialOwner(
         return Step(MaterialState.SERVED, (), commit)
 
     def on_finish(self, now: float) -> Step[MaterialState]:
-        return self._ended(None, "no more material is wanted", "", self._send(MaterialOver()))
+        return self._ended(None, "no more material is wanted", "", self._send(DealingOver()))
 
     def _accept(self, packet: Packet) -> bool:
         # What is still under way of a former session is ignored.
@@ -203,13 +201,13 @@ class MaterialOwner(
 
 MATERIAL_TABLE: Final[Table[MaterialState]] = {
     (MaterialState.READY, Trigger.START): Row(MaterialOwner.on_start, (MaterialState.AWAIT_WELCOME,)),
-    (MaterialState.AWAIT_WELCOME, MaterialWelcome): Row(MaterialOwner.on_welcome, (MaterialState.SERVED,)),
+    (MaterialState.AWAIT_WELCOME, DealerWelcome): Row(MaterialOwner.on_welcome, (MaterialState.SERVED,)),
     (MaterialState.SERVED, InferenceTrigger.ORDER): Row(MaterialOwner.on_order, (MaterialState.SERVED,)),
-    (MaterialState.SERVED, Material): Row(MaterialOwner.on_material, (MaterialState.SERVED,)),
+    (MaterialState.SERVED, Randomness): Row(MaterialOwner.on_material, (MaterialState.SERVED,)),
     (MaterialState.SERVED, Trigger.FINISH): Row(MaterialOwner.on_finish, (MaterialState.CLOSED,)),
     **ending(
         MaterialOwner, MaterialState.ABORTED, own=(), awaiting=(MaterialState.AWAIT_WELCOME, MaterialState.SERVED)
     ),
-    **over((MaterialState.CLOSED,), (Material,)),
-    **over((MaterialState.ABORTED,), (MaterialWelcome, Material)),
+    **over((MaterialState.CLOSED,), (Randomness,)),
+    **over((MaterialState.ABORTED,), (DealerWelcome, Randomness)),
 }

@@ -105,7 +105,7 @@ class InferenceClosed(Message, frozen=True, kw_only=True):
     """Model owner to data owner: nothing more will come."""
 
 
-class MaterialHello(Message, frozen=True, kw_only=True):
+class DealerHello(Message, frozen=True, kw_only=True):
     """Owner to dealer: I am here for the session (in the envelope) with this peer, on these terms."""
 
     roster: Hash
@@ -115,19 +115,19 @@ class MaterialHello(Message, frozen=True, kw_only=True):
     """32 fresh random bytes, for the key of this owner's material."""
 
     def __repr__(self) -> str:
-        return f"MaterialHello(peer={self.peer!r}, <secret>)"
+        return f"DealerHello(peer={self.peer!r}, <secret>)"
 
 
-class MaterialWelcome(Message, frozen=True, kw_only=True):
+class DealerWelcome(Message, frozen=True, kw_only=True):
     """Dealer to owner: both are here; my contribution to the key of this owner's material, 32 fresh random bytes."""
 
     contribution: Hash
 
     def __repr__(self) -> str:
-        return "MaterialWelcome(<secret>)"
+        return "DealerWelcome(<secret>)"
 
 
-class OrderMaterial(Message, frozen=True, kw_only=True):
+class OrderRandomness(Message, frozen=True, kw_only=True):
     """Owner to dealer: what it wants next. Both owners order the same."""
 
     first: Number
@@ -138,7 +138,7 @@ class OrderMaterial(Message, frozen=True, kw_only=True):
     """The requests, encoded; private inference as a protocol compares those of both owners and does not look inside."""
 
 
-class Material(Message, frozen=True, kw_only=True):
+class Randomness(Message, frozen=True, kw_only=True):
     """Dealer to owner: a chunk of the corrections that belong to a request, 8 bytes a word."""
 
     PAYLOAD: ClassVar[bool] = True
@@ -146,7 +146,7 @@ class Material(Message, frozen=True, kw_only=True):
     chunk: Index
 
 
-class MaterialOver(Message, frozen=True, kw_only=True):
+class DealingOver(Message, frozen=True, kw_only=True):
     """Owner to dealer: it will order nothing more."""
 
 
@@ -155,7 +155,7 @@ INFERENCE_MESSAGES: Final = Kinds(
     version=INFERENCE_VERSION,
     types=by_type(
         InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening,
-        CloseInference, InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
+        CloseInference, InferenceClosed, DealerHello, DealerWelcome, OrderRandomness, Randomness, DealingOver, Abort,
     ),
 )  # fmt: skip
 """Every message of a link of private inference."""

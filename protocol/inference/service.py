@@ -25,7 +25,7 @@ from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.rate_limit import RateLimit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.states import DealerState
 
@@ -140,7 +140,7 @@ class DealerService(Service[InferenceDealer]):
             return
         session = packet.envelope.session
         current = self.sessions.get(data_owner)
-        if packet.kind is MaterialHello:
+        if packet.kind is DealerHello:
             yield from self._greet(sender, data_owner, packet, now)
         elif current is not None and current.session == session:
             yield self._hear(current, sender, packet, now)
@@ -194,7 +194,7 @@ class DealerService(Service[InferenceDealer]):
         for name, session in self.sessions.items():
             if session.session == packet.envelope.session:
                 return name
-        if packet.kind is not MaterialHello:
+        if packet.kind is not DealerHello:
             return None
         try:
             peer = getattr(packet.parse(), "peer", "")

@@ -46,7 +46,7 @@ from tacit.parties.session.event_log import EventFile, EventLog, read
 from tacit.parties.session.events import ListeningStarted, SessionEnded
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.events import Event
@@ -175,7 +175,7 @@ class Seat:
         )
         return SummingDealerSettings(dealing=DealerSettings(address=LISTEN, **self._common), summing=summing)
 
-    def model_owner(self, dealer_address: str, surroundings: Surroundings) -> TeachingSettings:
+    def model_owner(self, dealer_address: str, hooks: Hooks) -> TeachingSettings:
         """Of the model owner."""
         own, experiment = self.experiment.adaptation, self.experiment
         return TeachingSettings(
@@ -193,18 +193,18 @@ class Seat:
             ),
             least_count=self.least_count,
             noise=noise_policy(own),
-            surroundings=surroundings,
+            hooks=hooks,
             **self._common,
         )
 
-    def learner(self, *, model_owner_address: str, dealer_address: str, surroundings: Surroundings) -> LearnerSettings:
+    def learner(self, *, model_owner_address: str, dealer_address: str, hooks: Hooks) -> LearnerSettings:
         """Of a data owner towards the model owner."""
         own = self.experiment.adaptation
         owner = DataOwnerSettings(
             model_owner_address=model_owner_address,
             dealer_address=dealer_address,
             device=torch.device(self.device),
-            surroundings=surroundings,
+            hooks=hooks,
             **self._common,
         )
         return LearnerSettings(
@@ -277,7 +277,7 @@ async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, 
     dealing, _ = addresses[DEALER].split()
     with EventFile(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
         try:
-            settings = seat.model_owner(dealing, seat.recording() or Surroundings())
+            settings = seat.model_owner(dealing, seat.recording() or Hooks())
             await teacher(seat.revealing, settings, model, EventLog(log, show)).run()
         except asyncio.CancelledError:
             log.write(SessionEnded(code=None, detail="nobody learns any more"))
@@ -299,7 +299,7 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
         settings = seat.learner(
             model_owner_address=addresses[MODEL_OWNER],
             dealer_address=dealing,
-            surroundings=recording or Surroundings(),
+            hooks=recording or Hooks(),
         )
         learns = learner(
             seat.revealing,

@@ -175,7 +175,9 @@ def _summary(
         rounds=_rounds(experiment, state, batches, known.judged),
         owners={name: _owner(parties[name], ends.get(name, _GOES_ON)) for name in owners},
         batches=_batches(batches, parties[MODEL_OWNER].batches),
-        dealer_bytes={name: sum(batch.material for batch in parties[name].batches) for name in (MODEL_OWNER, *owners)},
+        dealer_bytes={
+            name: sum(batch.preprocessing_bytes for batch in parties[name].batches) for name in (MODEL_OWNER, *owners)
+        },
         noise=_noise(folder, experiment, sums=len(parties[MODEL_OWNER].revealed)),
         parties={
             name: AdaptationParty(role=_ROLES.get(name, "data-owner"), phases=phases(party))
@@ -218,11 +220,11 @@ def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded]) 
         count=len(batches),
         refused=sum(batch.refused for batch in batches),
         online_seconds=median(batch.seconds for batch in batches) if batches else None,
-        preprocessing_wait_seconds=median(batch.waited_seconds for batch in batches) if batches else None,
+        preprocessing_wait_seconds=median(batch.preprocessing_wait_seconds for batch in batches) if batches else None,
         data_owner_bytes=middle([batch.sent for batch in batches]),
         model_owner_bytes=middle([batch.received for batch in batches]),
-        preprocessing_to_data_owner_bytes=middle([batch.material for batch in batches]),
-        preprocessing_to_model_owner_bytes=middle([batch.material for batch in model_owners]),
+        preprocessing_to_data_owner_bytes=middle([batch.preprocessing_bytes for batch in batches]),
+        preprocessing_to_model_owner_bytes=middle([batch.preprocessing_bytes for batch in model_owners]),
     )
 
 
@@ -270,7 +272,7 @@ def _owner(party: PartyState, end: str) -> DataOwnerMetrics:
         refused_batches=sum(batch.refused for batch in batches),
         sessions=len(party.openings),
         online_seconds=sum(batch.seconds for batch in batches),
-        preprocessing_wait_seconds=sum(batch.waited_seconds for batch in batches),
+        preprocessing_wait_seconds=sum(batch.preprocessing_wait_seconds for batch in batches),
         bytes_sent=sum(batch.sent for batch in batches),
         bytes_received=sum(batch.received for batch in batches),
         weights_bytes=sum(opening.weights_bytes for opening in party.openings),

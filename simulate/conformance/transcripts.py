@@ -242,7 +242,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     Opened: ("opened", "step", "data"),
     PassRefused: ("pass refused", "number"),
     MaterialKey: ("material key", "key"),
-    MaterialArrived: ("material", "number", "data"),
+    MaterialArrived: ("randomness", "number", "data"),
     KeysDealt: ("keys", "owners", "keys"),
     Deal: ("deal", "first", "count"),
     InferenceEnded: ("ended", "code", "culprit"),

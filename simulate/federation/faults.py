@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation.cheats import CHEATS, Cheat, CheatingClient
@@ -77,11 +77,11 @@ class Faults:
         struck = {fault.party for fault in self.moments} | {lie.party for lie in self.lies}
         return frozenset(struck | dict(self.kilobits).keys())
 
-    def of(self, party: str) -> Surroundings | None:
-        """The surroundings of one party, where there are faults in them."""
+    def of(self, party: str) -> Hooks | None:
+        """The hooks of one party, where there are faults in them."""
         moments = tuple(fault for fault in self.moments if fault.party == party)
         speed = dict(self.kilobits).get(party)
-        return FaultySurroundings(moments, speed) if moments or speed else None
+        return FaultyHooks(moments, speed) if moments or speed else None
 
     def machine(self, party: str) -> Callable[..., TrainingClient]:
         """What makes the machine of a client."""
@@ -127,7 +127,7 @@ def read_faults(
     return Faults(moments, tuple(_speed(text, known) for text in slow), tuple(_lie(text, known) for text in cheat))
 
 
-class FaultySurroundings(Surroundings):
+class FaultyHooks(Hooks):
     """Strikes when a moment has come; delays what moves over a slow link."""
 
     def __init__(self, moments: tuple[Fault, ...], kilobits: float | None) -> None:

@@ -94,7 +94,7 @@ class SimulatedServer(ServerHooks):
         super().__init__()
         plan = role.plan
         self._role = role
-        self._around = role.surroundings()
+        self._around = role.hooks()
         self._source: Source | None = None
         self._experiment = plan.experiment
         self.sampling = hashlib.sha256(b"sampling %d" % plan.split_seed).digest()
@@ -241,7 +241,7 @@ class SimulatedClient(ClientHooks):
     def __init__(self, role: Role, index: int, workplace: Workplace) -> None:
         super().__init__(workplace.thread, workplace.context)
         self._role = role
-        self._around = role.surroundings()
+        self._around = role.hooks()
         self._workplace = workplace
         seed = role.plan.seed
         self.seed = None if seed is None else client_seed(seed, index)

@@ -1,6 +1,6 @@
 """What one party of an audited run received and drew, kept as it happened.
 
-A recording stands around its party as other surroundings do: it is told every message when it comes off the link,
+A recording stands around its party as other hooks do: it is told every message when it comes off the link,
 before the machine sees it, and passes the operating system's randomness on. Beside that it keeps what the party itself
 worked out: a server every sum that it opened, a client its own words before they were masked and the keys that it
 shared with other members, a data owner of an adaptation the outputs of blocks that it was told. Nothing is kept of what
@@ -20,7 +20,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
@@ -83,7 +83,7 @@ class ToldOutputs:
 Record = HeardMessage | DrawnOctets | OpenedSum | OwnWords | HeldKey | ToldOutputs
 
 
-class Recording(Surroundings):
+class Recording(Hooks):
     """Keeps what one party receives and draws, in FOLDER/PARTY.recording, which only its owner may read."""
 
     def __init__(self, folder: Path, party: str) -> None:

@@ -34,7 +34,7 @@ from tacit.parties.links.roster import write_roster
 from tacit.parties.runs.directory import RunDirectory, Seed, command_line, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.event_log import Tell
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
@@ -184,10 +184,10 @@ class Role:
         folder = PartyFolder(self.plan.run.path, party=self.name)
         return OpenedParty(file, load(Path(file.key)), roster, folder)
 
-    def surroundings(self) -> Surroundings:
+    def hooks(self) -> Hooks:
         """What is to happen around this party, or records it in an audit."""
         folder = self.plan.recordings
-        return self.plan.faults.of(self.name) or Surroundings() if folder is None else Recording(folder, self.name)
+        return self.plan.faults.of(self.name) or Hooks() if folder is None else Recording(folder, self.name)
 
     def machine(self) -> Callable[..., TrainingClient]:
         """What makes the machine of this client."""

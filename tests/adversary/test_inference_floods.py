@@ -8,7 +8,7 @@ from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
 from tacit.protocol.inference.data_owner import InferenceRequest
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, InferenceTerms, MaterialHello
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello, InferenceTerms
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.world import inference as world
 from tacit.simulate.world.world import Parcel
@@ -35,7 +35,7 @@ def noise(receiver: str) -> Flood:
 
 def material(run: world.MemoryInference, number: int) -> Parcel:
     """Each in another session: it names them itself."""
-    message = MaterialHello(
+    message = DealerHello(
         roster=run.roster.hash, peer=world.MODEL_OWNER, terms=bytes(32), contribution=number.to_bytes(32, "little")
     )
     return run.forge(CHEAT, run.dealer_name, message, session=number.to_bytes(32, "big"), sequence=0)

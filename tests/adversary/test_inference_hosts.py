@@ -28,10 +28,10 @@ from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     INFERENCE_VERSION,
     CloseInference,
+    DealerHello,
+    DealingOver,
     InferenceHello,
-    MaterialHello,
-    MaterialOver,
-    OrderMaterial,
+    OrderRandomness,
     StartPass,
 )
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialKey
@@ -168,9 +168,9 @@ async def test_a_member_has_no_part_in_the_session_of_another(one_block: Any, pr
         assert all(isinstance(each, Abort) for each in misplaced)
         assert isinstance(misplaced[0], Abort)
         assert misplaced[0].code is Code.MEMBERS
-        come = MaterialHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
-        order = OrderMaterial(first=0, count=1, requests=b"")
-        for messages in ([come, order], [MaterialOver()], [order]):
+        come = DealerHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
+        order = OrderRandomness(first=0, count=1, requests=b"")
+        for messages in ([come, order], [DealingOver()], [order]):
             frames = [said(each, "carol", session, sequence=number) for number, each in enumerate(messages)]
             told = await answers_to(home, "carol", DEALER, *frames)
             assert told
@@ -185,7 +185,7 @@ async def test_who_speaks_the_version_of_a_federation_is_told_which_one_is_spoke
 ) -> None:
     """At both ports. The numbers are different ones, although both begin at a hello."""
     hello = InferenceHello(roster=ROSTER.hash)
-    come = MaterialHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
+    come = DealerHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
     async with asking(tmp_path, one_block, private) as (home, _, images, alice):
         for to, message in ((MODEL_OWNER, hello), (DEALER, come)):
             told = await answers_to(home, "carol", to, said(message, "carol", version=VERSION))
@@ -208,7 +208,7 @@ def in_memory() -> world.MemoryInference:
 TRANSCRIPT = len(in_memory().run().log)
 
 
-@pytest.mark.threat("data-owner/material-again")
+@pytest.mark.threat("data-owner/randomness-again")
 @cases("delivered", range(1, TRANSCRIPT + 1))
 def test_a_data_owner_that_is_killed_and_comes_back_gets_fresh_material(delivered: int) -> None:
     """After every message of a session: each that it has has keys of its own, and a number of a request serves once."""

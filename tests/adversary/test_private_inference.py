@@ -141,7 +141,7 @@ def test_the_dealer_deals_nothing_that_does_not_fit(owner: str, change: dict[str
         deal(dealer, order)
 
     run.deal = noted  # type: ignore[method-assign]
-    run.say_instead("order-material", owner, saying(**change), at=1)
+    run.say_instead("order-randomness", owner, saying(**change), at=1)
     ((code, _),) = run.run().verdicts()
     assert code in (Code.POLICY, Code.SEQUENCE)
     assert [order.first for order in deals] == [0]
@@ -152,7 +152,7 @@ def test_the_dealer_deals_nothing_that_does_not_fit(owner: str, change: dict[str
 def test_the_dealer_is_told_of_shapes_alone() -> None:
     run = world().run()
     told = [parcel for parcel in run.log if parcel.receiver == DEALER]
-    assert {parcel.packet.kind.TYPE for parcel in told} == {"material-hello", "order-material", "material-over"}
+    assert {parcel.packet.kind.TYPE for parcel in told} == {"dealer-hello", "order-randomness", "dealing-over"}
     assert not any(parcel.packet.kind.PAYLOAD for parcel in told)
     fields = {name for parcel in told for name in type(parcel.message).__struct_fields__}
     assert fields == {"roster", "peer", "terms", "contribution", "first", "count", "requests"}

@@ -296,8 +296,8 @@ def test_what_a_server_lacks(office: Office, tmp_path: Path) -> None:
                 "cannot listen at .*: Address already in use; use an address of this host",
             ),
             (
-                {"tell": (NOBODY,)}, changed(tmp_path), "address", "warning",
-                r"tell = 'tcp://127\.0\.0\.1:9' does not lead back here: nothing listens at",
+                {"advertise": (NOBODY,)}, changed(tmp_path), "address", "warning",
+                r"advertise = 'tcp://127\.0\.0\.1:9' does not lead back here: nothing listens at",
             ),
             ({"data": training}, changed(tmp_path), "images", "wrong", "holds no test images"),
             ({}, changed(tmp_path, clients="9"), "experiment", "wrong", r"federation\.clients = 9: the roster has 4"),
@@ -313,7 +313,7 @@ def test_an_address_that_leads_back(office: Office, monkeypatch: pytest.MonkeyPa
     with socket.create_server(("127.0.0.1", 0)) as found:
         address = f"tcp://127.0.0.1:{found.getsockname()[1]}"
     expected = ("ok", f"can listen at {address}, reached at {address}")
-    assert office.look("server", "address", bind=address, tell=(address,)) == expected
+    assert office.look("server", "address", bind=address, advertise=(address,)) == expected
 
 
 def test_classes_are_compared_by_their_digest(office: Office, tmp_path: Path) -> None:

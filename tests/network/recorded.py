@@ -38,8 +38,7 @@ def record(folder: Path, party: Path) -> None:
             write_arrays(run.verification(done.round, "model"), after=keeper.flat, mean=keeper.mean(total)[0])
             write_arrays(run.verification(done.round, "sum"), **found)
 
-    client.ClientHooks = RecordedClient
-    server.ServerHooks = RecordedServer
+    vars(client)["ClientHooks"], vars(server)["ServerHooks"] = RecordedClient, RecordedServer
 
 
 if __name__ == "__main__":

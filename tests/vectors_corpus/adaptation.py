@@ -68,7 +68,7 @@ def adaptation_message_bad_value() -> Script:
 def adaptation_message_bad_family() -> Script:
     script = message("Types of federations and of private inference alone, and versions of others.")
     envelope, body = _written(message(""), "close-inference")
-    for kind in ("hello", "order-material", "material-hello", "material", "Own-sum"):
+    for kind in ("hello", "order-randomness", "dealer-hello", "randomness", "Own-sum"):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"type": kind})
         script.refuse("MALFORMED", "read message", frames=[changed, body])
     for version in (0, 2, INFERENCE_VERSION, ADAPTATION_VERSION + 1):

@@ -38,13 +38,13 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "opening": {"step": 27, "chunk": 2**31},
     "close-inference": {},
     "inference-closed": {},
-    "material-hello": {
+    "dealer-hello": {
         "roster": octets(drawn("roster")), "peer": "model-owner", "terms": octets(drawn("terms")), **_CONTRIBUTION
     },
-    "material-welcome": _CONTRIBUTION,
-    "order-material": {"first": 2**63 - 1, "count": 1 << 20, "requests": octets(b"\x90")},
-    "material": {"number": 2**32, "chunk": 0},
-    "material-over": {},
+    "dealer-welcome": _CONTRIBUTION,
+    "order-randomness": {"first": 2**63 - 1, "count": 1 << 20, "requests": octets(b"\x90")},
+    "randomness": {"number": 2**32, "chunk": 0},
+    "dealing-over": {},
     "abort": {"code": 9, "detail": "ein anderes Modell", "culprit": "model-owner"},
 }  # fmt: skip
 """A body of every type."""
@@ -80,9 +80,9 @@ def inference_messages() -> Script:
             "agree-terms",
             "close-inference",
             "opening",
-            "material-hello",
-            "order-material",
-            "material",
+            "dealer-hello",
+            "order-randomness",
+            "randomness",
             "abort",
         ):
             script.do("read message", frames=frames)
@@ -92,7 +92,7 @@ def inference_messages() -> Script:
 
 def inference_message_bad_field() -> Script:
     script = message("A field that the message does not have.")
-    for kind in ("close-inference", "opening", "material-hello", "abort"):
+    for kind in ("close-inference", "opening", "dealer-hello", "abort"):
         envelope, body, *rest = _frames(kind)
         fields = msgpack.unpackb(body)
         script.refuse("MALFORMED", "read message", frames=[envelope, msgpack.packb(fields | {"more": 0}), *rest])
@@ -101,7 +101,7 @@ def inference_message_bad_field() -> Script:
 
 def inference_message_bad_frames() -> Script:
     script = message("A raw frame behind a message that has none; and a third one behind a message that has one.")
-    for kind in ("start-pass", "order-material", "material-over", "abort"):
+    for kind in ("start-pass", "order-randomness", "dealing-over", "abort"):
         script.refuse("MALFORMED", "read message", frames=[*_frames(kind), b""])
     script.refuse("MALFORMED", "read message", frames=[*_frames("opening"), b""])
     script.refuse("MALFORMED", "read message", frames=_frames("opening")[:1])
@@ -126,9 +126,9 @@ def inference_message_bad_value() -> Script:
         ("inference-hello", {"roster": bytes(31)}), ("agree-terms", {"terms": bytes(33)}),
         ("agree-terms", {"images": 0}), ("agree-terms", {"batch": MOST_IMAGES + 1}),
         ("masked-weights", {"layer": 2**31 + 1}), ("opening", {"step": "1"}),
-        ("material-hello", {"peer": "p" * 65}), ("material-hello", {"contribution": bytes(31)}),
-        ("order-material", {"first": 2**63}), ("order-material", {"count": 0}),
-        ("order-material", {"count": 2**20 + 1}), ("material", {"number": 2**63}),
+        ("dealer-hello", {"peer": "p" * 65}), ("dealer-hello", {"contribution": bytes(31)}),
+        ("order-randomness", {"first": 2**63}), ("order-randomness", {"count": 0}),
+        ("order-randomness", {"count": 2**20 + 1}), ("randomness", {"number": 2**63}),
     )  # fmt: skip
     for kind, changes in beyond:
         envelope, body, *rest = _frames(kind)

@@ -14,16 +14,16 @@ from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import (
     INFERENCE_VERSION,
     AgreeTerms,
+    DealerHello,
+    DealerWelcome,
+    DealingOver,
     InferenceHello,
     InferenceTerms,
     MaskedWeights,
-    Material,
-    MaterialHello,
-    MaterialOver,
-    MaterialWelcome,
     Opening,
-    OrderMaterial,
+    OrderRandomness,
     PassStarted,
+    Randomness,
     StartPass,
 )
 from tacit.protocol.inference.schedule import Sizes, weight_bytes
@@ -76,7 +76,7 @@ class Part(InferencePlay):
         head, body, *rest = encode(message, Envelope(**(fields | {"version": INFERENCE_VERSION} | changes)), payload)
         party = party or self.party
         # Whoever limits hellos answers these as well.
-        self._greetings += isinstance(message, InferenceHello | MaterialHello) or code in ("VERSION", "MALFORMED")
+        self._greetings += isinstance(message, InferenceHello | DealerHello) or code in ("VERSION", "MALFORMED")
         self.now = float(max(0, self._greetings - HELLOS) * HELLO_SECONDS)
         before = len(self.ended())
         frames = tuple(map(bytes, (head, bytes(body) + behind, *rest)))
@@ -224,9 +224,9 @@ def _computing(part: Part) -> bytes:
 
 def material_bad_number() -> Play:
     faults: tuple[tuple[str, Message, dict[str, Any]], ...] = (
-        ("UNEXPECTED", Material(number=1, chunk=0), {"payload": bytes(8)}),
-        ("VECTOR", Material(number=2, chunk=0), {"payload": bytes(16)}),
-        ("SESSION", Material(number=2, chunk=0), {"payload": bytes(8), "round": 1}),
+        ("UNEXPECTED", Randomness(number=1, chunk=0), {"payload": bytes(8)}),
+        ("VECTOR", Randomness(number=2, chunk=0), {"payload": bytes(16)}),
+        ("SESSION", Randomness(number=2, chunk=0), {"payload": bytes(8), "round": 1}),
     )
     names = names_of(len(faults))
     part = Part("Material that is not due, and what else a dealer may do wrong.", "", *names, served=False)
@@ -235,18 +235,18 @@ def material_bad_number() -> Play:
         part.come_to_dealer(name, name)
         told: dict[str, Any] = {"party": name, "sender": DEALER, "session": SESSION}
         if name == names[0]:
-            part.tell(MaterialWelcome(contribution=OTHER), **told | {"session": OTHER})
-        part.tell(MaterialWelcome(contribution=OTHER), **told)
+            part.tell(DealerWelcome(contribution=OTHER), **told | {"session": OTHER})
+        part.tell(DealerWelcome(contribution=OTHER), **told)
         order(part, name, b"requests", 3, (2, 8), data_owner=name)
         part.tell(message, code, sequence=1, **told, **changes)
     return part
 
 
-def hello_of(part: Part, owner: str, **changes: Any) -> MaterialHello:
+def hello_of(part: Part, owner: str, **changes: Any) -> DealerHello:
     """What an owner says to the dealer; changes: other fields."""
     peer = MODEL_OWNER if owner == DATA_OWNER else DATA_OWNER
     fields: dict[str, Any] = {"roster": part.members, "peer": peer, "terms": AGREED}
-    return MaterialHello(**fields | {"contribution": drawn(f"{owner} entropy")} | changes)
+    return DealerHello(**fields | {"contribution": drawn(f"{owner} entropy")} | changes)
 
 
 def material_hello_bad_form() -> Play:
@@ -256,11 +256,11 @@ def material_hello_bad_form() -> Play:
         DEALER
     )  # fmt: skip
     hello = hello_of(part, DATA_OWNER)
-    part.tell(MaterialOver(), session=OTHER)
+    part.tell(DealingOver(), session=OTHER)
     for sender in (DATA_OWNER, MODEL_OWNER):
         part.tell(hello_of(part, sender), "VERSION", session=OTHER, sender=sender, version=VERSION)
     part.tell(hello, session=OTHER, sender=DEALER + "-2", version=VERSION)
-    alone: tuple[tuple[str, MaterialHello, dict[str, Any]], ...] = (
+    alone: tuple[tuple[str, DealerHello, dict[str, Any]], ...] = (
         ("ROSTER", hello_of(part, DATA_OWNER, roster=OTHER), {}),
         ("MEMBERS", hello_of(part, DATA_OWNER, peer=DATA_OWNER), {}),
         ("SESSION", hello, {"round": 1}),
@@ -275,21 +275,21 @@ def material_hello_bad_form() -> Play:
     part.tell(hello, session=SESSION)
     part.tell(hello_of(part, MODEL_OWNER), session=OTHER, sender=MODEL_OWNER)
     part.tell(hello, "SESSION", session=drawn("6"))
-    part.tell(MaterialOver(), "VERSION", session=drawn("6"), version=VERSION)
+    part.tell(DealingOver(), "VERSION", session=drawn("6"), version=VERSION)
     return part
 
 
 def order_material_bad_number() -> Play:
     part = Part("Wrong orders: a number again, other material, one after the last, too many ahead.", DEALER)
 
-    def order(first: int, requests: bytes = b"r") -> OrderMaterial:
-        return OrderMaterial(first=first, count=2, requests=requests)
+    def order(first: int, requests: bytes = b"r") -> OrderRandomness:
+        return OrderRandomness(first=first, count=2, requests=requests)
 
     ahead = [order(2 * place) for place in range(MOST_ORDERS + 1)]
     faults: tuple[tuple[str, list[Message], Message, str], ...] = (
         ("SEQUENCE", [order(0)], order(0), DATA_OWNER),
         ("POLICY", [order(0)], order(0, b"o"), MODEL_OWNER),
-        ("SEQUENCE", [MaterialOver()], order(0), DATA_OWNER),
+        ("SEQUENCE", [DealingOver()], order(0), DATA_OWNER),
         ("UNEXPECTED", [*ahead[:-1]], ahead[-1], DATA_OWNER),
     )
     for number, (code, before, wrong, sender) in enumerate(faults):

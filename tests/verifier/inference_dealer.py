@@ -30,17 +30,17 @@ class AtDealer(Exchange):
 
     def hello(self, now: float) -> None:
         body = {"roster": self.roster, "peer": self.other_owner, "terms": self.terms}
-        self.send("material-hello", body | {"contribution": self.contribution})
+        self.send("dealer-hello", body | {"contribution": self.contribution})
         self.state, self.deadline = "AWAIT_WELCOME", now + self.patience
 
     def ignores(self, envelope: dict[str, Any]) -> bool:
         return envelope["session"] != self.session
 
     def admitted(self) -> tuple[str, ...]:
-        return {"AWAIT_WELCOME": ("material-welcome",), "SERVED": ("material",)}.get(self.state, ())
+        return {"AWAIT_WELCOME": ("dealer-welcome",), "SERVED": ("randomness",)}.get(self.state, ())
 
     def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        if kind == "material-welcome":
+        if kind == "dealer-welcome":
             key = material_key(self.session, self.terms, self.name, self.contribution, body["contribution"])
             self.state, self.deadline = "SERVED", None
             self.tell({"event": "material key", "key": key})
@@ -48,7 +48,7 @@ class AtDealer(Exchange):
         data = self.due.take(body["number"], body["chunk"], raw)
         self.wait(now)
         if data is not None:
-            self.tell({"event": "material", "number": body["number"], "data": data})
+            self.tell({"event": "randomness", "number": body["number"], "data": data})
 
     def wait(self, now: float) -> None:
         self.deadline = None if self.due.next is None else now + self.patience
@@ -57,7 +57,7 @@ class AtDealer(Exchange):
         if self.over:
             return
         require(self.state == "SERVED", "INVALID")
-        self.send("order-material", {"first": self.ordered, "count": count, "requests": requests})
+        self.send("order-randomness", {"first": self.ordered, "count": count, "requests": requests})
         self.ordered += count
         self.due.due.extend((each["number"], each["bytes"]) for each in corrections if each["bytes"])
         self.wait(now)
@@ -66,7 +66,7 @@ class AtDealer(Exchange):
         if self.over:
             return
         require(self.state == "SERVED", "INVALID")
-        self.send("material-over", {})
+        self.send("dealing-over", {})
         self.end(None, "")
 
 
@@ -124,14 +124,14 @@ class DealerSession:
             self.conversations[sender].check(envelope)
             require(envelope["round"] == 0, "SESSION")
             kind = envelope["type"]
-            admitted = ("material-hello",) if self.state == "AWAIT_OWNERS" else ("order-material", "material-over")
+            admitted = ("dealer-hello",) if self.state == "AWAIT_OWNERS" else ("order-randomness", "dealing-over")
             require(kind in (*admitted, "abort"), "UNEXPECTED")
             body = read_body(envelope, frames, INFERENCE)
             if kind == "abort":
                 self.fail(NAMES[body["code"]], body["culprit"] or sender, but=sender)
-            elif kind == "material-hello":
+            elif kind == "dealer-hello":
                 self.on_hello(sender, body)
-            elif kind == "order-material":
+            elif kind == "order-randomness":
                 self.on_order(sender, body, now)
             else:
                 self.done.add(sender)
@@ -155,7 +155,7 @@ class DealerSession:
         ]
         self.tell({"event": "keys", "owners": self.owners, "keys": keys})
         for owner in self.owners:
-            self.send(owner, "material-welcome", {"contribution": own[owner]})
+            self.send(owner, "dealer-welcome", {"contribution": own[owner]})
         self.state, self.deadline = "SERVING", None
 
     def on_order(self, sender: str, body: dict[str, Any], now: float) -> None:
@@ -175,7 +175,7 @@ class DealerSession:
         if self.over:
             return
         for chunk, piece in enumerate(cut(data)):
-            self.send(owner, "material", {"number": number, "chunk": chunk}, piece)
+            self.send(owner, "randomness", {"number": number, "chunk": chunk}, piece)
 
     def expire(self, now: float) -> None:
         if self.deadline is None or now < self.deadline:

@@ -30,14 +30,14 @@ INFERENCE_BODIES = {
     "opening": Map(step=NUMBER, chunk=NUMBER),
     "close-inference": Map(),
     "inference-closed": Map(),
-    "material-hello": Map(roster=HASH, peer=NAME, terms=HASH, contribution=HASH),
-    "material-welcome": Map(contribution=HASH),
-    "order-material": Map(first=REQUEST_NUMBER, count=Integer(1, 2**20), requests=Binary(ORDER_LIMIT)),
-    "material": Map(number=REQUEST_NUMBER, chunk=NUMBER),
-    "material-over": Map(),
+    "dealer-hello": Map(roster=HASH, peer=NAME, terms=HASH, contribution=HASH),
+    "dealer-welcome": Map(contribution=HASH),
+    "order-randomness": Map(first=REQUEST_NUMBER, count=Integer(1, 2**20), requests=Binary(ORDER_LIMIT)),
+    "randomness": Map(number=REQUEST_NUMBER, chunk=NUMBER),
+    "dealing-over": Map(),
     "abort": BODIES["abort"],
 }
-INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "opening", "material"), INFERENCE_VERSION)
+INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "opening", "randomness"), INFERENCE_VERSION)
 
 SIZES = Map(
     side=Integer(1, 4096),

@@ -328,7 +328,7 @@ OF_OWNERS: dict[str, tuple[str, ...]] = {
     "opened": ("step", "data"),
     "pass refused": ("number",),
     "material key": ("key",),
-    "material": ("number", "data"),
+    "randomness": ("number", "data"),
     "keys": ("owners", "keys"),
     "deal": ("first", "count"),
     "ended": ("code", "culprit"),

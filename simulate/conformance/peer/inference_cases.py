@@ -21,16 +21,16 @@ from tacit.protocol.inference.messages import (
     MOST_IMAGES,
     AgreeTerms,
     CloseInference,
+    DealerHello,
+    DealerWelcome,
+    DealingOver,
     InferenceHello,
     InferenceTerms,
     MaskedWeights,
-    Material,
-    MaterialHello,
-    MaterialOver,
-    MaterialWelcome,
     Opening,
-    OrderMaterial,
+    OrderRandomness,
     PassStarted,
+    Randomness,
     StartPass,
 )
 from tacit.protocol.inference.schedule import LARGEST_PIXELS
@@ -172,7 +172,7 @@ def _all_openings(scene: Scene, said: Saying) -> list[Saying]:
 
 
 def _unasked(scene: Scene, said: Saying) -> list[Saying]:
-    return [said, Saying(Material(number=1 << 40, chunk=0), round=0, payload=bytes(8))]
+    return [said, Saying(Randomness(number=1 << 40, chunk=0), round=0, payload=bytes(8))]
 
 
 OPENING_CASES: Final = (
@@ -186,30 +186,30 @@ OPENING_CASES: Final = (
 """Of the other owner, in the rounds of a pass."""
 WELCOME_CASES: Final = (
     InferenceCase("dealer-former-session", "the dealer says something of another session first", COMPLETES,
-            astray(MaterialWelcome, first=True)),
-    *wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
+            astray(DealerWelcome, first=True)),
+    *wire_faults(DealerWelcome, prefix="dealer-", who=DEALER),
     ending("dealer-twice", "the dealer welcomes twice, correctly numbered", Code.UNEXPECTED, BOTH,
-            repeated(MaterialWelcome)),
+            repeated(DealerWelcome)),
     ending("dealer-unasked", "the dealer sends what nobody ordered", Code.UNEXPECTED, BOTH,
-            instead(MaterialWelcome, _unasked)),
+            instead(DealerWelcome, _unasked)),
     ending("dealer-out-of-turn", "the dealer orders material", Code.UNEXPECTED, BOTH,
-            carried(MaterialWelcome, message=OrderMaterial(first=0, count=1, requests=b""))),
+            carried(DealerWelcome, message=OrderRandomness(first=0, count=1, requests=b""))),
 )  # fmt: skip
 """Of the dealer, before it deals anything."""
 
 
 MATERIAL_CASES: Final = (
-    *chunk_faults(Material, "number", prefix="material-", who=DEALER),
-    ending("dealer-refuses", "the dealer gives up", Code.LOCAL, DATA_OWNER, leaving(Material)),
+    *chunk_faults(Randomness, "number", prefix="randomness-", who=DEALER),
+    ending("dealer-refuses", "the dealer gives up", Code.LOCAL, DATA_OWNER, leaving(Randomness)),
     ending("dealer-silence", "the dealer does not send what was ordered", Code.TIMEOUT, BOTH,
-           at=Material, act="stops"),
-    ending("dealer-gone", "the dealer closes its link", Code.LEFT, DATA_OWNER, at=Material, act="hangs up"),
+           at=Randomness, act="stops"),
+    ending("dealer-gone", "the dealer closes its link", Code.LEFT, DATA_OWNER, at=Randomness, act="hangs up"),
 )  # fmt: skip
 """Of the dealer, when it deals to a model owner."""
 WELCOME_ENDINGS: Final = (
-    ending("dealer-refuses", "the dealer gives up", Code.LOCAL, MODEL_OWNER, leaving(MaterialWelcome)),
-    ending("dealer-silence", "the dealer never welcomes", Code.TIMEOUT, BOTH, at=MaterialWelcome, act="stops"),
-    ending("dealer-gone", "the dealer closes its link", Code.LEFT, MODEL_OWNER, at=MaterialWelcome, act="hangs up"),
+    ending("dealer-refuses", "the dealer gives up", Code.LOCAL, MODEL_OWNER, leaving(DealerWelcome)),
+    ending("dealer-silence", "the dealer never welcomes", Code.TIMEOUT, BOTH, at=DealerWelcome, act="stops"),
+    ending("dealer-gone", "the dealer closes its link", Code.LEFT, MODEL_OWNER, at=DealerWelcome, act="hangs up"),
 )  # fmt: skip
 """The same to a data owner, before it deals anything."""
 
@@ -311,12 +311,12 @@ MODEL_OWNER_CASES: Final = (
 
 def _second(lie: Lie) -> Lie:
     """Told in the second order."""
-    return instead(OrderMaterial, lambda scene, said: lie(scene, said) if OrderMaterial in scene.former else [said])
+    return instead(OrderRandomness, lambda scene, said: lie(scene, said) if OrderRandomness in scene.former else [said])
 
 
 def _far_ahead(scene: Scene, said: Saying) -> list[Saying]:
     order = said.message
-    assert isinstance(order, OrderMaterial)
+    assert isinstance(order, OrderRandomness)
     later = [
         replace(said, message=structs.replace(order, first=order.first + number * order.count))
         for number in range(1, MOST_ORDERS + 2)
@@ -327,43 +327,43 @@ def _far_ahead(scene: Scene, said: Saying) -> list[Saying]:
 def _second_session(scene: Scene, said: Saying) -> list[Saying]:
     """The other session ends at once: nobody comes to it."""
     leaves = Saying(Abort(code=Code.LEFT, detail="it leaves", culprit=scene.own), round=0)
-    return [stray(scene.former[MaterialHello]), stray(leaves, sequence=1)]
+    return [stray(scene.former[DealerHello]), stray(leaves, sequence=1)]
 
 
 DEALER_CASES: Final = (
     InferenceCase("honest", "what both order comes, and is right", COMPLETES),
     ending("other-roster", "holds another roster", Code.ROSTER, DATA_OWNER,
-            altered(MaterialHello, roster=OTHER_HASH), witness=DATA_OWNER),
+            altered(DealerHello, roster=OTHER_HASH), witness=DATA_OWNER),
     ending("other-peer", "comes for a session with somebody else", Code.MEMBERS, DATA_OWNER,
-            altered(MaterialHello, peer="somebody-else"), witness=DATA_OWNER),
-    ending("pickled-hello", "sends a pickle for the body of material-hello", Code.MALFORMED, DATA_OWNER,
-            pickled(MaterialHello), witness=DATA_OWNER),
+            altered(DealerHello, peer="somebody-else"), witness=DATA_OWNER),
+    ending("pickled-hello", "sends a pickle for the body of dealer-hello", Code.MALFORMED, DATA_OWNER,
+            pickled(DealerHello), witness=DATA_OWNER),
     ending("other-terms", "comes with other terms than the model owner", Code.POLICY, BOTH,
-            altered(MaterialHello, terms=OTHER_HASH), anyone=True),
+            altered(DealerHello, terms=OTHER_HASH), anyone=True),
     ending("hello-twice", "says hello twice", Code.UNEXPECTED, BOTH,
-            instead(OrderMaterial, lambda scene, said: [scene.former[MaterialHello]])),
-    ending("second-session", "begins another session", Code.SESSION, BOTH, instead(OrderMaterial, _second_session)),
-    InferenceCase("former-session", "orders in another session first", COMPLETES, astray(OrderMaterial, first=True)),
-    *wire_faults(OrderMaterial),
+            instead(OrderRandomness, lambda scene, said: [scene.former[DealerHello]])),
+    ending("second-session", "begins another session", Code.SESSION, BOTH, instead(OrderRandomness, _second_session)),
+    InferenceCase("former-session", "orders in another session first", COMPLETES, astray(OrderRandomness, first=True)),
+    *wire_faults(OrderRandomness),
     ending("out-of-turn", "closes a session of inference", Code.UNEXPECTED, BOTH,
-            carried(OrderMaterial, message=CloseInference())),
-    ending("number-twice", "orders a number twice", Code.SEQUENCE, BOTH, _second(altered(OrderMaterial, first=0))),
-    ending("number-skipped", "leaves out a number", Code.SEQUENCE, BOTH, altered(OrderMaterial, first=following)),
+            carried(OrderRandomness, message=CloseInference())),
+    ending("number-twice", "orders a number twice", Code.SEQUENCE, BOTH, _second(altered(OrderRandomness, first=0))),
+    ending("number-skipped", "leaves out a number", Code.SEQUENCE, BOTH, altered(OrderRandomness, first=following)),
     ending("other-order", "orders other material than the model owner", Code.POLICY, BOTH,
-            altered(OrderMaterial, requests=lambda requests: requests + b"\0"), anyone=True),
+            altered(OrderRandomness, requests=lambda requests: requests + b"\0"), anyone=True),
     ending("far-ahead", f"orders {MOST_ORDERS + 2} times, which is too far ahead",
             Code.UNEXPECTED, DATA_OWNER, _second(_far_ahead), act="stops", witness=DATA_OWNER),
     ending("unreadable-order", "both order what is no request", Code.MALFORMED, BOTH,
-            altered(OrderMaterial, requests=b"\xc1"), anyone=True, together=True),
+            altered(OrderRandomness, requests=b"\xc1"), anyone=True, together=True),
     ending("miscounted-order", "both count a request too many", Code.MALFORMED, BOTH,
-            _second(altered(OrderMaterial, count=following)),
+            _second(altered(OrderRandomness, count=following)),
             anyone=True, together=True),
     ending("order-after-over", "orders after it has said that it is done", Code.SEQUENCE, MODEL_OWNER,
-            instead(OrderMaterial, lambda scene, said: [Saying(MaterialOver(), round=0), said]),
+            instead(OrderRandomness, lambda scene, said: [Saying(DealingOver(), round=0), said]),
             witness=MODEL_OWNER),
     ending("silence", "orders nothing, while the model owner waits", Code.TIMEOUT, BOTH,
-            at=OrderMaterial, act="stops"),
-    ending("gone", "closes its link", Code.LEFT, MODEL_OWNER, at=OrderMaterial, act="hangs up"),
-    ending("leaves", "gives up", Code.LOCAL, MODEL_OWNER, leaving(OrderMaterial)),
+            at=OrderRandomness, act="stops"),
+    ending("gone", "closes its link", Code.LEFT, MODEL_OWNER, at=OrderRandomness, act="hangs up"),
+    ending("leaves", "gives up", Code.LOCAL, MODEL_OWNER, leaving(OrderRandomness)),
 )  # fmt: skip
 """What our owners do to a live dealer. Our data owner lies, unless it says both."""

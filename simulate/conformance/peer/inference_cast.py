@@ -38,12 +38,12 @@ from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     TERMS_LIMIT,
     AgreeTerms,
+    DealerHello,
+    DealingOver,
     InferenceHello,
     InferenceTerms,
     MaskedWeights,
-    MaterialHello,
-    MaterialOver,
-    OrderMaterial,
+    OrderRandomness,
     Terms,
 )
 from tacit.protocol.inference.results import Deal, InferenceEnded, MaterialArrived, MaterialKey
@@ -278,7 +278,7 @@ class InferenceCast(Cast):
     async def _say(self, link: Link, said: Saying) -> None:
         if said.envelope.get("session") == OTHER_SESSION:
             link = self.link(link.own, OTHER_SESSION)
-        elif isinstance(said.message, Abort | MaterialOver):
+        elif isinstance(said.message, Abort | DealingOver):
             self.done.add(link.own)
         await self.say(said, link)
 
@@ -314,7 +314,7 @@ class OwnerAndDealer(OneSession):
     def order(self, owner: Owner) -> None:
         """Not before the live one."""
 
-    def follow(self, order: OrderMaterial, session: bytes) -> None:
+    def follow(self, order: OrderRandomness, session: bytes) -> None:
         """Let ours in this session order the same, and expect no corrections."""
         for owner in self.shells:
             if owner.machine.session == session:
@@ -353,12 +353,12 @@ class AgainstOwner(InferenceCast):
         super().__init__(keyring, live, (Line(self.dealer, live, listen), line), roles=roles, wait=wait)
 
     async def feed(self, parcel: Parcel, message: Message | None) -> None:
-        if isinstance(message, AgreeTerms | MaskedWeights | MaterialHello):
+        if isinstance(message, AgreeTerms | MaskedWeights | DealerHello):
             self.involved.add(self.dealer)
-        elif isinstance(message, MaterialOver) and (self.own, parcel.packet.envelope.session) in self._links:
+        elif isinstance(message, DealingOver) and (self.own, parcel.packet.envelope.session) in self._links:
             self.done.add(parcel.receiver)
         await super().feed(parcel, message)
-        if isinstance(message, OrderMaterial) and isinstance(self.world, OwnerAndDealer):
+        if isinstance(message, OrderRandomness) and isinstance(self.world, OwnerAndDealer):
             self.world.follow(message, parcel.packet.envelope.session)
             await self.go_on(self.world)
 

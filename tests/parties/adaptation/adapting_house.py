@@ -267,10 +267,10 @@ async def check_material(
     sizes = dict(zip((MODEL_OWNER, name), material_bytes(passes.course(1), 4, learning.public.sizes), strict=True))
     assert min(sizes.values()) > 0
     for _ in range(batches):
-        await found.house.waits(name, BatchEnded, material=sizes[name])
-        await found.house.waits(MODEL_OWNER, BatchEnded, peer=name, material=sizes[MODEL_OWNER])
+        await found.house.waits(name, BatchEnded, preprocessing_bytes=sizes[name])
+        await found.house.waits(MODEL_OWNER, BatchEnded, peer=name, preprocessing_bytes=sizes[MODEL_OWNER])
     dealt = {owner: batches * size for owner, size in sizes.items()}
-    await found.house.waits(DEALER, InferenceSessionEnded, peers=[MODEL_OWNER, name], material=dealt)
+    await found.house.waits(DEALER, InferenceSessionEnded, peers=[MODEL_OWNER, name], preprocessing_bytes=dealt)
 
 
 def check_learned(found: AdaptingHouse, model: Transformer, learning: PublicLearning, owned: dict[str, Owned]) -> None:

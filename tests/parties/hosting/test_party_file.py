@@ -77,9 +77,9 @@ def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
 
 def test_a_server_has_images_or_none(tmp_path: Path) -> None:
     assert read_party(ServerFile, written(tmp_path, SERVER)).data is None
-    party = read_party(ServerFile, written(tmp_path, SERVER + 'tell = ["tcp://[fd00::5]:7007"]\n[data]\n'))
+    party = read_party(ServerFile, written(tmp_path, SERVER + 'advertise = ["tcp://[fd00::5]:7007"]\n[data]\n'))
     assert party.data == ImagesConfiguration()
-    assert party.tell == ("tcp://[fd00::5]:7007",)
+    assert party.advertise == ("tcp://[fd00::5]:7007",)
 
 
 def test_paths_of_private_inference(tmp_path: Path) -> None:

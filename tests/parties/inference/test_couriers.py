@@ -24,7 +24,7 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core import rate_limit
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import CHUNK_BYTES, Message
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -77,7 +77,7 @@ async def test_what_waits_for_one_who_takes_nothing_is_dropped_and_the_next_mess
 
 HELLOS: dict[str, Callable[[], Message]] = {
     MODEL_OWNER: lambda: InferenceHello(roster=ROSTER.hash),
-    DEALER: lambda: MaterialHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32)),
+    DEALER: lambda: DealerHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32)),
 }
 
 

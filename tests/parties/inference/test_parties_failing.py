@@ -24,11 +24,11 @@ from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session.shell import Surroundings
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.core import events as logged
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -176,7 +176,7 @@ async def test_a_model_owner_that_does_not_answer_is_named(
 
 HELLOS = {
     MODEL_OWNER: InferenceHello(roster=ROSTER.hash),
-    DEALER: MaterialHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32)),
+    DEALER: DealerHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32)),
 }
 
 
@@ -327,7 +327,7 @@ class Scripted(Endpoint):
 async def test_a_lost_link_is_told_after_the_last_words_and_before_the_next_link() -> None:
     lost, up, again = LinkLost("alice"), LinkUp("alice"), LinkLost("bob")
     last, first, other = (Received("alice", (memoryview(word),)) for word in (b"last", b"first", b"other"))
-    heard = events(Scripted(lost, last, up, first, again, other), Surroundings())
+    heard = events(Scripted(lost, last, up, first, again, other), Hooks())
     assert [await anext(heard) for _ in range(6)] == [last, lost, up, first, other, again]
     await heard.aclose()
 
@@ -342,7 +342,7 @@ async def test_peers_that_never_stop_leave_everything_else_its_turn() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    heard = events(Scripted(*[Received("alice", (memoryview(b"again"),))] * 10), Surroundings())
+    heard = events(Scripted(*[Received("alice", (memoryview(b"again"),))] * 10), Hooks())
     for _ in range(10):
         await anext(heard)
     assert turns >= 9
@@ -360,7 +360,7 @@ class Flooded(Scripted):
 
 async def test_a_lost_link_is_told_however_much_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "LAST_WORDS_SECONDS", 0.01)
-    heard = events(Flooded(LinkLost("alice")), Surroundings())
+    heard = events(Flooded(LinkLost("alice")), Hooks())
     async with asyncio.timeout(PATIENCE):
         while await anext(heard) != LinkLost("alice"):
             pass

@@ -8,7 +8,7 @@ import pytest
 
 from tacit.parties.links.endpoint import Event, LinkUp
 from tacit.parties.session import shell
-from tacit.parties.session.shell import Shell, Surroundings
+from tacit.parties.session.shell import Hooks, Shell
 from tacit.protocol.core.machine import Ended, Output
 
 
@@ -70,7 +70,7 @@ class Busy(Shell[Any, Any]):
 
 async def heard_in_time(endpoint: Queue) -> int:
     machine = Expiring()
-    party = Busy(machine, Clock(), Surroundings())  # type: ignore[arg-type]
+    party = Busy(machine, Clock(), Hooks())  # type: ignore[arg-type]
     async with asyncio.timeout(60):
         await party._serve(endpoint)
     return machine.heard_in_time

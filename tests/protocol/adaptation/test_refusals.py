@@ -27,8 +27,8 @@ from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     INFERENCE_VERSION,
     AgreeTerms,
+    DealingOver,
     InferenceHello,
-    MaterialOver,
 )
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import InferenceEnded
@@ -213,10 +213,10 @@ def test_a_message_to_the_dealer_is_refused_by_the_model_owner() -> None:
     run.advance()
     session = run.session(DATA_OWNER)
     fields: dict[str, Any] = {"session": session, "round": 0, "sequence": 1, "version": ADAPTATION_VERSION}
-    parcel = written(DATA_OWNER, MODEL_OWNER, MaterialOver(), kinds=INFERENCE_MESSAGES, **fields)
+    parcel = written(DATA_OWNER, MODEL_OWNER, DealingOver(), kinds=INFERENCE_MESSAGES, **fields)
     run.put(parcel)
     run.settle()
-    refused(run, Code.MALFORMED, "material-over", DATA_OWNER)
+    refused(run, Code.MALFORMED, "dealing-over", DATA_OWNER)
 
 
 @cases(("version", "spoken"), [(INFERENCE_VERSION, "private inference"), (VERSION, "a federation")])

@@ -27,7 +27,7 @@ from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, Memory
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
-MATERIAL = "material"
+MATERIAL = "randomness"
 IGNORED = "ignored"
 Expected = dict[str, dict[str, str | set[str]]]
 
@@ -61,25 +61,23 @@ BY_MODEL_OWNER: Expected = {
 }
 BY_MATERIAL_OWNER: Expected = {
     "READY": {"start": {"AWAIT_WELCOME"}},
-    "AWAIT_WELCOME": {"material-welcome": {"SERVED"}, **END},
-    "SERVED": {"order correlated randomness": {"SERVED"}, "material": {"SERVED"}, "finish": {"CLOSED"}, **END},
-    "CLOSED": {**OVER, "material": IGNORED},
-    "ABORTED": {**OVER, "material-welcome": IGNORED, "material": IGNORED},
+    "AWAIT_WELCOME": {"dealer-welcome": {"SERVED"}, **END},
+    "SERVED": {"order correlated randomness": {"SERVED"}, "randomness": {"SERVED"}, "finish": {"CLOSED"}, **END},
+    "CLOSED": {**OVER, "randomness": IGNORED},
+    "ABORTED": {**OVER, "dealer-welcome": IGNORED, "randomness": IGNORED},
 }
 BY_DEALER: Expected = {
-    "AWAIT_OWNERS": {"material-hello": {"AWAIT_OWNERS", "SERVING"}, **END},
+    "AWAIT_OWNERS": {"dealer-hello": {"AWAIT_OWNERS", "SERVING"}, **END},
     "SERVING": {
-        "order-material": {"SERVING"},
+        "order-randomness": {"SERVING"},
         "deliver correlated randomness": {"SERVING"},
-        "material-over": {"SERVING", "CLOSED"},
+        "dealing-over": {"SERVING", "CLOSED"},
         **END,
     },
     "CLOSED": {**OVER, "deliver correlated randomness": IGNORED},
     "ABORTED": {
         **OVER,
-        **dict.fromkeys(
-            ("material-hello", "order-material", "material-over", "deliver correlated randomness"), IGNORED
-        ),
+        **dict.fromkeys(("dealer-hello", "order-randomness", "dealing-over", "deliver correlated randomness"), IGNORED),
     },
 }
 TABLES: dict[str, tuple[Any, Any, Expected]] = {
@@ -124,7 +122,7 @@ def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
     match role:
         case "dealer":
             return run.dealers.sessions.get(DATA_OWNER)
-        case "material":
+        case "randomness":
             return run.owners[DATA_OWNER].material
         case "model-owner":
             return run.service.sessions.get(DATA_OWNER)

@@ -13,7 +13,7 @@ from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
-from tacit.protocol.inference.messages import ORDER_LIMIT, Material, StartPass
+from tacit.protocol.inference.messages import ORDER_LIMIT, Randomness, StartPass
 from tacit.protocol.inference.results import (
     Agreed,
     InferenceEnded,
@@ -84,9 +84,9 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
     assert [bytes(each.data) for each in run.outcome(MaskedLayer)] == [
         content(size, "masked", DATA_OWNER, layer) for layer, size in enumerate(weight_bytes(terms.sizes))
     ]
-    chunks = [parcel.message for parcel in run.log if parcel.packet.kind is Material]
+    chunks = [parcel.message for parcel in run.log if parcel.packet.kind is Randomness]
     assert [
-        (message.number, message.chunk) for message in chunks if isinstance(message, Material)
+        (message.number, message.chunk) for message in chunks if isinstance(message, Randomness)
     ] == [(6, 0), (6, 1), (6, 2), (6, 0), (7, 0), (7, 1)]  # fmt: skip
 
 
@@ -223,25 +223,25 @@ CHEATS: list[tuple[str, str, str, int, Make, Code]] = [
     ("start-pass", DATA_OWNER, "of another model", 1, fields(weights=OTHER), Code.MODEL),
     ("start-pass", DATA_OWNER, "of a later pass", 0, renumbered_pass, Code.SESSION),
     ("close-inference", DATA_OWNER, "which begins a pass too many", 0, third_pass, Code.POLICY),
-    ("material-hello", DATA_OWNER, "with another roster", 0, fields(roster=OTHER), Code.ROSTER),
-    *(("material-hello", owner, "for another peer", 0, fields(peer=DEALER), Code.MEMBERS)
+    ("dealer-hello", DATA_OWNER, "with another roster", 0, fields(roster=OTHER), Code.ROSTER),
+    *(("dealer-hello", owner, "for another peer", 0, fields(peer=DEALER), Code.MEMBERS)
       for owner in OWNERS),
-    *(("material-hello", owner, "a second time", 0, repeated, Code.UNEXPECTED) for owner in OWNERS),
-    *(("order-material", owner, name, 1, make, code) for owner in OWNERS for name, make, code in LINK
+    *(("dealer-hello", owner, "a second time", 0, repeated, Code.UNEXPECTED) for owner in OWNERS),
+    *(("order-randomness", owner, name, 1, make, code) for owner in OWNERS for name, make, code in LINK
       if name != "of another session"),
-    *(("order-material", owner, "of a number that was ordered", 1, shifted(first=-1), Code.SEQUENCE)
+    *(("order-randomness", owner, "of a number that was ordered", 1, shifted(first=-1), Code.SEQUENCE)
       for owner in OWNERS),
-    *(("order-material", owner, "of a later number", 1, shifted(first=1), Code.SEQUENCE)
+    *(("order-randomness", owner, "of a later number", 1, shifted(first=1), Code.SEQUENCE)
       for owner in OWNERS),
-    *(("order-material", owner, "of nothing", 0, fields(count=0), Code.MALFORMED) for owner in OWNERS),
-    *(("order-material", owner, "too long", 0, fields(requests=bytes(ORDER_LIMIT + 1)), Code.MALFORMED)
+    *(("order-randomness", owner, "of nothing", 0, fields(count=0), Code.MALFORMED) for owner in OWNERS),
+    *(("order-randomness", owner, "too long", 0, fields(requests=bytes(ORDER_LIMIT + 1)), Code.MALFORMED)
       for owner in OWNERS),
-    *(("material", DEALER, name, 0, make, code) for name, make, code in CHUNKS),
-    *(("material", DEALER, name, 2, make, code) for name, make, code in CHUNKS + LINK
+    *(("randomness", DEALER, name, 0, make, code) for name, make, code in CHUNKS),
+    *(("randomness", DEALER, name, 2, make, code) for name, make, code in CHUNKS + LINK
       if name != "of another session"),
-    ("material", DEALER, "of another request", 0, shifted(number=1), Code.UNEXPECTED),
-    ("material", DEALER, "of a former request", 2, shifted(number=-2), Code.UNEXPECTED),
-    ("material-welcome", DEALER, "twice over", 0, repeated, Code.UNEXPECTED),
+    ("randomness", DEALER, "of another request", 0, shifted(number=1), Code.UNEXPECTED),
+    ("randomness", DEALER, "of a former request", 2, shifted(number=-2), Code.UNEXPECTED),
+    ("dealer-welcome", DEALER, "twice over", 0, repeated, Code.UNEXPECTED),
 ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ FIELDS = {
     ("payload", "content"): {None},
 }
 """What a change leads to; None: to another number or another key, which nobody can notice."""
-DEALERS = "material-hello", "material-welcome", "order-material", "material", "material-over"
+DEALERS = "dealer-hello", "dealer-welcome", "order-randomness", "randomness", "dealing-over"
 UNREADABLE = "version", "type", "session", "unknown"
 EXCEPTIONS: dict[tuple[str, str], set[Code | None]] = {
     # More images than there are: the model owner would compute more.
@@ -76,10 +76,10 @@ EXCEPTIONS: dict[tuple[str, str], set[Code | None]] = {
     # The dealer and the owners ignore what is of another session; then something is missing.
     **{(kind, "session"): {Code.SESSION, Code.SEQUENCE, Code.TIMEOUT, None} for kind in DEALERS},
     # The dealer cannot tell whose session an unreadable hello is of.
-    **{("material-hello", name): {Code.TIMEOUT, *FIELDS["envelope", name]} for name in UNREADABLE},
+    **{("dealer-hello", name): {Code.TIMEOUT, *FIELDS["envelope", name]} for name in UNREADABLE},
 }
 RANGE_STEP = [each.operation for each in world().run().outcome(PassBegun)[0].rounds].index(RANGE)
-TYPES = {"inference-hello": "material-hello", "opening": "material"}
+TYPES = {"inference-hello": "dealer-hello", "opening": "randomness"}
 """What a type is changed into: one of the same form where there is one."""
 
 

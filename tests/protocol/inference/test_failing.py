@@ -12,7 +12,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.dealer import MOST_ORDERS
-from tacit.protocol.inference.messages import Material, MaterialOver, Opening, OrderMaterial
+from tacit.protocol.inference.messages import DealingOver, Opening, OrderRandomness, Randomness
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt, MaskedLayer, Opened
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.states import DealerState, InferenceState, MaterialState
@@ -130,10 +130,10 @@ def test_an_opening_that_cannot_be_known_yet(cheat: str, step: int, after: str) 
 @cases(
     ("kind", "at", "changes"),
     [
-        ("material-hello", 0, {"terms": OTHER}),
-        ("order-material", 0, {"requests": b""}),
-        ("order-material", 1, {"requests": b"other material"}),
-        ("order-material", 1, {"count": 1}),
+        ("dealer-hello", 0, {"terms": OTHER}),
+        ("order-randomness", 0, {"requests": b""}),
+        ("order-randomness", 1, {"requests": b"other material"}),
+        ("order-randomness", 1, {"count": 1}),
     ],
 )
 def test_owners_that_say_different_things_to_the_dealer(
@@ -147,7 +147,7 @@ def test_owners_that_say_different_things_to_the_dealer(
     ((code, culprit),) = run.verdicts()
     assert code is Code.POLICY
     assert culprit in OWNERS  # The later one: the dealer cannot know who of them is right.
-    assert len(run.outcome(KeysDealt)) == (kind != "material-hello")
+    assert len(run.outcome(KeysDealt)) == (kind != "dealer-hello")
     assert len(run.outcome(Deal)) == at
 
 
@@ -161,7 +161,7 @@ def test_an_owner_far_ahead_of_the_other() -> None:
     assert dealer.deadline is None  # Nobody waits for anybody.
     for number in range(MOST_ORDERS + 1):
         assert dealer.state is DealerState.SERVING
-        order = OrderMaterial(first=setup.count + number, count=1, requests=b"")
+        order = OrderRandomness(first=setup.count + number, count=1, requests=b"")
         run.put(run.forge(DATA_OWNER, DEALER, order))
     (ended,) = run.outcome(InferenceEnded, DEALER)
     assert (ended.code, ended.culprit) == (Code.UNEXPECTED, DATA_OWNER)
@@ -177,11 +177,11 @@ def test_an_owner_that_orders_after_it_is_done(owner: str) -> None:
     run.start()
     run.advance()
     (setup,) = run.outcome(Deal)
-    run.put(run.forge(owner, DEALER, MaterialOver()))
-    run.put(run.forge(owner, DEALER, MaterialOver()))  # Said twice it says no more.
+    run.put(run.forge(owner, DEALER, DealingOver()))
+    run.put(run.forge(owner, DEALER, DealingOver()))  # Said twice it says no more.
     assert run.dealer(DATA_OWNER).state is DealerState.SERVING
     assert run.dealer(DATA_OWNER).drop(owner, "gone", run.now) == []
-    run.put(run.forge(owner, DEALER, OrderMaterial(first=setup.count, count=1, requests=b"")))
+    run.put(run.forge(owner, DEALER, OrderRandomness(first=setup.count, count=1, requests=b"")))
     (ended,) = run.outcome(InferenceEnded, DEALER)
     assert (ended.code, ended.culprit) == (Code.SEQUENCE, owner)
     run.advance()
@@ -195,7 +195,7 @@ def test_material_that_nobody_asked_for(owner: str) -> None:
     run.idle.add(DATA_OWNER)
     run.start()
     run.advance()
-    run.put(run.forge(DEALER, owner, Material(number=0, chunk=0), payload=bytes(8)))
+    run.put(run.forge(DEALER, owner, Randomness(number=0, chunk=0), payload=bytes(8)))
     ended = run.ended(owner, "dealer")
     assert ended == InferenceEnded(Code.UNEXPECTED, "the material of request 0 came where nothing is due", DEALER)
     run.settle()
@@ -229,7 +229,7 @@ def test_a_dealer_that_is_late_and_one_that_is_too_late() -> None:
 
 @cases(
     ("kind", "at", "owner"),
-    [(kind, at, owner) for kind, at in (("material-hello", 0), ("order-material", 1)) for owner in OWNERS],
+    [(kind, at, owner) for kind, at in (("dealer-hello", 0), ("order-randomness", 1)) for owner in OWNERS],
 )
 def test_the_dealer_names_the_owner_that_it_waits_for(kind: str, at: int, owner: str) -> None:
     run = world()
@@ -280,7 +280,7 @@ def test_a_party_that_cannot_go_on(party: str) -> None:
 @cases("owner", OWNERS)
 def test_an_owner_that_leaves_the_dealer_before_it_came(owner: str) -> None:
     run = world()
-    run.say_instead("material-hello", owner, lambda parcel: [])
+    run.say_instead("dealer-hello", owner, lambda parcel: [])
     run.start()
     run.advance()
     side = run.served[DATA_OWNER] if owner == MODEL_OWNER else run.owners[DATA_OWNER]
@@ -303,7 +303,7 @@ def test_what_is_under_way_of_a_former_session_is_ignored() -> None:
     def with_stale(parcel: Parcel) -> list[Parcel]:
         return [altered(parcel, session=OTHER), parcel]
 
-    for kind in ("material-welcome", "material"):
+    for kind in ("dealer-welcome", "randomness"):
         run.say_instead(kind, DEALER, with_stale)
     run.settle()
     assert run.verdicts() == {(None, "")}

@@ -14,10 +14,10 @@ from tacit.protocol.core.machine import Machine
 from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
+    DealerHello,
+    DealingOver,
     InferenceHello,
-    MaterialHello,
-    MaterialOver,
-    OrderMaterial,
+    OrderRandomness,
 )
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
 from tacit.protocol.sum.states import VERSION
@@ -92,7 +92,7 @@ def turns() -> Callable[[list[Link]], Link]:
 @cases(
     ("kind", "at"),
     [("inference-hello", 0), ("agree-terms", 0), ("start-pass", 0), ("opening", 3), ("close-inference", 0),
-     ("material-hello", 0), ("order-material", 1)],
+     ("dealer-hello", 0), ("order-randomness", 1)],
 )  # fmt: skip
 @cases("fault", ["unreadable", "another sender", "gone"])
 def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, fault: str) -> None:
@@ -116,7 +116,7 @@ def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, faul
     ]
     code = {"unreadable": Code.MALFORMED, "another sender": Code.SENDER, "gone": Code.LEFT}[fault]
     # The dealer's answer to what names no session is of none; its sender's patience ends it, and the peer's.
-    expected = {code, Code.TIMEOUT} if (kind, fault) == ("material-hello", "unreadable") else {code}
+    expected = {code, Code.TIMEOUT} if (kind, fault) == ("dealer-hello", "unreadable") else {code}
     assert {ended.code for ended in told} <= expected
     assert told or (fault, kind) == ("gone", "inference-hello")
 
@@ -124,7 +124,7 @@ def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, faul
 def test_what_cannot_be_read_from_the_model_owner_ends_all_its_sessions_with_the_dealer() -> None:
     run = world()
     run.network.choose = turns()
-    run.say_instead("order-material", MODEL_OWNER, lambda parcel: [replace(parcel, frames=(b"", b""))], at=4)
+    run.say_instead("order-randomness", MODEL_OWNER, lambda parcel: [replace(parcel, frames=(b"", b""))], at=4)
     run.run()
     for name in NAMES:
         ended = run.ended(DEALER, "dealer", name)
@@ -177,19 +177,19 @@ def test_who_begins_anew_ends_its_former_session() -> None:
     run.idle.add(SECOND)
     run.advance()
     former = run.dealers.sessions[SECOND]
-    hello = MaterialHello(roster=run.roster.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
+    hello = DealerHello(roster=run.roster.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
     run.put(run.forge(SECOND, DEALER, hello, session=b"\1" * 32))
     assert former.state.name == "ABORTED"
     assert InferenceEnded(Code.SESSION, "another session has begun", SECOND) in run.outcome(InferenceEnded, DEALER)
     new = run.dealers.sessions[SECOND]
     # What is still under way of the former session, even its hello, belongs to nobody.
-    run.put(run.forge(MODEL_OWNER, DEALER, MaterialOver(), session=former.session))
+    run.put(run.forge(MODEL_OWNER, DEALER, DealingOver(), session=former.session))
     assert run.dealers.sessions[SECOND] is new
     assert new.state.name == "AWAIT_OWNERS"
 
     # The model owner names the next session before the end of the former link shows.
     run = world()
-    hello = MaterialHello(roster=run.roster.hash, peer=SECOND, terms=bytes(32), contribution=bytes(32))
+    hello = DealerHello(roster=run.roster.hash, peer=SECOND, terms=bytes(32), contribution=bytes(32))
     run.put(run.forge(MODEL_OWNER, DEALER, hello, session=b"\1" * 32))
     session = run.dealers.sessions[SECOND]
     assert list(run.dealers.drop(SECOND, "the link is lost", 0.0)) == []
@@ -211,7 +211,7 @@ def test_strangers_and_messages_without_a_session_change_nothing() -> None:
     run.idle.add(FIRST)
     run.advance()
     session = run.dealers.sessions[FIRST]
-    order = run.forge(MODEL_OWNER, DEALER, OrderMaterial(first=6, count=1, requests=b"")).frames
+    order = run.forge(MODEL_OWNER, DEALER, OrderRandomness(first=6, count=1, requests=b"")).frames
     for stranger in ("dealer-2", SECOND):
         assert list(run.dealers.feed(stranger, order, 0.0)) == []
         assert all(told is not session for told, _ in run.dealers.feed(stranger, (b"", b""), 0.0))
@@ -224,14 +224,14 @@ def test_strangers_and_messages_without_a_session_change_nothing() -> None:
     run.start(FIRST)
     run.idle.add(FIRST)
     run.advance()
-    over, hello = MaterialOver(), InferenceHello(roster=run.roster.hash)
+    over, hello = DealingOver(), InferenceHello(roster=run.roster.hash)
     assert list(run.service.feed(SECOND, run.forge(SECOND, MODEL_OWNER, over).frames, 0.0)) == []
     assert list(run.service.drop(SECOND, "gone", 0.0)) == []
     for sender in (MODEL_OWNER, FIRST, SECOND):
         unknown = run.forge(sender, DEALER, over, session=b"\2" * 32)
         assert list(run.dealers.feed(sender, unknown.frames, 0.0)) == []
     for peer in (DEALER, "nobody", ""):
-        strange = MaterialHello(roster=run.roster.hash, peer=peer, terms=bytes(32), contribution=bytes(32))
+        strange = DealerHello(roster=run.roster.hash, peer=peer, terms=bytes(32), contribution=bytes(32))
         parcel = run.forge(MODEL_OWNER, DEALER, strange, session=b"\2" * 32)
         assert list(run.dealers.feed(MODEL_OWNER, parcel.frames, 0.0)) == []
         unreadable = (parcel.frames[0], b"\xc1")
@@ -244,7 +244,7 @@ def test_strangers_and_messages_without_a_session_change_nothing() -> None:
 def test_the_dealer_tells_an_owner_of_another_version_which_is_its_own(sender: str) -> None:
     """Nobody's session is concerned, and who has none is told; strangers are not."""
     run = world()
-    frames = run.forge(sender, DEALER, MaterialOver(), session=b"\2" * 32, version=VERSION).frames
+    frames = run.forge(sender, DEALER, DealingOver(), session=b"\2" * 32, version=VERSION).frames
     ((machine, (said, ended)),) = run.dealers.feed(sender, frames, 0.0)
     assert (ended.code, ended.culprit) == (Code.VERSION, sender)
     packet = decode(said.frames, INFERENCE_MESSAGES)

@@ -8,7 +8,7 @@ import pytest
 
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferenceRequest
-from tacit.protocol.inference.messages import MaterialHello, MaterialWelcome
+from tacit.protocol.inference.messages import DealerHello, DealerWelcome
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import KeysDealt, MaskedLayer, MaterialKey, Opened
 from tacit.protocol.inference.states import InferenceState
@@ -56,7 +56,7 @@ Call = Callable[[InferenceDataOwner, InferenceModelOwner], object]
 def check_a_layer_out_of_order_or_of_another_length(layer: int, size: int) -> None:
     run = world()
     run.idle.add(DEALER)
-    run.say_instead("material-welcome", DEALER, lambda parcel: [])
+    run.say_instead("dealer-welcome", DEALER, lambda parcel: [])
     run.start()
     run.advance()
     model_owner = run.served[DATA_OWNER].machine
@@ -115,9 +115,9 @@ def test_keys_of_material_are_those_of_the_specification() -> None:
     said = {
         (parcel.sender, parcel.receiver): parcel.message.contribution
         for parcel in run.log
-        if isinstance(parcel.message, MaterialHello | MaterialWelcome)
+        if isinstance(parcel.message, DealerHello | DealerWelcome)
     }
-    (terms,) = {parcel.message.terms for parcel in run.log if isinstance(parcel.message, MaterialHello)}
+    (terms,) = {parcel.message.terms for parcel in run.log if isinstance(parcel.message, DealerHello)}
     assert len(set(said.values())) == 4
 
     def framed(*parts: bytes) -> bytes:
@@ -146,7 +146,7 @@ def test_no_secret_is_in_any_text_and_no_contribution_is_kept() -> None:
     secrets += [
         message.contribution
         for message in (parcel.message for parcel in run.log)
-        if isinstance(message, MaterialHello | MaterialWelcome)
+        if isinstance(message, DealerHello | DealerWelcome)
     ]
     # Of a pass in range both words say so, with zeros here.
     opened = [output for output in run.outcome(Opened) if any(output.data)]
@@ -161,7 +161,7 @@ def test_no_secret_is_in_any_text_and_no_contribution_is_kept() -> None:
     run.advance()
     assert run.outcome(KeysDealt)
     messages = [parcel.message for parcel in run.log]
-    given = {said.contribution for said in messages if isinstance(said, MaterialHello | MaterialWelcome)}
+    given = {said.contribution for said in messages if isinstance(said, DealerHello | DealerWelcome)}
     assert len(given) == 4
     for _, machine in run.living():
         assert not given & {value for value in vars(machine).values() if isinstance(value, bytes)}

@@ -84,10 +84,11 @@ class Script:
         survivors = [name for name in OWNERS if name != dropped]
         self.log(DEALER, RoundStarted(round=number, cohort=list(OWNERS)))
         for place, name in enumerate(OWNERS):
-            batch = BatchEnded(round=number, number=1, refused=place < refused, material=700, peer=name)
+            batch = BatchEnded(round=number, number=1, refused=place < refused, preprocessing_bytes=700, peer=name)
             self.log(MODEL_OWNER, batch)
-            own: dict[str, Any] = {"waited_seconds": 0.5, "seconds": 1.0 + place, "sent": 2000, "received": 3000}
-            self.log(name, msgspec.structs.replace(batch, peer="", material=5000, **own))
+            own: dict[str, Any] = {"preprocessing_wait_seconds": 0.5, "seconds": 1.0 + place}
+            own |= {"sent": 2000, "received": 3000}
+            self.log(name, msgspec.structs.replace(batch, peer="", preprocessing_bytes=5000, **own))
             self.log(name, PhaseEnded(round=number, phase=Phase.TRAIN, seconds=2.0, next=Phase.MASKED_INPUT))
             self.log(name, TrafficCounted(round=number, phase=Phase.MASKED_INPUT, sent=400, received=40))
         self.log(DEALER, PhaseEnded(round=number, phase=Phase.TRAIN, seconds=2.5, next=Phase.UNMASK))

@@ -117,7 +117,7 @@ def test_clients_cheat_in_the_rounds_that_are_named() -> None:
     assert faults.machine("client-3") is TrainingClient
 
 
-def test_who_has_no_fault_has_no_surroundings_of_its_own() -> None:
+def test_a_party_without_faults_has_no_hooks_of_its_own() -> None:
     faults = read(drop=["client-1@TRAIN"], slow=["client-2:100"])
     assert [faults.of(party) is None for party in PARTIES[:4]] == [True, False, False, True]
     assert faults.named == {"client-1", "client-2"}
@@ -158,11 +158,11 @@ def test_a_moment_strikes_in_its_phase_of_its_round_only(
 ) -> None:
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
-    surroundings = Faults((Fault(kind, "client-1", Phase.MASKED_INPUT, 2),)).of("client-1")
+    hooks = Faults((Fault(kind, "client-1", Phase.MASKED_INPUT, 2),)).of("client-1")
     struck = []
     for round in (1, 2, 3):
         for phase in Phase:
-            surroundings.entering(round, {Phase.SESSION, phase})
+            hooks.entering(round, {Phase.SESSION, phase})
             struck += [(round, phase)] * len(signals)
             assert signals in ([], [(os.getpid(), sent)])
             signals.clear()
