@@ -6,28 +6,11 @@ import atexit
 import os
 import sys
 from importlib.metadata import version
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from tacit.cli.adapt import adapt
-from tacit.cli.audit import audit
-from tacit.cli.bench import app as bench
-from tacit.cli.conformance import app as conformance
-from tacit.cli.data import app as data
-from tacit.cli.distill import distill
-from tacit.cli.experiment import experiment
-from tacit.cli.host import client, data_owner, dealer, model_owner, server, status
-from tacit.cli.infer import infer
-from tacit.cli.keys import app as keys
-from tacit.cli.output import WRONG_INPUT, failure
-from tacit.cli.predict import predict
-from tacit.cli.preflight import preflight
-from tacit.cli.report import compare, report
-from tacit.cli.roster import app as roster
-from tacit.cli.schema import schema
-from tacit.cli.simulation import simulate
-from tacit.cli.usage import Commands
+from tacit.cli.usage import Commands, add_commands
 
 app = typer.Typer(
     cls=Commands,
@@ -69,47 +52,4 @@ def top(show_version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-app.command()(simulate)
-
-
-@app.command()
-def config(
-    party: Annotated[
-        Literal["server", "client", "dealer", "model-owner", "data-owner"] | None,
-        typer.Option(help="Print the file of a party on a host of its own instead."),
-    ] = None,
-    adaptation: Annotated[bool, typer.Option("--adaptation", help="Print that of `tacit adapt` instead.")] = False,
-) -> None:
-    """Print the default experiment file, with every key explained."""
-    from tacit.parties.hosting.party_file import party_toml
-    from tacit.parties.runs.adaptation import AdaptationExperiment
-    from tacit.parties.runs.experiment import Experiment
-    from tacit.parties.runs.reference import experiment_toml
-
-    if party is not None and adaptation:
-        raise failure("--adaptation is an experiment, and --party a party: choose one", WRONG_INPUT)
-    experiment = AdaptationExperiment() if adaptation else Experiment()
-    typer.echo(experiment_toml(experiment) if party is None else party_toml(party), nl=False)
-
-
-app.command()(preflight)
-app.command()(server)
-app.command()(client)
-app.command()(dealer)
-app.command("model-owner")(model_owner)
-app.command("data-owner")(data_owner)
-app.command()(status)
-app.command()(distill)
-app.command()(infer)
-app.command()(adapt)
-app.command()(predict)
-app.command()(audit)
-app.command()(experiment)
-app.command()(report)
-app.command()(compare)
-app.command()(schema)
-app.add_typer(keys, name="keys")
-app.add_typer(roster, name="roster")
-app.add_typer(data, name="data")
-app.add_typer(bench, name="bench")
-app.add_typer(conformance, name="conformance")
+add_commands(app)

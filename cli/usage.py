@@ -7,10 +7,13 @@ Help is set in the width that there is. Wrong options are complained of as wrong
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 import typer
@@ -18,10 +21,28 @@ from typer.core import TyperGroup
 
 from tacit.cli.output import WRONG_INPUT, failure
 
+PANELS: Final = ("On this machine", "Between hosts", "Settings and results")
 UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 """Of the parser of arguments that typer uses, which is its own or another package's by version."""
 _PARSERS_WORDS: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+": "", r"Input should": "it should"}
 """What newer ones say of values, in place of which a person reads that."""
+
+
+def command_modules() -> list[ModuleType]:
+    """All modules of tacit.cli.commands, by name."""
+    commands = import_module("tacit.cli.commands")
+    names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+    return [import_module(f"{commands.__name__}.{name}") for name in names]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of all modules, sorted by panel and name."""
+    found = [(module.PANEL, *entry) for module in command_modules() for entry in module.COMMANDS.items()]
+    for panel, name, command in sorted(found, key=lambda one: (PANELS.index(one[0]), one[1])):
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(command)
 
 
 class Commands(TyperGroup):

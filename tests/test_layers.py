@@ -64,6 +64,7 @@ LAYERS = (
     "simulate.private_inference",
     "simulate.bench",
     "cli",
+    "cli.commands",
 )
 """Every sub-package; one may import those before it, and of them only what its folder may."""
 
@@ -174,7 +175,7 @@ def test_every_folder_is_packaged() -> None:
     ("module", "forbidden"),
     [
         ("tacit.cli.main", {"torch", "numpy", "timm", "crypten", "zmq"}),
-        ("tacit.cli.simulation", {"torch", "timm", "crypten", "torchvision"}),
+        ("tacit.cli.commands.simulation", {"torch", "timm", "crypten", "torchvision"}),
         ("tacit.protocol.session.server", {"torch", "zmq"}),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.cli.schema import OUTPUTS, json_schema
+from tacit.cli.commands.schema import json_schema, result_files
 
 HEAD: Final = """# Files for programs
 
@@ -26,7 +26,7 @@ This page is generated from the same types: `make docs`.
 def outputs_page() -> str:
     """Return the page."""
     lines = [HEAD]
-    for name, output in OUTPUTS.items():
+    for name, output in result_files().items():
         types = json_schema(name)["$defs"]
         kinds = {kind.__name__: kind for kind in _structs(output.type)}
         whole = types.pop(output.type.__name__)

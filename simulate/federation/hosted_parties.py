@@ -44,6 +44,7 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.directory import write_arrays, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -87,7 +88,25 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         return explain(error)
 
 
-class SimulatedServer(ServerHooks):
+class _Surrounded(Hooks):
+    """Hands on to the faults or the recording around a party."""
+
+    _around: Hooks
+
+    def entering(self, round: int, phases: set[Phase]) -> None:
+        self._around.entering(round, phases)
+
+    async def moved(self, count: int) -> None:
+        await self._around.moved(count)
+
+    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
+        self._around.heard(sender, frames)
+
+    def entropy(self, count: int) -> bytes:
+        return self._around.entropy(count)
+
+
+class SimulatedServer(_Surrounded, ServerHooks):
     """The server of a simulation. ValueError and OSError for images that cannot be used."""
 
     def __init__(self, control: Control, role: Role, roster: Roster) -> None:
@@ -114,18 +133,6 @@ class SimulatedServer(ServerHooks):
 
     def machine(self) -> Callable[..., TrainingServer]:
         return self._role.server_machine()
-
-    def entering(self, round: int, phases: set[Phase]) -> None:
-        self._around.entering(round, phases)
-
-    async def moved(self, count: int) -> None:
-        await self._around.moved(count)
-
-    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
-        self._around.heard(sender, frames)
-
-    def entropy(self, count: int) -> bytes:
-        return self._around.entropy(count)
 
     def hosted(self, party: OpenedParty[ServerFile], experiment: Experiment | None) -> HostedRun:
         """The run of the plan; single updates may be seen here, which hosts refuse."""
@@ -235,7 +242,7 @@ async def _run_client(control: Control, role: Role, roster: Roster, workplace: W
         return explain(error)
 
 
-class SimulatedClient(ClientHooks):
+class SimulatedClient(_Surrounded, ClientHooks):
     """A client of a simulation; index: among all clients."""
 
     def __init__(self, role: Role, index: int, workplace: Workplace) -> None:
@@ -251,18 +258,6 @@ class SimulatedClient(ClientHooks):
         plan = self._role.plan
         trains = plan.experiment.data.statistics == "given" or plan.run.statistics.is_file()
         return self._role.machine() if trains else TrainingClient
-
-    def entering(self, round: int, phases: set[Phase]) -> None:
-        self._around.entering(round, phases)
-
-    async def moved(self, count: int) -> None:
-        await self._around.moved(count)
-
-    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
-        self._around.heard(sender, frames)
-
-    def entropy(self, count: int) -> bytes:
-        return self._around.entropy(count)
 
     def source(self, data: ImagesConfiguration) -> Source:
         """The images that the server has read, whatever process asks."""

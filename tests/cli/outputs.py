@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tacit.cli.schema import OUTPUTS
+from tacit.cli.commands.schema import result_files
 
 
 def check_output(path: Path, name: str) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def check_output(path: Path, name: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_bytes())
     assert next(iter(content)) == "schema"
     # What the type does not know is lost on the way, and what it wants is missed.
-    found = msgspec.json.decode(path.read_bytes(), type=OUTPUTS[name].type)
+    found = msgspec.json.decode(path.read_bytes(), type=result_files()[name].type)
     assert json.loads(msgspec.json.encode(found)) == content
     del content["schema"]
     return content

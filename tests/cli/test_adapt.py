@@ -173,7 +173,7 @@ def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> Non
         assert owner["bytes_received"] == 2 * summary["batches"]["model_owner_bytes"]
         assert summary["dealer_bytes"][name] == 2 * summary["batches"]["preprocessing_to_data_owner_bytes"]
     over = [event for event in run.folder.events("dealer") if isinstance(event, InferenceSessionEnded)]
-    dealt = {owner: sum(event.material.get(owner, 0) for event in over) for owner in summary["dealer_bytes"]}
+    dealt = {owner: sum(event.preprocessing_bytes.get(owner, 0) for event in over) for owner in summary["dealer_bytes"]}
     assert dealt == summary["dealer_bytes"]
     page = (run.path / "report.html").read_text()
     assert f"{summary['final_balanced_accuracy']:.3f}" in page

@@ -8,7 +8,7 @@ from click.testing import Result
 from PIL import Image
 from typer.testing import CliRunner
 
-from tacit.cli.data import app
+from tacit.cli.commands.data import app
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import load
 from tacit.models.partition import divide

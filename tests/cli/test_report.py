@@ -10,7 +10,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tacit.cli.report import report
+from tacit.cli.commands.report import report
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment

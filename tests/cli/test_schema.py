@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import Result
 
-from tacit.cli.schema import OUTPUTS, json_schema
+from tacit.cli.commands.schema import json_schema, result_files
 from tests.cases import cases
 from tests.cli.outputs import check_output
 
@@ -20,10 +20,10 @@ Invoke = Callable[..., Result]
 def test_all_names_are_listed(tacit: Invoke) -> None:
     result = tacit("schema")
     assert result.exit_code == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()] == [*OUTPUTS]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [*result_files()]
 
 
-@cases("name", OUTPUTS)
+@cases("name", result_files())
 def test_every_schema_can_be_printed(tacit: Invoke, name: str) -> None:
     result = tacit("schema", name)
     assert result.exit_code == 0
@@ -38,7 +38,7 @@ def test_every_schema_can_be_printed(tacit: Invoke, name: str) -> None:
 def test_a_schema_that_is_none_is_refused(tacit: Invoke) -> None:
     result = tacit("schema", "sumary")
     assert result.exit_code == 2
-    assert result.stderr.startswith("tacit: schema sumary: there is none; choose one of summary, comparison, ")
+    assert result.stderr.startswith("tacit: schema sumary: there is none; choose one of adaptation, answers, ")
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,11 @@ def test_the_model_is_the_same_bit_for_bit_however_many_workers_host_the_clients
         assert result.stdout.count(f"ring sum exact over {CLIENTS} clients") == 2
         models[workers] = (directory / "model.safetensors").read_bytes()
         updates[workers] = [path.read_bytes() for path in sorted((directory / "verify").glob("*/client-*.npz"))]
-        hosts = [f"worker-{number + 1}" for number in range(workers)] or [f"client-{n + 1}" for n in range(CLIENTS)]
-        # Every client has its own journal and log of events, and every process one of what went wrong: nothing.
+        hosts = [f"worker-{number + 1}" for number in range(workers)]
+        clients = [f"client-{number + 1}" for number in range(CLIENTS)]
+        # Every client has its own journal and log of events, and like every process one of what went wrong: nothing.
         logs = {path.stem: path.read_text() for path in (directory / "logs").iterdir()}
-        assert logs == dict.fromkeys(["server", *hosts], "")
+        assert logs == dict.fromkeys(["server", *hosts, *clients], "")
         assert len(list((directory / "events").iterdir())) == 1 + CLIENTS
         assert len(list((directory / "journal").iterdir())) == CLIENTS
         turns = CLIENTS // max(workers, 1)

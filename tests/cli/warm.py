@@ -150,8 +150,8 @@ def _settle(outputs: Sequence[int], *, arguments: list[str], folder: str, namesp
 
 
 if __name__ == "__main__":
-    import tacit.cli.host
-    import tacit.cli.preflight
+    import tacit.cli.commands.host
+    import tacit.cli.commands.preflight
     import tacit.parties.hosting.client
     import tacit.parties.hosting.server
     import tacit.simulate.federation.preload  # noqa: F401

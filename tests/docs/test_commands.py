@@ -121,6 +121,11 @@ def test_commands_in_running_text_are_commands(page: str) -> None:
     assert [one for one in wrong if one and not _UNFINISHED.search(one)] == []
 
 
+def test_every_command_is_on_a_page() -> None:
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES if page != "CHANGELOG.md")
+    assert [name for name in COMMAND.commands if not re.search(rf"\btacit {name}\b", text)] == []
+
+
 def test_a_block_is_run_or_says_why_not() -> None:
     for block in ALL:
         by = re.fullmatch(r"run by (tests/\S+(?:, tests/\S+)*)", block.note)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -193,3 +193,10 @@ def simulate(
     output.show(console, summary)
     output.say(console, f"everything is in {plan.run.path}")
     raise output.outcome(summary, plan.run.path)
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"simulate": simulate}
+RESULTS: Final = {
+    "summary": ("simulate, server; summary.json", "tacit.parties.runs.summary:Summary"),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -245,3 +245,10 @@ def _tell(path: Path, roster: Roster) -> None:
         f"{path}: {version}{len(roster.members)} members, {len(roster.clients)} of them clients{groups}{waiting}"
     )
     typer.echo(f"fingerprint {roster.fingerprint}")
+
+
+PANEL: Final = "Between hosts"
+COMMANDS: Final = {"roster": app}
+RESULTS: Final = {
+    "roster": ("roster show", "tacit.cli.commands.roster:RosterDescription"),
+}

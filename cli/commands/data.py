@@ -267,3 +267,10 @@ def _sizes(source: Source, progress: Progress) -> Counter[tuple[int, int]]:
     for images, what in ((source.train.images, "training"), (source.test.images, "test")):
         sizes.update(progress.track(images.sizes(), total=len(images), description=f"sizes of {what} images"))
     return sizes
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"data": app}
+RESULTS: Final = {
+    "data": ("data inspect", "tacit.cli.commands.data:DataDescription"),
+}

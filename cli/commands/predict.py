@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -58,3 +58,10 @@ def predict(
         return predict(request, batch=batch, device=device, labels=labels, progress=progress)
 
     all_answered(measured(work, json_file, failed=ProcessError))
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"predict": predict}
+RESULTS: Final = {
+    "prediction": ("predict", "tacit.simulate.private_inference.results:PredictionResult"),
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -76,3 +76,10 @@ def compare(
     console = screen()
     show(console, found)
     say(console, str(out))
+
+
+PANEL: Final = "Settings and results"
+COMMANDS: Final = {"report": report, "compare": compare}
+RESULTS: Final = {
+    "comparison": ("compare", "tacit.simulate.report.comparison:Comparison"),
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -44,3 +44,7 @@ def new(
         secret, card = save(generate(name), out, role=_ENROLLED.get(role, role))
     typer.echo(f"{secret}: keep it on this host, and nowhere else")
     typer.echo(f"{card}: hand it to whoever makes the roster")
+
+
+PANEL: Final = "Between hosts"
+COMMANDS: Final = {"keys": app}

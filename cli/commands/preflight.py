@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.text import Text
@@ -55,3 +55,10 @@ def preflight(
     if "absent" in states:
         missing = "the server" if file.role == "client" else "one of the others"
         raise output.failure(f"ready, but {missing} was not reached", output.SERVER_LOST)
+
+
+PANEL: Final = "Between hosts"
+COMMANDS: Final = {"preflight": preflight}
+RESULTS: Final = {
+    "preflight": ("preflight", "tacit.parties.hosting.preflight:Readiness"),
+}

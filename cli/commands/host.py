@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -193,7 +193,7 @@ def status(
 
 
 def dealer(party: PartyToml, quiet: Quiet = False) -> None:
-    """Deal the random words of private inference, until it is stopped.
+    """Deal the correlated randomness of private inference, until it is stopped.
 
     It sees neither weights nor images; killed and started again, it deals fresh ones. With \\[adaptation] in its file
     it also sums what data owners have learned, until the rounds are over; killed and started again, it goes on after
@@ -300,3 +300,19 @@ def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> 
     for address in addresses:
         output.say(console, f"the others reach it at {address}")
     output.say(console, f"roster {fingerprint}")
+
+
+PANEL: Final = "Between hosts"
+COMMANDS: Final = {
+    "server": server,
+    "client": client,
+    "dealer": dealer,
+    "model-owner": model_owner,
+    "data-owner": data_owner,
+    "status": status,
+}
+RESULTS: Final = {
+    "answers": ("data-owner", "tacit.parties.runs.answers:Answers"),
+    "learned": ("data-owner, where it learns", "tacit.parties.runs.adaptation:LearnedAdapters"),
+    "status": ("status", "tacit.parties.hosting.folder:Status"),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -205,3 +205,14 @@ def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
             given.append(parameter.opts[0])
     if given:
         raise ValueError(f"{', '.join(given)}: {remedy}")
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"bench": app}
+RESULTS: Final = {
+    "bench-secagg": ("bench secagg", "tacit.simulate.bench.results:SumBenchmarkResult"),
+    "bench-network": ("bench network", "tacit.simulate.bench.results:NetworkBenchmarkResult"),
+    "bench-blocks": ("bench inference, of blocks", "tacit.simulate.bench.results:BlockBenchmarkResult"),
+    "bench-student": ("bench inference, of a student", "tacit.simulate.bench.results:StudentBenchmarkResult"),
+    "bench-adapt": ("bench adapt", "tacit.simulate.bench.results:AdaptationBenchmarkResult"),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -125,3 +125,10 @@ def _list(console: Console) -> None:
         for title, size in (("full size", study.full), ("--small", study.small)):
             if size is not None:
                 output.say(console, f"  {title}: {size.measure.summary(size.rows)}")
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"experiment": experiment}
+RESULTS: Final = {
+    "study": ("experiment; table.json", "tacit.simulate.experiments.results:StudyResult"),
+}

@@ -6,7 +6,7 @@ Everything slow is imported inside the command, so that --help answers at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -103,3 +103,11 @@ def _end(verdicts: VectorVerdicts | PeerVerdicts, json_file: Path | None) -> Non
     show(screen(), verdicts)
     keep_json(json_file, verdicts)
     raise typer.Exit(FAILED if verdicts.failed else 0)
+
+
+PANEL: Final = "Settings and results"
+COMMANDS: Final = {"conformance": app}
+RESULTS: Final = {
+    "vectors": ("conformance vectors", "tacit.simulate.conformance.vectors:VectorVerdicts"),
+    "peer": ("conformance peer", "tacit.simulate.conformance.peer.script:PeerVerdicts"),
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -93,3 +93,10 @@ def distill(
     output.keep_json(json_file, result)
     output.show(console, result)
     output.say(console, f"{result.seconds:.0f} s; everything is in {directory}")
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"distill": distill}
+RESULTS: Final = {
+    "distillation": ("distill; distillation.json", "tacit.parties.runs.distillation:DistillationResult"),
+}

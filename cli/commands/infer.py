@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -89,3 +89,10 @@ def infer(
         )
 
     all_answered(measured(work, json_file, failed=ProcessError))
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"infer": infer}
+RESULTS: Final = {
+    "inference": ("infer", "tacit.simulate.private_inference.results:InferenceResult"),
+}

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -120,3 +120,10 @@ def _attack_list() -> Table:
     rows = [(attack.name, attack.about, attack.source) for attack in ATTACKS.values()]
     rows += [(name, *texts) for name, texts in {**MODEL_ATTACKS, **IMAGE_ATTACKS}.items()]
     return Table(columns=(Column("attack"), Column("what it does", prose), Column("from", prose)), rows=rows)
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"audit": audit}
+RESULTS: Final = {
+    "audit": ("audit", "tacit.simulate.audit.results:AuditResult"),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -104,3 +104,10 @@ def _outcome(summary: AdaptationSummary, planned: int) -> typer.Exit:
         return typer.Exit()
     reason = f"round {summary.failed[0].round}: {summary.failed[0].detail}" if summary.failed else summary.ended
     return output.failure(f"{completed} of {planned} rounds were completed; {reason}", output.ABORTED)
+
+
+PANEL: Final = "On this machine"
+COMMANDS: Final = {"adapt": adapt}
+RESULTS: Final = {
+    "adaptation": ("adapt; summary.json", "tacit.simulate.adaptation.results:AdaptationSummary"),
+}

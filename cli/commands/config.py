@@ -1,0 +1,32 @@
+"""`tacit config`: the files that experiments and parties are described by, with every key explained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import typer
+
+from tacit.cli.output import WRONG_INPUT, failure
+
+
+def config(
+    party: Annotated[
+        Literal["server", "client", "dealer", "model-owner", "data-owner"] | None,
+        typer.Option(help="Print the file of a party on a host of its own instead."),
+    ] = None,
+    adaptation: Annotated[bool, typer.Option("--adaptation", help="Print that of `tacit adapt` instead.")] = False,
+) -> None:
+    """Print the default experiment file, with every key explained."""
+    from tacit.parties.hosting.party_file import party_toml
+    from tacit.parties.runs.adaptation import AdaptationExperiment
+    from tacit.parties.runs.experiment import Experiment
+    from tacit.parties.runs.reference import experiment_toml
+
+    if party is not None and adaptation:
+        raise failure("--adaptation is an experiment, and --party a party: choose one", WRONG_INPUT)
+    experiment = AdaptationExperiment() if adaptation else Experiment()
+    typer.echo(experiment_toml(experiment) if party is None else party_toml(party), nl=False)
+
+
+PANEL: Final = "Settings and results"
+COMMANDS: Final = {"config": config}
