@@ -7,6 +7,7 @@ ImportError, and ends the fork server on anything else; so every failure becomes
 misses this module reports the reason.
 """
 
+import gc
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -24,3 +25,7 @@ for _name in MODULES:
         import_module(_name)
     except Exception as error:
         raise ImportError(f"{_name} cannot be imported ({type(error).__name__}: {error})") from error
+
+# A collector that walked over all of this in a child would copy its pages: a second in the middle of the first round.
+gc.collect()
+gc.freeze()
