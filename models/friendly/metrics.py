@@ -19,7 +19,7 @@ class DistillationEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """Means over the images, added up over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction"
     and on request "labels" in stage 2, "range" in both."""
     accuracy: float
-    """Of the student on the test images, with its polynomials scaled to each batch: 0 to 1."""
+    """Share of the test images that the student classifies correctly, its polynomials scaled to each batch."""
 
 
 class StudentMetrics(msgspec.Struct, frozen=True, kw_only=True):

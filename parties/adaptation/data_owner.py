@@ -147,7 +147,7 @@ class PrivateLearner:
         self._images, self._labels = images, labels
         self._count = len(images) if settings.weights == "counts" else 0
         self._event_log = event_log
-        self._on_told = on_round
+        self._on_round = on_round
         self._on_batch = on_batch
         self._standing = Standing()
         self._exit = AsyncExitStack()
@@ -299,7 +299,7 @@ class PrivateLearner:
                 f"{last.owners} data owners, which is from {least} to {most}"
             )
         self.common, self.based = mean_of(total[:-COUNTS], counted.weight, learning.sizes), last.round
-        self._on_told(RoundLearned(last.round, self.common, last.owners, counted))
+        self._on_round(RoundLearned(last.round, self.common, last.owners, counted))
         self._event_log.write(
             AdaptersUpdated(
                 round=last.round,

@@ -98,10 +98,10 @@ class ClientJob:
 
 
 class ClientHooks(Hooks):
-    """What a simulation or an audit puts around a client. These do nothing: hosts have no others."""
+    """Points at which a simulation or an audit changes or records a client; the defaults are those of hosts."""
 
     seed: int | None = None
-    """Of batches and rounding; None draws from the operating system's randomness."""
+    """Seed of batches and rounding; None draws from the operating system's randomness."""
 
     def machine(self) -> Callable[..., TrainingClient]:
         """Make the machine of the next session."""
@@ -265,7 +265,7 @@ async def run_client(
             load("data.factory", party.file.data.factory)
         hooks = hooks or ClientHooks()
         own_data = workload is not None or party.file.data.factory
-        source = None if own_data else own_images(party.file, hooks)
+        source = None if own_data else own_images(party.file, hooks.source)
         with EventFile(party.folder.events(party.name), party.name) as log:
             sessions = _Sessions(party, source, log, tell, stay, accepted_groups, workload, hooks)
             ended = await sessions.follow()
@@ -273,9 +273,9 @@ async def run_client(
             return ended
 
 
-def own_images(file: ClientFile, hooks: ClientHooks | None = None) -> Source:
+def own_images(file: ClientFile, find: Callable[[ImagesConfiguration], Source] = read) -> Source:
     """Find this host's images. ValueError and OSError, naming what is wrong with them."""
-    source, chosen = (hooks or ClientHooks()).source(file.data), file.data.indices
+    source, chosen = find(file.data), file.data.indices
     if not len(source.train.images):
         raise ValueError(f"data.source {file.data.source!r} holds no training images")
     if not chosen:

@@ -93,7 +93,7 @@ class Learned:
     kept: KeptLearning
     parameters: AdapterParameters
     round: int
-    """After which they are the common ones."""
+    """Round that ended with these parameters."""
     _path: Path
 
     @property

@@ -150,12 +150,12 @@ class ServerJob:
 
 
 class ServerHooks(Hooks):
-    """What a simulation or an audit puts around a server. These do nothing: hosts have no others."""
+    """Points at which a simulation or an audit changes or records a server; the defaults are those of hosts."""
 
     sampling: bytes = b""
     """Seeds the draws of cohorts, with 32 bytes; empty: from the operating system's randomness."""
     seed: int | None = None
-    """Of the server's own training, if it trains; None draws from the operating system's randomness."""
+    """Seed of the server's own training, if it trains; None draws from the operating system's randomness."""
     recorded_seed: Seed | None = None
     """What the run says of its seed."""
     missing: Callable[[], Mapping[str, str]] | None = None

@@ -1,7 +1,5 @@
 """Lookup tables on shares: functions and range checks of a value that is opened once under a mask; and LayerNorm.
 
-(The protocol's transition tables are in tacit.protocol.inference.states.)
-
 With c = x + r modulo 2^PLACE opened, x is (c mod 2^m) - (r mod 2^m) away from the lower end of the interval number (c
 >> m) - (r >> m): in it or, where that is negative, in the one before. The dealer's keys are of the interval of r: a
 share of 1 at that place, and of r mod 2^m, zero elsewhere. So the inner product with any public table, turned round by

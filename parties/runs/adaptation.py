@@ -76,7 +76,7 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def kind(self) -> str:
-        """Of the adapter."""
+        """Kind of the adapter."""
         return str(type(self.adapter).__struct_config__.tag)
 
     def with_adapter(self, kind: str) -> AdaptationExperiment:
@@ -109,7 +109,7 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
     adapters: str
     """Path of their file."""
     round: int
-    """After which they are the common ones; 0 before the first."""
+    """Round that ended with these adapters; 0 before the first."""
     rounds: list[LearnedRound]
     planned: int
     """Rounds in all."""
@@ -121,10 +121,11 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
     refused_batches: int
     """Out of range, which taught nothing."""
     data_owner_bytes: int
-    """Of shares in these batches, by sender; likewise the next."""
+    """Bytes of shares that the data owner sent in these batches."""
     model_owner_bytes: int
+    """Bytes of shares that the model owner sent in these batches."""
     dealer_bytes: int
-    """Of correlated randomness for these batches, to this data owner."""
+    """Bytes of correlated randomness that the dealer sent to this data owner for these batches."""
 
     def view(self) -> Iterator[str]:
         """The file of the adapters."""

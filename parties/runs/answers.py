@@ -50,7 +50,7 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
 
     images: list[AnsweredImage]
     accuracy: float | None
-    """Of the answered images; null where their labels are not known."""
+    """Share of the answered images classified correctly; null where their labels are not known."""
     passes: int
     online_seconds: float
     preprocessing_wait_seconds: float

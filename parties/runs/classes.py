@@ -36,7 +36,7 @@ class TestClasses(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     classes: tuple[TestClass, ...]
     confusion: tuple[tuple[int, ...], ...] | None
-    """By true class, then by predicted class, in the order of `classes`: images. None for many classes."""
+    """Numbers of images by true class, then by predicted class, in the order of `classes`; None for many classes."""
 
 
 def described(round: int, names: Sequence[str], confusion: torch.Tensor) -> TestClasses:

@@ -38,7 +38,7 @@ class TeacherMetrics(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     loss: float
     epochs: int
-    """Of its training; 0 if it was loaded."""
+    """Epochs of its training; 0 if it was loaded."""
 
 
 class ConvertedMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ MOST_EPSILON: Final = 10.0
 
 
 class PrivacyGuarantee(msgspec.Struct, frozen=True, kw_only=True):
-    """What noise guarantees the client that it protects least; an epsilon of null is infinite."""
+    """Differential privacy of the least protected client; an epsilon of null is infinite."""
 
     delta: float
     epsilon_update: float | None

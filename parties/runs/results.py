@@ -139,7 +139,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
     """
 
     def view(self) -> Iterable[Table | str]:
-        """What people see of it, in this order."""
+        """Yield the tables and sentences shown to people, in order."""
         return ()
 
     def write(self, path: Path) -> None:

@@ -64,7 +64,7 @@ class RoundMetrics(msgspec.Struct, frozen=True, kw_only=True):
     bytes_sent: dict[str, int]
     """Payload by party."""
     local: dict[str, LocalMetrics]
-    """By client."""
+    """Work on local updates, by client."""
 
 
 class PhaseMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class VerifiedRound(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     clients: int
     largest_error: float
-    """Of the float sum."""
+    """Largest error of a coordinate of the float sum."""
     bound: float
     """The error that stochastic rounding allows; 0 without secure aggregation."""
 
@@ -142,7 +142,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.1"):
 
     name: str
     final_accuracy: float | None
-    """After the last round, as the next two."""
+    """Accuracy after the last round; the next two fields are after it too."""
     final_balanced_accuracy: float | None
     final_loss: float | None
     wall_seconds: float
@@ -165,7 +165,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.1"):
     ended: str
     """How the last session ended, in words."""
     verified: list[VerifiedRound] = msgspec.field(default_factory=list)
-    """With --verify."""
+    """Checked rounds; empty without --verify."""
 
     @property
     def completed(self) -> int:

@@ -80,8 +80,8 @@ class _Lap:
 
 
 Work = Callable[[Proceed], Any]
-"""What it is given, it calls as often as it can. A coroutine function runs in the event loop, any other one in the
-thread."""
+"""A job: it calls its argument as often as it can, to stop early. A coroutine function runs in the event loop, any
+other function in the thread."""
 
 
 class _Job:

@@ -50,7 +50,7 @@ class AdaptationRound(msgspec.Struct, frozen=True, kw_only=True):
     """On these images while they were learned from, by the sums; likewise the accuracy."""
     train_accuracy: float | None
     accuracy: float | None
-    """Of the common adapters after the round, on test images; likewise the two below."""
+    """Test accuracy of the common adapters after the round; the next two fields are on test images too."""
     balanced_accuracy: float | None
     loss: float | None
     seconds: float
@@ -82,7 +82,7 @@ class DataOwnerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     bytes_sent: int
     bytes_received: int
     weights_bytes: int
-    """Of masked layers, received before the first batch of a session."""
+    """Bytes of masked layers, received before the first batch of a session."""
     ended: str
 
 
@@ -98,7 +98,7 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     data_owner_bytes: int | None
     model_owner_bytes: int | None
     preprocessing_to_data_owner_bytes: int | None
-    """Of correlated randomness, from the dealer; likewise the next."""
+    """Bytes of correlated randomness from the dealer; the next field counts likewise."""
     preprocessing_to_model_owner_bytes: int | None
 
 
@@ -108,7 +108,7 @@ class SumNoiseMetrics(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float
     """Standard deviation, on every common parameter."""
     largest_norm: float
-    """Of all parameters, by the public bounds."""
+    """Largest norm of all parameters that the public bounds allow."""
     sums: int
     """Revealed so far, which the guarantee below is for."""
     delta: float
@@ -146,7 +146,7 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
     owners: dict[str, DataOwnerMetrics]
     batches: BatchMetrics
     dealer_bytes: dict[str, int]
-    """Of correlated randomness for all batches, by recipient, as that counts it."""
+    """Bytes of correlated randomness for all batches, by recipient, as the recipient counts them."""
     noise: SumNoiseMetrics | None
     """Null without noise."""
     parties: dict[str, AdaptationParty]

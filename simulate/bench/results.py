@@ -65,7 +65,7 @@ class SumBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-sec
     sum_is_exact: bool
     wall_seconds: float
     profile_seconds: dict[str, float]
-    """By kind of work, of all parties together; empty unless asked for."""
+    """Seconds of all parties together, by kind of work; empty unless asked for."""
 
     def view(self) -> Iterator[Table | str]:
         """Times by phase, all other metrics, and the profile."""
@@ -103,7 +103,7 @@ class DelayedRound(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float
     one_way_delays: float
-    """By which it is longer than without a delay."""
+    """Additional time in one-way delays, compared with a run without a delay."""
 
 
 class UploadMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     idle_mb: float
     clients: int
     connected_mb: float
-    """With these clients connected."""
+    """Memory with these clients connected."""
     kb_per_client: float
 
 
@@ -200,9 +200,9 @@ class PassMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of the median pass; bytes are those of shares, by sender."""
 
     online_seconds: float
-    """With all correlated randomness received before the pass."""
+    """Seconds of a pass whose correlated randomness was received before it."""
     sustained_seconds: float
-    """With passes back to back, while correlated randomness is made and sent."""
+    """Seconds of a pass among passes back to back, while correlated randomness is made and sent."""
     model_owner_bytes: int
     data_owner_bytes: int
     dealer_bytes: dict[str, int]
@@ -218,7 +218,7 @@ class BlockMetrics(PassMetrics, frozen=True, kw_only=True):
     total_bytes: int
     """Sent by both owners and the dealer, or the third party."""
     total_rounds: int
-    """With requests for correlated randomness: ours ahead of its use, one for each block."""
+    """Rounds, including requests for correlated randomness: ours ahead of its use, one for each block."""
     relative_error: float
     """Norm of the error of the logits behind the blocks, relative to the norm of those in the clear in float64."""
     relayed_bytes: int | None
@@ -259,9 +259,9 @@ class BlockBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-b
     polynomials: TacitBlockMetrics
     """Polynomials in their place, as CrypTen computes them too."""
     crypten: BlockMetrics | None
-    """With CrypTen's default provider of correlated randomness; null unless it was measured, likewise the next."""
+    """Costs with CrypTen's default provider of correlated randomness; this and the next are null unless measured."""
     crypten_ttp: BlockMetrics | None
-    """With CrypTen's trusted third party."""
+    """Costs with CrypTen's trusted third party."""
 
     def view(self) -> Iterator[Table | str]:
         """Times and bytes of every protocol, and our operations."""
@@ -385,7 +385,7 @@ class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.be
     cores: int
     """Shared by all parties."""
     arms: dict[str, LearningBatchMetrics]
-    """By the outputs of blocks that are revealed to data owners: none, or all."""
+    """Costs by the outputs of blocks that are revealed to data owners: none, or all."""
     plaintext: PlaintextStep
 
     def view(self) -> Iterator[Table | str]:

@@ -29,7 +29,7 @@ class DataPart:
     """Some images of a data set."""
 
     source: str = ""
-    """As of `data.source`; "": those of the small twin, which are digits or the file of --data."""
+    """A `data.source`; empty for the small twin, which takes digits or the file of --data."""
     half: int | None = None
     """The first (0) or the second half (1) of its classes; None: all."""
     centres: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class DataBlock:
     """The data of some rows."""
 
     name: str = ""
-    """Of the data set, which the names of its rows begin with; "": that of a small twin."""
+    """Name of the data set, with which the names of its rows begin; empty for a small twin."""
     owned: DataPart
     """What the owner makes the backbone on."""
     adapted_to: DataPart

@@ -55,9 +55,9 @@ class PreparedAdaptation(Prepared):
     settings: AdaptationSettings
     rows: Sequence[AdaptationRow]
     tasks: dict[DataPart, AdaptationTask] = field(repr=False)
-    """Of the owner and of the clients, as far as their files are there."""
+    """Tasks of the owner and of the clients whose files were found."""
     _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
-    """Of the seed that is measured: the backbones of several would not fit into memory."""
+    """State of the measured seed alone: the backbones of several would not fit into memory."""
 
     @property
     def data(self) -> str:

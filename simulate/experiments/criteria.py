@@ -25,7 +25,7 @@ EQUAL_OR_LOWER: Final = (
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean; infinite for a single value."""
+    """Return half the width of the 95 % interval of the mean; infinite for a single value."""
     if len(values) < 2:
         return float("inf")
     # Imported here: scipy.stats takes a second to load, and `tacit experiment list` needs none of it.
@@ -62,7 +62,7 @@ def compare(found: Sequence[float]) -> str:
 
 
 def verdict(found: Mapping[str, Sequence[float]], *, claim: str, above: float) -> Verdict:
-    """Of differences of accuracies, seed by seed, by what they are of: whether all are above a bound."""
+    """Judge whether all named differences of accuracies, given seed by seed, are above a bound."""
     decided = {name: is_above(values, above) for name, values in found.items()}
     not_so = [name for name, answer in decided.items() if answer is False]
     unclear = [name for name, answer in decided.items() if answer is None]

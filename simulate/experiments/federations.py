@@ -133,7 +133,7 @@ class PreparedFederations(Prepared):
 
     @property
     def clients(self) -> int:
-        """Of the arm that has most."""
+        """Number of clients of the largest arm."""
         return max(arm.experiment.clients for arm in self.arms)
 
     @property
@@ -143,7 +143,7 @@ class PreparedFederations(Prepared):
 
     @property
     def test_images(self) -> int:
-        """With which all arms are judged."""
+        """Number of test images, common to all arms."""
         found = self.images.samples[1]
         return min(found, self.per_client * self.clients) if self.per_client else found
 

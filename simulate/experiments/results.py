@@ -34,12 +34,12 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     """Bytes that clients sent to the server, of every kind of message."""
     kept: int = 0
-    """Of these bytes those of zeros, in the place of whole tensors that a client kept back."""
+    """Bytes of zeros among them, in the place of whole tensors that a client kept back."""
     seconds: float
     """How long the rounds took, one after another."""
     training_seconds: float
     choosing_seconds: float
-    """Of the clients, for training and for choosing what to keep back."""
+    """Seconds in which clients chose what to keep back."""
 
 
 class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to the directory of the study."""
     test_images: int
     accuracies: list[float]
-    """Of the global model on the test images after each round, 0 to 1."""
+    """Test accuracy of the global model after each round, 0 to 1."""
     clipped: int
     """Coordinates of updates that were clipped, in all rounds."""
     cost: RunCost
@@ -67,7 +67,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     values: dict[str, float | None]
-    """By the name of the quantity; null where a row does not have it."""
+    """Values by the name of the quantity; null where a row does not have it."""
     seconds: float
     federation: FederatedRun | None = None
     """null: not run by the parties of a federation."""
@@ -90,7 +90,7 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run] = []
     """All of them, or none if some are missing."""
     statistics: dict[str, Statistic] = {}
-    """By the name of the quantity."""
+    """Statistics by the name of the quantity."""
     unfinished: str = ""
     """Why it has no runs."""
 
@@ -146,7 +146,7 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
     columns: list[Quantity]
     rows: list[StudyRow]
     verdicts: list[Verdict]
-    """Of the claims all of whose rows have run."""
+    """Verdicts on the claims whose rows have all run."""
     settings: dict[str, str]
     """The paper's own."""
     silent: list[str]

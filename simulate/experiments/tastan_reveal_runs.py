@@ -111,7 +111,7 @@ class PreparedReveals(Prepared):
     settings: RevealSettings
     images: StudyImages
     _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
-    """Of the seed that is measured."""
+    """State of the measured seed alone."""
 
     @property
     def data(self) -> str:
@@ -173,7 +173,7 @@ class PreparedReveals(Prepared):
         return summaries[reveal]
 
     def _copied(self, reveal: Reveal, *, seed: int) -> Values:
-        """By one data owner, of all that was revealed to it in all rounds."""
+        """Train a copy, as one data owner would, from all outputs revealed to it in all rounds."""
         experiment = self.experiment(reveal, seed=seed)
         found = setting(experiment, self._folder(reveal, seed).path, seed=seed)
         victim, own = found.served.transformer, found.owners[_SPY]

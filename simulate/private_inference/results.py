@@ -33,11 +33,11 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
     agreement: float | None
     """Share of the answered images with the same label in the clear; null without any."""
     largest_difference: float | None
-    """Of a logit to that in the clear; null where labels alone were received."""
+    """Largest difference of a logit from that in the clear; null where labels alone were received."""
     relative_error: float | None
     """Norm of these differences, relative to that of the logits in the clear; null likewise."""
     weights_bytes: int
-    """Of masked weights, received once by each data owner."""
+    """Bytes of masked weights, received once by each data owner."""
     per_operation: dict[str, OperationMetrics]
     batch: int
     labels: int
@@ -77,7 +77,7 @@ class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inf
     """Private inference with the model of a run or a distillation."""
 
     input: Input
-    """Who knows the input of blocks: the data owner, which is INSECURE, or nobody."""
+    """Whether the data owner knows the input of blocks, which is INSECURE, or no party does."""
     data_owners: int
 
     def view(self) -> Iterator[Table | str]:

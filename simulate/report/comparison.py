@@ -50,7 +50,7 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes: int
     """Through the server."""
     server_computing_seconds: float
-    """Of the protocol."""
+    """Seconds of computing the protocol."""
     client_training_seconds: float | None
     """Median of the clients."""
     seed: int | None
