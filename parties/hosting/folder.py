@@ -18,6 +18,9 @@ ledger.json             what data owners have used of their quota, at a model ow
 salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
 
+In a simulation all parties share the run directory: lock and status of each are status/NAME.lock and status/NAME.json,
+and NAME.fixed is not kept.
+
 The lock shows whether the party runs, so that the status file of a killed party deceives nobody.
 
 The log for people has a line for every event, with a level, in a file that is rotated when it is large. The event log
@@ -108,7 +111,7 @@ class PartyFolder:
         self.check()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in ("events", "journal", "logs", self.status.parent.name if self._shared else "answers"):
+            for part in ("events", "journal", "logs", *(["status"] if self._shared else ["answers", "memory"])):
                 (self.path / part).mkdir(exist_ok=True)
             if not self._shared:
                 mark_release(self.path)
@@ -138,9 +141,10 @@ class PartyFolder:
         """Those of a data owner about these images."""
         return self.path / "answers" / f"{images}.jsonl"
 
-    def fixed(self, party: str) -> Path:
-        """The part of the last model that is not trained, as a client received it."""
-        return self.path / "memory" / f"{party}.fixed"
+    def fixed(self, party: str) -> Path | None:
+        """The part of the last model that is not trained, as a client received it; None in a shared folder, where each
+        party would keep a copy of the same."""
+        return None if self._shared else self.path / "memory" / f"{party}.fixed"
 
     def memory(self, party: str) -> Path:
         """What a client remembers."""

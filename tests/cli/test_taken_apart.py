@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -32,9 +33,12 @@ epochs = 1
 
 
 @pytest.mark.end_to_end
-def test_the_parties_of_a_simulation_are_hosts(tacit: Callable[..., Result], tmp_path: Path) -> None:
+@pytest.mark.parametrize("trained", [["*"], ["head.*"]])
+def test_the_parties_of_a_simulation_are_hosts(
+    tacit: Callable[..., Result], tmp_path: Path, trained: list[str]
+) -> None:
     run, hosts = tmp_path / "run", tmp_path / "hosts"
-    (tmp_path / "small.toml").write_text(EXPERIMENT)
+    (tmp_path / "small.toml").write_text(EXPERIMENT.replace("[model]", f"[model]\ntrain = {json.dumps(trained)}"))
     made = tacit("simulate", str(tmp_path / "small.toml"), "--seed", str(SEED), "--out", str(run))
     assert made.exit_code == 0, made.output
     shutil.copytree(run / "parties", hosts)

@@ -61,6 +61,13 @@ def test_it_is_its_owners_alone(folder: PartyFolder) -> None:
     assert folder.path.stat().st_mode & 0o777 == 0o700
 
 
+def test_every_file_of_a_party_has_a_folder(tmp_path: Path) -> None:
+    for folder in (PartyFolder(tmp_path / "own"), PartyFolder(tmp_path / "shared", party="client-1")):
+        folder.make()
+        places = [folder.events("a"), folder.journal("a"), folder.log("a"), folder.fixed("a"), folder.status]
+        assert [place for place in places if place and not place.parent.is_dir()] == []
+
+
 def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match=r"cannot be made: .*; name another folder as `directory`"):
