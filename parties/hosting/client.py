@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import torch
 
 from tacit.models import checkpoint
 from tacit.models.configuration import ImagesConfiguration
-from tacit.models.data import normalise, read
+from tacit.models.data import Dataset, normalise, read
 from tacit.models.datasets.samples import Source
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
@@ -78,14 +79,14 @@ class ClientJob:
     journal: Path
     memory: Path
     """Where what the client remembers goes."""
-    fixed: Path | None = None
+    fixed: Path | None
     """As of ClientSettings."""
     plain_model: Path
     """Where a model goes that is encrypted for the server."""
     patience: float
     grace: float
-    connect_seconds: float | None = None
-    """How long to try to reach the server; None: as long as its patience."""
+    connect_seconds: float
+    """How long to try to reach the server."""
     device: str = "cpu"
     start: str = ""
     """As of Learner."""
@@ -110,6 +111,10 @@ class ClientHooks(Hooks):
     def source(self, data: ImagesConfiguration) -> Source:
         """Find the images. ValueError and OSError, naming what is wrong with them."""
         return read(data)
+
+    def test_images(self, data: Dataset) -> Labelled:
+        """Prepare the test images of the data set; called in the thread that trains."""
+        return data.x_test, data.y_test
 
     def contributed(self, round: int, update: Update) -> None:
         """The client has computed this update; called in the thread that trains."""
@@ -282,7 +287,9 @@ def own_images(file: ClientFile, find: Callable[[ImagesConfiguration], Source] =
         return source
     count = len(source.train.images)
     try:
-        indices = np.load(chosen, allow_pickle=False)
+        with open(chosen, "rb") as file_of_indices:
+            # Not numpy.load, which also opens zip files and reports a damaged one by errors of its own.
+            indices = np.lib.format.read_array(file_of_indices, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"data.indices {chosen!r} is no list of int64 ({error}): write one with numpy.save") from None
     if indices.ndim != 1 or indices.dtype != np.int64 or not len(indices):
@@ -391,5 +398,5 @@ class _Sessions:
             )
         check_classes(task, self._source.class_names)
         data = normalise(self._source, image_size=task.model.image_size, mean=task.mean, std=task.std)
-        tests: Any = (lambda: (data.x_test, data.y_test)) if len(self._source.test.images) else None
+        tests = partial(self._hooks.test_images, data) if len(self._source.test.images) else None
         return ClientImages((data.x_train, data.y_train), tests)

@@ -200,7 +200,7 @@ LONGEST_STATISTICS_PAUSE: Final = 600.0
 
 
 async def serve(
-    job: ServerJob, images: Callable[[DataConfiguration], ServerImages], tell: Tell, hooks: ServerHooks | None = None
+    job: ServerJob, images: Callable[[DataConfiguration], ServerImages], tell: Tell, hooks: ServerHooks
 ) -> Ended:
     """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended. Before the
     rounds the clients sum up statistics, where the experiment asks for it and the run does not know them yet.
@@ -208,7 +208,7 @@ async def serve(
     images: what is known of them, where the experiment has this section. ValueError, OSError and EndpointError say what
     the owner can mend.
     """
-    experiment, run, hooks = job.experiment, job.run, hooks or ServerHooks()
+    experiment, run = job.experiment, job.run
     device, known = resolve_device(job.device), images(experiment.data)
     # Made before the clients are asked for anything, so that after the first sum they find the server at once.
     task = task_of(experiment, known, job.weights_seed)

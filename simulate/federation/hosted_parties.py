@@ -26,6 +26,7 @@ from tacit.models.configuration import DataConfiguration, ImagesConfiguration
 from tacit.models.data import Dataset, load, read
 from tacit.models.datasets.samples import Source
 from tacit.models.stimuli import Stimuli
+from tacit.models.workload import Labelled
 from tacit.parties.hosting.client import ClientHooks, ClientWork, run_client
 from tacit.parties.hosting.folder import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
@@ -193,11 +194,20 @@ class Workplace:
         self.context = zmq.asyncio.Context()
         self.context.set(zmq.MAX_SOCKETS, LEAST_SOCKETS + SOCKETS_PER_CLIENT * clients)
         self._images = images
+        self._tests: dict[tuple[Any, ...], Labelled] = {}
 
     @cached_property
     def source(self) -> Source:
         """All images."""
         return shared_images.kept(self._images)
+
+    def test_images(self, data: Dataset) -> Labelled:
+        """Test images and labels, which all clients that normalise alike share: they may take more memory than all
+        else."""
+        alike = (data.image_size, data.channels, *data.normalisation)
+        if alike not in self._tests:
+            self._tests[alike] = (data.x_test, data.y_test)
+        return self._tests[alike]
 
 
 async def run_clients(control: Control, *, roles: Sequence[Role]) -> dict[str, Any]:
@@ -262,6 +272,9 @@ class SimulatedClient(_Surrounded, ClientHooks):
     def source(self, data: ImagesConfiguration) -> Source:
         """The images that the server has read, whatever process asks."""
         return self._workplace.source
+
+    def test_images(self, data: Dataset) -> Labelled:
+        return self._workplace.test_images(data)
 
     def contributed(self, round: int, update: Update) -> None:
         plan = self._role.plan

@@ -13,7 +13,7 @@ import torch
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration
 from tacit.models.data import load
-from tacit.parties.hosting.server import ServerImages, ServerJob, serve
+from tacit.parties.hosting.server import ServerHooks, ServerImages, ServerJob, serve
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, FederationSection
@@ -85,7 +85,7 @@ async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on
         completed=0,
         weights_seed=1,
     )
-    server = asyncio.create_task(serve(job, lambda section: images, tell))
+    server = asyncio.create_task(serve(job, lambda section: images, tell, ServerHooks()))
     await listening.wait()
     first = run.model.read_bytes()
     clients = [

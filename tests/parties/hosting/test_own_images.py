@@ -38,8 +38,10 @@ def test_indices_that_are_none_are_refused(tmp_path: Path) -> None:
         np.save(path, indices)
         with pytest.raises(ValueError, match=complaint):
             own_images(client(indices=str(path)))
-    path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"mine\.npy"):
-        own_images(client(indices=str(path)))
+    np.savez(tmp_path / "several.npz", indices=np.array([1]))
+    for content in (b"nothing", b"", b"PK\x03\x04 a damaged archive", (tmp_path / "several.npz").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"mine\.npy"):
+            own_images(client(indices=str(path)))
     with pytest.raises(OSError, match=r"absent\.npy"):
         own_images(client(indices=str(tmp_path / "absent.npy")))
