@@ -9,6 +9,7 @@ as there.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,9 +30,9 @@ from tacit.parties.hosting.party_file import (
     party_text,
     read_party,
 )
-from tacit.parties.links.keys import generate, load, save
-from tacit.parties.links.roster import write_roster
-from tacit.parties.runs.directory import RunDirectory, Seed, command_line, writing
+from tacit.parties.links.keys import KeyFileError, generate, load, save
+from tacit.parties.links.roster import RosterFileError, write_roster
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, Seed, command_line, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.event_log import Tell
 from tacit.parties.session.shell import Hooks
@@ -204,19 +205,24 @@ class Role:
 
 
 def enrol(plan: Plan, names: Sequence[str]) -> None:
-    """Make keys for all parties, and their roster, in the run directory; a resumed run has them. KeyFileError and
-    RosterFileError if they cannot be written or read."""
+    """Make keys for all parties, and their roster, in the run directory; a resumed run has them. RunDirectoryError if
+    they cannot be written."""
     if (plan.parties / ROSTER).exists():
         return
+    # Keys without a roster are of a command that was cut short: nobody has used them.
+    shutil.rmtree(plan.parties, ignore_errors=True)
     keys = {name: generate(name) for name in names}
-    for name, own in keys.items():
-        (plan.parties / name).mkdir(parents=True, exist_ok=True)
-        save(own, plan.parties / name, role="server" if name == names[0] else "client")
     server, *clients = keys.values()
     grouped = zip(clients, plan.experiment.groups(), strict=True)
     members = (server.member("server"), *(own.member("client", group) for own, group in grouped))
-    # Written last: a run that has it has all keys.
-    write_roster(Roster(members), plan.parties / ROSTER)
+    try:
+        for name, own in keys.items():
+            (plan.parties / name).mkdir(parents=True, exist_ok=True)
+            save(own, plan.parties / name, role="server" if own is server else "client")
+        # Written last: a run that has it has all keys.
+        write_roster(Roster(members), plan.parties / ROSTER)
+    except (KeyFileError, RosterFileError) as error:
+        raise RunDirectoryError(f"{error}; make room there, or make it writable, then give the command again") from None
 
 
 Device = Literal["cpu", "cuda"]
