@@ -277,16 +277,6 @@ def request_for(images: torch.Tensor, batch: int) -> InferenceRequest:
     return InferenceRequest(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
 
 
-async def infer(settings: DataOwnerSettings, images: torch.Tensor, *, batch: int) -> Inferred:
-    """Return the predictions of the model owner's model for images [N, C, S, S], `batch` in a pass.
-
-    Raises as open_session(), DataOwnerSession.answers() and request_for() do.
-    """
-    async with open_session(settings, request_for(images, batch)) as session:
-        answers = [answer async for answer in session.answers(images)]
-    return Inferred.collected(session, answers)
-
-
 LAST_WORDS_SECONDS = 1.0
 """How long what was said last may take to leave."""
 

@@ -206,8 +206,6 @@ async def hold_pass(
             conversation.refuse(error.detail, error.code)
 
     costs: list[RoundCost] = []
-    # As the machine counts: rounds in which neither owner opens anything count too.
-    step = 0
     since = time.perf_counter()
     async for stage in preparation.stages():
         if carried is None:
@@ -217,11 +215,11 @@ async def hold_pass(
         while not isinstance(advanced, Carried):
             exchange, data = advanced
             if data is not None:
-                conversation.hear(conversation.machine.give(step, data, conversation.now()))
+                conversation.hear(conversation.machine.give(len(costs), data, conversation.now()))
             received = (await conversation.expect(Opened)).data if exchange.expected else b""
             sent, now = 0 if data is None else data.nbytes, time.perf_counter()
             costs.append(RoundCost(stage.name, exchange.operation, now - since, sent, len(received)))
-            since, step = now, step + 1
+            since = now
             if conversation.kept(PassRefused) is not None:
                 program.close()
                 break

@@ -202,6 +202,8 @@ class InferenceDataOwner(InferenceSession):
 
 
 _S = InferenceState
+# The last round of a pass is the result, which the model owner gives: a pass ends for it there, and for the data owner
+# when the result has come. A pass that is out of range ends for both with the later of the two messages about that.
 DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.READY, Trigger.START): Row(InferenceDataOwner.on_start, (_S.AWAIT_TERMS,)),
     (_S.READY, Trigger.DROP): Row(InferenceDataOwner.on_drop, (_S.ABORTED,)),

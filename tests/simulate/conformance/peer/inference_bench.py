@@ -20,7 +20,7 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
 from tacit.models.networks import build
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.data_owner import DataOwnerSettings, infer
+from tacit.parties.inference.data_owner import DataOwnerSettings, open_session, request_for
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
@@ -147,7 +147,10 @@ class InferenceBench:
             if not left:
                 await asyncio.Event().wait()
             with contextlib.suppress(InferenceError, LocalProtocolError):
-                await infer(found, IMAGES[: self.images], batch=2)
+                images = IMAGES[: self.images]
+                async with open_session(found, request_for(images, 2)) as asked:
+                    async for _ in asked.answers(images):
+                        pass
             left.pop()
 
         return session

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,10 +237,12 @@ def test_a_lie_that_is_never_due_is_no_proof(tmp_path: Path) -> None:
 def test_a_data_owner_that_does_not_come_is_waited_for_with_a_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stays_away(*arguments: Any, **more: Any) -> None:
+    @contextlib.asynccontextmanager
+    async def stays_away(*arguments: Any, **more: Any) -> AsyncIterator[None]:
         await asyncio.Event().wait()
+        yield
 
-    monkeypatch.setattr(inference_bench, "infer", stays_away)
+    monkeypatch.setattr(inference_bench, "open_session", stays_away)
     live = InferenceBench(tmp_path, wait=0.1)
     assert live.play("model-owner", "honest")["honest"].seen == "nothing more comes for 0.1 s"
     assert live.told == [f"waiting for 'clinic' to say hello at {live.address}: start it if it does not run"]
