@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tacit.models.datasets.samples import Source
     from tacit.parties.runs.experiment import Experiment
 
-MOST_COLUMNS: Final = 10
+MOST_COLUMNS: Final = 5
 """Clients that get a column of their own on the screen; the JSON file always has the whole table."""
 MOST_CLASSES: Final = 20
 """Classes that are listed in one line."""

@@ -15,7 +15,7 @@ from tacit.cli.commands.schema import json_schema, result_files
 HEAD: Final = """# Files for programs
 
 With `--json FILE` a command writes its result as JSON; some write such a file into their directory too. Each begins
-with `schema`, the name and number of its form, such as `tacit.summary.1`, and `tacit schema NAME` prints the JSON
+with `schema`, the name and number of its form, such as `tacit.summary.2`, and `tacit schema NAME` prints the JSON
 Schema of it. Keys keep their name and meaning, and others may join them; when one is taken away or changes, the number
 rises. What the keys of `summary.json` mean is on a [page of its own](run-directory.md).
 

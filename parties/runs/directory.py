@@ -11,6 +11,8 @@ statistics.json       mean and deviation of the pixels, where a first sum yielde
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
 memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
+parties/              roster, keys and party files of all parties, as hosts take them
+status/PARTY.json     the state of each party; status/PARTY.lock is held by its process
 run.lock              held by the process that writes, whose number it has
 release               the release whose state this is
 logs/PARTY.log        output and tracebacks of the processes

@@ -88,7 +88,7 @@ class Column:
     """A column of a table.
 
     show: the text of a value, for people; never called with None, which is shown as nothing.
-    minor: rank by which a screen that is too narrow leaves columns out: the highest first, of equal ones the last.
+    minor: rank by which a screen that is too narrow leaves columns out: the highest first, of equal ones the leftmost.
     """
 
     heading: str

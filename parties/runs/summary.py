@@ -137,7 +137,7 @@ class VerifiedRound(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.1"):
+class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
     """Metrics of a run."""
 
     name: str

@@ -1,7 +1,7 @@
-"""The transition tables of double-blind adaptation, and the outputs that its machines add to private inference.
+"""Inputs and outputs that double-blind adaptation adds to private inference.
 
-The tables are those of private inference, with messages about rounds between passes. Between passes the model owner has
-no deadline: a data owner may take as long as the others of its round need.
+The tables (data_owner.py, model_owner.py) are those of private inference, with messages about rounds between passes.
+Between passes the model owner has no deadline: a data owner may take as long as the others of its round need.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tacit.protocol.core.machine import Input, Output
-from tacit.protocol.inference.states import InferenceState
 
 
 class AdaptationTrigger(Input):
@@ -60,6 +59,3 @@ class SumTold(Output):
     number: int
     data: bytearray | None = field(repr=False)
     reason: str = ""
-
-
-_S = InferenceState

@@ -1,7 +1,7 @@
-"""Group keys, at clients and at the server, its relay: states and transition tables of one attempt, and between rounds.
+"""Labels, inputs and states of group keys: of clients and of their relay, the server.
 
 While they agree, the machine of the attempt (of a member, of the relay) is inside of that of the session (holder.py,
-keeper.py), which hands its messages on. What is not in a table is refused. The diagrams in docs/ are drawn from these.
+keeper.py), which hands its messages on. The tables stand below the machines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The states and transition tables of private inference: both owners, their sides of the dealer, and the dealer.
+"""Labels, inputs and states of private inference, and the rows that its transition tables share.
 
-What is not in a table is refused. The diagrams in docs/ are drawn from these tables.
+The tables stand below the machines (data_owner.py, model_owner.py, material.py, dealer.py). What is not in a table is
+refused. The diagrams in docs/ are drawn from them.
 """
 
 from __future__ import annotations
@@ -87,8 +88,3 @@ def ending(machine: type[Any], aborted: Enum, *, own: Sequence[Enum], awaiting: 
 def over(states: Sequence[Enum], under_way: Sequence[object]) -> dict[Any, Any]:
     """What may still come when the exchange is over has no effect."""
     return {(state, cause): IGNORE for state in states for cause in (Abort, Trigger.DROP, *under_way)}
-
-
-_S = InferenceState
-# The last round of a pass is the result, which the model owner gives: there a pass ends for it, and for the data owner
-# when it has come. A pass that is out of range ends for both with the later of the two words that say so.

@@ -1,8 +1,7 @@
-"""The states and transition tables of a federation's session, for its clients and for its server.
+"""Inputs and states of a federation's session. The tables stand below the machines (client.py, server.py).
 
 The messages of a secure sum go to a machine inside (sum/client.py, sum/server.py), those about group keys to another
-(group_key/holder.py, group_key/keeper.py). What is not in a table is refused. The diagrams in docs/ are
-drawn from these tables.
+(group_key/holder.py, group_key/keeper.py).
 """
 
 from __future__ import annotations

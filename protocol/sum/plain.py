@@ -2,7 +2,7 @@
 
 The vectors are sent as the same words in chunks as in a secure sum (client.py, server.py), but without keys, shares,
 masks, and a second answer. Nothing but the link hides them, so a client comes here only by a policy that lists the mode
-"none". The states are those of tables.py.
+"none". The states are those of states.py.
 
 A client begins in AWAIT_VECTOR, goes on in AWAIT_SURVIVORS while the server fetches its vector, each chunk once and in
 order, and is done with the last chunk: the end of the round reports the outcome.
