@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -16,7 +16,12 @@ from rich.console import Console
 from tacit.cli import output
 
 if TYPE_CHECKING:
+    from tacit.parties.hosting.folder import OpenedParty
+    from tacit.parties.hosting.running import PartyOutcome
+    from tacit.parties.runs.adaptation import LearnedAdapters
+    from tacit.parties.session.shell import Hooks
     from tacit.protocol.core.events import Event
+    from tacit.protocol.core.machine import Ended
     from tacit.simulate.dashboard.server import Dashboard
 
 
@@ -27,20 +32,34 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")
 
 
 @contextmanager
-def connecting() -> Iterator[None]:
-    """What goes wrong for a party that connects to others ends the command in one way, whoever it is."""
-    from tacit.parties.hosting.folder import WRONG_INPUT
+def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
+    """What a party's owner can mend ends the command in one way, whatever the role. wrong_input: more of such kinds."""
+    from tacit.parties.hosting.folder import MENDABLE, WRONG_INPUT
     from tacit.parties.links.client_endpoint import UnreachableError
-    from tacit.parties.links.endpoint import AddressError, EndpointError
-    from tacit.parties.session.event_log import EventLogError
-    from tacit.parties.session.journal import JournalError
+    from tacit.parties.links.endpoint import AddressError
 
     with output.complaining(
         (UnreachableError, output.SERVER_LOST),
-        ((AddressError, *WRONG_INPUT), output.WRONG_INPUT),
-        ((EndpointError, EventLogError, JournalError, OSError), output.FAILED),
+        ((AddressError, FloatingPointError, *WRONG_INPUT, *wrong_input), output.WRONG_INPUT),
+        (MENDABLE, output.FAILED),
     ):
         yield
+
+
+def _run(party: OpenedParty[Any], show: Callable[[Event], None], hooks: Hooks | None = None) -> PartyOutcome:
+    """Run a party until it ends by itself, or Ctrl-C and SIGTERM end it."""
+    from tacit.cli.interruption import interruptible
+    from tacit.parties.hosting.running import run_party
+
+    return asyncio.run(interruptible(run_party(party, show=show, hooks=hooks)))
+
+
+def _failed(ended: Ended) -> typer.Exit:
+    """End the command of a party whose session ended before its time."""
+    from tacit.protocol.core.errors import Code
+
+    lost = ended.code in (Code.LEFT, Code.TIMEOUT)
+    return output.failure(ended.detail, output.SERVER_LOST if lost else output.FAILED)
 
 
 def server(
@@ -66,16 +85,14 @@ def server(
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.interruption import interruptible
     from tacit.cli.screen import Screen
-    from tacit.parties.hosting.folder import WRONG_INPUT, open_party
+    from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import ServerFile
-    from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.runs.directory import RunDirectory
     from tacit.parties.runs.events import RunOpened
     from tacit.parties.runs.experiment import check_factories, load
     from tacit.parties.runs.reading import recorded
-    from tacit.parties.session.event_log import EventLogError
+    from tacit.parties.runs.summary import Summary
     from tacit.simulate.dashboard.server import DashboardError, listening
     from tacit.simulate.report.page import write_report
 
@@ -103,8 +120,7 @@ def server(
         if browser is not None:
             browser.take(event)
 
-    kinds = ((EndpointError, DashboardError, *WRONG_INPUT), output.WRONG_INPUT)
-    with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)), ExitStack() as stack:
+    with _mendable(DashboardError), ExitStack() as stack:
         opened = open_party(ServerFile, party)
         chosen = None if experiment is None else load(experiment, numbered=False)
         if chosen is not None:
@@ -116,14 +132,17 @@ def server(
         output.say(console, f"roster {opened.roster.fingerprint}")
         listener = None if dashboard is None else stack.enter_context(listening(dashboard))
         # Loads torch: what is wrong with the files is said before.
-        from tacit.parties.hosting.server import run_server
+        from tacit.parties.hosting.server import ServerHooks
 
-        run, summary, done = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
+        outcome = _run(opened, show, ServerHooks(chosen))
+        run, summary = outcome.run, outcome.result
+        assert run is not None
+        assert isinstance(summary, Summary)
         write_report(run)
     output.keep_json(json_file, summary)
     output.show(console, summary)
     output.say(console, f"everything is in {run.path}")
-    raise output.outcome(summary, run.path, done=done)
+    raise output.outcome(summary, run.path, done=outcome.ended.code is None)
 
 
 def client(
@@ -151,26 +170,23 @@ def client(
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import ClientFile, check_data
-    from tacit.protocol.core.errors import Code
 
-    with connecting():
+    with _mendable():
         opened = open_party(ClientFile, party)
         check_data(opened.file, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         output.say(console, f"{opened.name} joins {opened.file.connect}")
         # Loads torch: what is wrong with the files is said before.
-        from tacit.parties.hosting.client import run_client
+        from tacit.parties.hosting.client import ClientHooks
 
+        hooks = ClientHooks()
         digits = "".join((accept_groups or "").split())
-        accepted = " ".join(re.findall(".{5}", digits))
-        running = run_client(opened, stay=stay, show=output.party_screen(console), accepted_groups=accepted)
-        ended = asyncio.run(interruptible(running))
+        hooks.stay, hooks.accepted_groups = stay, " ".join(re.findall(".{5}", digits))
+        ended = _run(opened, output.party_screen(console), hooks).ended
     if ended.code is not None:
-        lost = ended.code in (Code.LEFT, Code.TIMEOUT)
-        raise output.failure(ended.detail, output.SERVER_LOST if lost else output.FAILED)
+        raise _failed(ended)
     output.say(console, ended.detail)
 
 
@@ -203,24 +219,18 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.interruption import interruptible
-    from tacit.parties.hosting.folder import WRONG_INPUT, open_party
+    from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import DealerFile
     from tacit.parties.links.endpoint import EndpointError
-    from tacit.parties.session.event_log import EventLogError
 
-    kinds = ((EndpointError, *WRONG_INPUT), output.WRONG_INPUT)
-    with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)):
+    with _mendable(EndpointError):
         opened = open_party(DealerFile, party)
         _say_who(console, opened.roster.fingerprint, opened.file.advertise)
-        # Loads torch: what is wrong with the files is said before.
-        if (own := opened.file.adaptation) is not None:
-            from tacit.cli.adaptation_host import deal
-
-            raise deal(console, opened, own)
-        from tacit.parties.hosting.adaptation_host import run_dealer
-
-        asyncio.run(interruptible(run_dealer(opened, show=output.party_screen(console))))
+        sums = opened.file.adaptation is not None
+        ended = _run(opened, output.party_screen(console, server=opened.name if sums else None)).ended
+    if ended.code is not None:
+        raise output.failure(f"the rounds ended early: {ended.detail}", output.ABORTED)
+    output.say(console, f"the rounds are over: {ended.detail}")
 
 
 def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
@@ -233,22 +243,13 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import ModelOwnerFile
 
-    with connecting():
+    with _mendable():
         opened = open_party(ModelOwnerFile, party)
         _say_who(console, opened.roster.fingerprint, opened.file.advertise)
-        # Loads torch: what is wrong with the files is said before.
-        if (own := opened.file.adaptation) is not None:
-            from tacit.cli.adaptation_host import teach
-
-            teach(console, opened, own)
-            return
-        from tacit.parties.hosting.adaptation_host import run_model_owner
-
-        asyncio.run(interruptible(run_model_owner(opened, show=output.party_screen(console))))
+        _run(opened, output.party_screen(console))
 
 
 def data_owner(
@@ -268,32 +269,34 @@ def data_owner(
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import DataOwnerFile
-    from tacit.protocol.core.errors import Code
+    from tacit.parties.runs.adaptation import LearnedAdapters
+    from tacit.parties.runs.answers import Answers
 
-    with connecting():
+    with _mendable():
         opened = open_party(DataOwnerFile, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
-        # Loads torch: what is wrong with the files is said before.
-        if (own := opened.file.learns) is not None:
-            from tacit.cli.adaptation_host import learn
+        outcome = _run(opened, output.party_screen(console))
+    if outcome.result is not None:
+        output.keep_json(json_file, outcome.result)
+    if outcome.ended.code is not None:
+        raise _failed(outcome.ended)
+    assert outcome.result is not None
+    output.show(console, outcome.result)
+    if isinstance(outcome.result, Answers):
+        output.all_answered(outcome.result)
+    elif isinstance(outcome.result, LearnedAdapters):
+        _all_learned(outcome.result)
 
-            raise learn(console, opened, own, json_file)
-        from tacit.parties.hosting.data_owner_host import AnswersError, run_data_owner
-        from tacit.parties.inference.conversation import InferenceError
 
-        try:
-            answers = asyncio.run(interruptible(run_data_owner(opened, show=output.party_screen(console))))
-        except AnswersError as error:
-            raise output.failure(error, output.FAILED) from None
-        except InferenceError as error:
-            lost = error.code in (Code.LEFT, Code.TIMEOUT)
-            raise output.failure(error, output.SERVER_LOST if lost else output.FAILED) from None
-    output.keep_json(json_file, answers)
-    output.show(console, answers)
-    output.all_answered(answers)
+def _all_learned(learned: LearnedAdapters) -> None:
+    """End the command of a data owner if it lost a round, and say why."""
+    lost = [one for one in learned.rounds if one.lost is not None]
+    completed = len(learned.rounds) - len(lost)
+    if completed < learned.planned:
+        reason = f"round {lost[0].round}: {lost[0].lost}" if lost else "the sums of the others were not received"
+        raise output.failure(f"{completed} of {learned.planned} rounds were completed; {reason}", output.ABORTED)
 
 
 def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> None:

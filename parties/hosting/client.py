@@ -32,6 +32,7 @@ from tacit.models.training import EVALUATION_BATCH, resolve_device
 from tacit.models.workload import Labelled, Workload, load
 from tacit.parties.hosting.folder import OpenedParty, Status, at_work
 from tacit.parties.hosting.party_file import ClientFile
+from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.remembered import MemoryFile
@@ -103,6 +104,12 @@ class ClientHooks(Hooks):
 
     seed: int | None = None
     """Seed of batches and rounding; None draws from the operating system's randomness."""
+    stay: bool = False
+    """Whether it joins one session after the other, until it is stopped."""
+    accepted_groups: str = ""
+    """The fingerprint of a roster in which it may be in another group than before."""
+    workload: Workload | None = None
+    """Model, data and training of its own; None: as its file and the server's task say."""
 
     def machine(self) -> Callable[..., TrainingClient]:
         """Make the machine of the next session."""
@@ -246,36 +253,24 @@ LONGEST_PAUSE: Final = 60.0
 """Seconds before a client that stays tries again; they double while sessions do not end well."""
 
 
-async def run_client(
-    party: OpenedParty[ClientFile],
-    *,
-    stay: bool,
-    show: Tell,
-    accepted_groups: str = "",
-    workload: Workload | None = None,
-    hooks: ClientHooks | None = None,
-) -> Ended:
-    """Take part in a session, or in one after the other, and return how the last one ended.
-
-    workload: model, data and training of this client's own; None: as its file and the server's task say.
-
-    accepted_groups: the fingerprint of a roster in which this client may be in another group than before.
+async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: ClientHooks | None = None) -> PartyOutcome:
+    """Take part in a session, or in one after the other, until the last one has ended.
 
     ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError, RosterFileError.
     """
-    status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=party.file.connect)
+    hooks, file = hooks or ClientHooks(), party.file
+    status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=file.connect)
     with at_work(party, status, show) as tell:
-        if workload is None and party.file.data.factory:
+        if hooks.workload is None and file.data.factory:
             # Looked for before there is a session.
-            load("data.factory", party.file.data.factory)
-        hooks = hooks or ClientHooks()
-        own_data = workload is not None or party.file.data.factory
-        source = None if own_data else own_images(party.file, hooks.source)
+            load("data.factory", file.data.factory)
+        own_data = hooks.workload is not None or file.data.factory
+        source = None if own_data else own_images(file, hooks.source)
         with EventFile(party.folder.events(party.name), party.name) as log:
-            sessions = _Sessions(party, source, log, tell, stay, accepted_groups, workload, hooks)
+            sessions = _Sessions(party, source, log, tell, hooks)
             ended = await sessions.follow()
             await hooks.ended(sessions.work, ended)
-            return ended
+            return PartyOutcome(ended)
 
 
 def own_images(file: ClientFile, find: Callable[[ImagesConfiguration], Source] = read) -> Source:
@@ -306,9 +301,6 @@ class _Sessions:
         source: Source | None,
         log: EventFile,
         tell: Tell,
-        stay: bool,
-        accepted_groups: str,
-        workload: Workload | None,
         hooks: ClientHooks,
     ) -> None:
         file = party.file
@@ -329,8 +321,8 @@ class _Sessions:
             connect_seconds=min(CONNECT_SECONDS, file.patience),
             device=file.device,
             start=file.start,
-            accepted_groups=accepted_groups,
-            workload=workload,
+            accepted_groups=hooks.accepted_groups,
+            workload=hooks.workload,
             keep_roster=self._keep_roster,
         )
         self._roster_file = Path(file.roster)
@@ -338,7 +330,6 @@ class _Sessions:
         self._data = file.data.factory
         self._log = log
         self._tell = tell
-        self._stay = stay
 
     async def follow(self) -> Ended:
         """One session, or one after the other."""
@@ -359,7 +350,7 @@ class _Sessions:
                     give_up = time.monotonic() + self._job.patience
                     await asyncio.sleep(REJOIN_SECONDS)
                     continue
-                if not self._stay:
+                if not self._hooks.stay:
                     return ended
                 pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
                 event_log.write(RetryScheduled(seconds=pause))
@@ -368,7 +359,7 @@ class _Sessions:
                     said = str(error)
                     event_log.write(ConnectionFailed(reason=said))
                 waited_for = isinstance(error, UnreachableError)
-                if not self._stay and (not waited_for or time.monotonic() >= give_up):
+                if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
                     raise
                 pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause)

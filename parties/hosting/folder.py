@@ -269,6 +269,10 @@ def _ago(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+class AnswersError(Exception):
+    """The answers of a data owner cannot be read or kept; the message names the file and what to do."""
+
+
 class StatusError(Exception):
     """The status of a party cannot be read; the message says why."""
 
@@ -376,7 +380,7 @@ def logging_to(path: Path, chosen: LogConfiguration) -> Iterator[logging.Logger]
 
 WRONG_INPUT: Final = (KeyFileError, RosterFileError, RunDirectoryError, ValueError)
 """What says that a party cannot start with what it is given."""
-MENDABLE: Final = (*WRONG_INPUT, EndpointError, EventLogError, JournalError, OSError)
+MENDABLE: Final = (*WRONG_INPUT, EndpointError, EventLogError, JournalError, AnswersError, OSError)
 """What a party's owner can mend; the message says how. Everything else is a bug."""
 
 

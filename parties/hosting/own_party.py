@@ -21,6 +21,7 @@ from tacit.models.workload import Workload
 from tacit.parties.hosting.folder import MENDABLE, OpenedParty, open_party
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
 from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of
+from tacit.parties.runs.summary import Summary
 from tacit.parties.session.event_log import Tell
 from tacit.parties.session.events import RoundEnded
 from tacit.protocol.core.events import Event
@@ -53,7 +54,7 @@ class Server:
 
         FederationError if not all are completed, or the server cannot listen; ValueError, OSError.
         """
-        from tacit.parties.hosting.server import run_server
+        from tacit.parties.hosting.server import ServerHooks, run_server
 
         reasons: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -63,8 +64,10 @@ class Server:
             show(event)
 
         with _told():
-            run, summary, _ = asyncio.run(run_server(self._party, self.experiment, show=watch))
-        return FederationResult(run.path, self.experiment, summary).checked(reasons)
+            outcome = asyncio.run(run_server(self._party, show=watch, hooks=ServerHooks(self.experiment)))
+        assert outcome.run is not None
+        assert isinstance(outcome.result, Summary)
+        return FederationResult(outcome.run.path, self.experiment, outcome.result).checked(reasons)
 
 
 class Client:
@@ -93,10 +96,12 @@ class Client:
     def run(self, show: Tell = lambda event: None, *, stay: bool = False) -> str:
         """Take part in a session, and return how it ended; stay: in one after the other. show: called with every
         event. FederationError if it failed, or the server was not reached or lost; ValueError, OSError."""
-        from tacit.parties.hosting.client import run_client
+        from tacit.parties.hosting.client import ClientHooks, run_client
 
+        hooks = ClientHooks()
+        hooks.stay, hooks.workload = stay, self._workload
         with _told():
-            ended = asyncio.run(run_client(self._party, stay=stay, show=show, workload=self._workload))
+            ended = asyncio.run(run_client(self._party, show=show, hooks=hooks)).ended
         if ended.code is not None:
             raise FederationError(f"{self._party.name}: {ended.detail}")
         return ended.detail

@@ -39,10 +39,8 @@ from tacit.models.data import normalise, read, statistics
 from tacit.models.datasets.samples import Images, Samples, Source
 from tacit.models.training import resolve_device
 from tacit.models.workload import check_installed
-from tacit.parties.hosting.adaptation_host import kept_salt
 from tacit.parties.hosting.client import own_images as client_source
-from tacit.parties.hosting.data_owner_host import (
-    AnswersError,
+from tacit.parties.hosting.data_owner import (
     AnswersFile,
     OwnImages,
     interface_of,
@@ -50,8 +48,9 @@ from tacit.parties.hosting.data_owner_host import (
     own_images,
     wanted,
 )
-from tacit.parties.hosting.folder import MENDABLE, PartyFolder, available_memory
-from tacit.parties.hosting.learner_host import Learned, own_source, read_learned
+from tacit.parties.hosting.folder import MENDABLE, AnswersError, PartyFolder, available_memory
+from tacit.parties.hosting.learner import Learned, own_source, read_learned
+from tacit.parties.hosting.model_owner import kept_salt
 from tacit.parties.hosting.party_file import (
     ClientFile,
     DataOwnerFile,

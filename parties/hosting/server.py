@@ -36,6 +36,7 @@ from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate, resolve_device
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work, open_many_files
 from tacit.parties.hosting.party_file import ServerFile
+from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.statistics import (
     Statistics,
@@ -162,8 +163,10 @@ class ServerHooks(Hooks):
     """Clients that will not come, and why, where one process starts them all: others are then waited for, however long
     they take."""
 
-    def __init__(self) -> None:
+    def __init__(self, experiment: Experiment | None = None) -> None:
+        """experiment: what to run; None: what was not finished."""
         super().__init__()
+        self.experiment = experiment
         self.command = command_line()
         self.started = time.time()
         """When the command started, in seconds since 1970."""
@@ -172,9 +175,10 @@ class ServerHooks(Hooks):
         """Make the machine of the session."""
         return TrainingServer
 
-    def hosted(self, party: OpenedParty[ServerFile], experiment: Experiment | None) -> HostedRun:
+    def hosted(self, party: OpenedParty[ServerFile]) -> HostedRun:
         """Check the experiment and choose the run. ValueError for what this server and roster cannot run; raises as
         `choose_run` does."""
+        experiment = self.experiment
         if experiment is not None:
             check_roster(experiment, party.roster)
             # Looked at before there is a run, and once more by it.
@@ -190,6 +194,12 @@ class ServerHooks(Hooks):
 
     def opened_sum(self, done: RoundDone, total: Total, keeper: Keeper, configuration: Configuration) -> None:
         """A sum was applied, and the model not yet saved; called in a thread."""
+
+    def summary(self, hosted: HostedRun, ended: Ended) -> Summary | None:
+        """Sum the run up, for its directory too; None where somebody else does."""
+        summary = summarise(hosted.run, hosted.experiment, ended=ended.detail)
+        summary.keep(hosted.run)
+        return summary
 
 
 STATISTICS_ATTEMPTS: Final = 3
@@ -578,34 +588,23 @@ def _own_channels(file: ServerFile) -> int:
     return read(file.data).test.images.channels
 
 
-async def run_server(
-    party: OpenedParty[ServerFile], experiment: Experiment | None, *, show: Tell
-) -> tuple[RunDirectory, Summary, bool]:
-    """Run an experiment, or go on with one, and return its run directory, its summary, which is written too, and
-    whether all rounds are done.
+async def run_server(party: OpenedParty[ServerFile], *, show: Tell, hooks: ServerHooks | None = None) -> PartyOutcome:
+    """Run an experiment, or go on with one, until all its rounds are done.
 
     ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
     """
     # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
     open_many_files()
-    with at_work(party, server_status(party), show) as tell:
-        hosted, ended = await hold_rounds(party, experiment, tell, ServerHooks())
-        summary = summarise(hosted.run, hosted.experiment, ended=ended.detail)
-        summary.keep(hosted.run)
-    return hosted.run, summary, ended.code is None
+    hooks = hooks or ServerHooks()
+    status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
+    with at_work(party, status, show) as tell:
+        hosted = hooks.hosted(party)
+        ended = await _hold_rounds(party, hosted, tell, hooks)
+        return PartyOutcome(ended, hooks.summary(hosted, ended), hosted.run)
 
 
-def server_status(party: OpenedParty[ServerFile]) -> Status:
-    """The state of a server that starts."""
-    return Status(name=party.name, role="server", process=os.getpid(), since=time.time())
-
-
-async def hold_rounds(
-    party: OpenedParty[ServerFile], experiment: Experiment | None, tell: Tell, hooks: ServerHooks
-) -> tuple[HostedRun, Ended]:
-    """Choose the run and hold the rounds that are left of it; return it, and how the session ended. The folder must be
-    held. Raises as `run_server` does."""
-    hosted = hooks.hosted(party, experiment)
+async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: Tell, hooks: ServerHooks) -> Ended:
+    """Hold the rounds that are left; return how the session ended."""
     chosen, run = hosted.experiment, hosted.run
     watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, chosen), tell)
     tell(
@@ -630,9 +629,9 @@ async def hold_rounds(
         newer_roster=watch.newer,
     )
     if job.rounds <= 0:
-        return hosted, Ended(None, "all rounds were done before")
+        return Ended(None, "all rounds were done before")
 
     def images(data: DataConfiguration) -> ServerImages:
         return hooks.images(party.file, msgspec.structs.replace(chosen, data=data))
 
-    return hosted, await serve(job, images, tell, hooks)
+    return await serve(job, images, tell, hooks)

@@ -27,17 +27,11 @@ from tacit.models.data import Dataset, load, read
 from tacit.models.datasets.samples import Source
 from tacit.models.stimuli import Stimuli
 from tacit.models.workload import Labelled
-from tacit.parties.hosting.client import ClientHooks, ClientWork, run_client
-from tacit.parties.hosting.folder import OpenedParty, at_work
+from tacit.parties.hosting.client import ClientHooks, ClientWork
+from tacit.parties.hosting.folder import OpenedParty
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
-from tacit.parties.hosting.server import (
-    HostedRun,
-    ServerHooks,
-    ServerImages,
-    hold_rounds,
-    server_status,
-    standing_in,
-)
+from tacit.parties.hosting.running import run_party
+from tacit.parties.hosting.server import HostedRun, ServerHooks, ServerImages, standing_in
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.links.roster import read_roster
@@ -81,10 +75,8 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         roster = read_roster(role.plan.parties / ROSTER)
         hooks = SimulatedServer(control, role, roster)
         role.write_server()
-        party = role.opened(ServerFile, roster)
-        with at_work(party, server_status(party), tell(control)) as show:
-            _, ended = await hold_rounds(party, None, show, hooks)
-        return server_outcome(ended)
+        outcome = await run_party(role.opened(ServerFile, roster), show=tell(control), hooks=hooks)
+        return server_outcome(outcome.ended)
     except USER_ERRORS as error:
         return explain(error)
 
@@ -135,10 +127,13 @@ class SimulatedServer(_Surrounded, ServerHooks):
     def machine(self) -> Callable[..., TrainingServer]:
         return self._role.server_machine()
 
-    def hosted(self, party: OpenedParty[ServerFile], experiment: Experiment | None) -> HostedRun:
+    def hosted(self, party: OpenedParty[ServerFile]) -> HostedRun:
         """The run of the plan; single updates may be seen here, which hosts refuse."""
         plan = self._role.plan
         return HostedRun(self._experiment, plan.run, plan.completed, plan.split_seed, plan.repeated)
+
+    def summary(self, hosted: HostedRun, ended: Ended) -> None:
+        """The supervisor writes it, when all processes have ended."""
 
     def images(self, file: ServerFile, experiment: Experiment) -> ServerImages:
         """All of them; the training images say what hosts state in their experiment, which is kept for them."""
@@ -239,15 +234,10 @@ async def run_clients(control: Control, *, roles: Sequence[Role]) -> dict[str, A
 
 async def _run_client(control: Control, role: Role, roster: Roster, workplace: Workplace) -> dict[str, Any]:
     try:
-        party = role.opened(ClientFile, roster)
-        ended = await run_client(
-            party,
-            stay=False,
-            show=tell(control),
-            accepted_groups=roster.fingerprint,
-            hooks=SimulatedClient(role, roster.index(role.name), workplace),
-        )
-        return client_outcome(ended)
+        hooks = SimulatedClient(role, roster.index(role.name), workplace)
+        hooks.accepted_groups = roster.fingerprint
+        outcome = await run_party(role.opened(ClientFile, roster), show=tell(control), hooks=hooks)
+        return client_outcome(outcome.ended)
     except USER_ERRORS as error:
         return explain(error)
 

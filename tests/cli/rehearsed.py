@@ -8,22 +8,25 @@ import hashlib
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tacit.parties.hosting.client import ClientHooks, run_client
-from tacit.parties.hosting.folder import OpenedParty, at_work, open_party
+from tacit.parties.hosting.client import ClientHooks
+from tacit.parties.hosting.folder import OpenedParty, open_party
 from tacit.parties.hosting.party_file import ClientFile, ServerFile, read_any
-from tacit.parties.hosting.server import HostedRun, ServerHooks, hold_rounds, server_status
+from tacit.parties.hosting.running import run_party
+from tacit.parties.hosting.server import HostedRun, ServerHooks
 from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.session.shell import Hooks
 from tacit.simulate.federation.hosted_parties import client_seed
 
 
 class SeededServer(ServerHooks):
-    def __init__(self, seed: int) -> None:
-        super().__init__()
+    def __init__(self, seed: int, experiment: Experiment | None) -> None:
+        super().__init__(experiment)
         self.seed, self.sampling = seed, hashlib.sha256(b"sampling %d" % seed).digest()
 
-    def hosted(self, party: OpenedParty[ServerFile], experiment: Experiment | None) -> HostedRun:
-        return replace(super().hosted(party, experiment), weights_seed=self.seed)
+    def hosted(self, party: OpenedParty[ServerFile]) -> HostedRun:
+        return replace(super().hosted(party), weights_seed=self.seed)
 
 
 class SeededClient(ClientHooks):
@@ -33,16 +36,16 @@ class SeededClient(ClientHooks):
 
 
 async def _run(path: Path, seed: int, experiment: Path | None) -> int:
+    party: OpenedParty[Any]
+    hooks: Hooks
     if isinstance(read_any(path), ClientFile):
-        client = open_party(ClientFile, path)
-        own = SeededClient(client_seed(seed, client.roster.index(client.name)))
-        ended = await run_client(client, stay=False, show=lambda event: None, hooks=own)
+        party = open_party(ClientFile, path)
+        hooks = SeededClient(client_seed(seed, party.roster.index(party.name)))
     else:
-        server = open_party(ServerFile, path)
-        chosen = None if experiment is None else load(experiment, numbered=False)
-        with at_work(server, server_status(server), lambda event: None) as tell:
-            _, ended = await hold_rounds(server, chosen, tell, SeededServer(seed))
-    return 0 if ended.code is None else 1
+        party = open_party(ServerFile, path)
+        hooks = SeededServer(seed, None if experiment is None else load(experiment, numbered=False))
+    outcome = await run_party(party, show=lambda event: None, hooks=hooks)
+    return 0 if outcome.ended.code is None else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tacit.parties.hosting.client import ClientHooks
+from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import make_roster, write_roster
 from tacit.parties.session.journal import JournalFile
@@ -54,9 +56,9 @@ def test_an_owner_accepts_the_groups_of_one_roster(
     party.write_text('role = "client"\nkey = "client-1.key"\nconnect = "tcp://127.0.0.1:1"\n')
     given: list[str] = []
 
-    async def run_client(*_: object, accepted_groups: str, **__: object) -> Ended:
-        given.append(accepted_groups)
-        return Ended(None, "over")
+    async def run_client(*_: object, hooks: ClientHooks, **__: object) -> PartyOutcome:
+        given.append(hooks.accepted_groups)
+        return PartyOutcome(Ended(None, "over"))
 
     monkeypatch.setattr("tacit.parties.hosting.client.run_client", run_client)
     for said in (roster.fingerprint, roster.fingerprint.replace(" ", "")):

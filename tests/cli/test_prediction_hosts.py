@@ -18,7 +18,7 @@ from tacit.models.adapters.parallel import initial
 from tacit.parties.adaptation import standing
 from tacit.parties.hosting import preflight
 from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.learner_host import read_kept, read_learned
+from tacit.parties.hosting.learner import read_kept, read_learned
 from tacit.parties.runs.served import read_served
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.adaptation.summary import Judge

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from tacit.models.configuration import ImagesConfiguration
 from tacit.parties.hosting import preflight as module
-from tacit.parties.hosting.data_owner_host import AnsweredBy, AnsweredPass, own_answers, own_images
+from tacit.parties.hosting.data_owner import AnsweredBy, AnsweredPass, own_answers, own_images
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.party_file import (
     ClientFile,

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.output import show
-from tacit.parties.hosting.data_owner_host import (
+from tacit.parties.hosting.data_owner import (
     AnsweredBy,
     AnsweredPass,
-    AnswersError,
     AnswersFile,
     answers_of,
     own_images,
 )
+from tacit.parties.hosting.folder import AnswersError
 from tacit.parties.runs.answers import MOST_SHOWN, REFUSED, AnsweredImage
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference_request import InferenceRequest

@@ -128,7 +128,7 @@ def test_how_many_batches_are_out_of_range_with_a_margin() -> None:
                         f"seed {seed}, {owners} owners, alpha {alpha}, margin {margin}: {len(refused)} of "
                         f"{len(batches)} out of range {sorted(set().union(*refused))}, {fits} fits"
                     )
-                    assert fits == min(margin, fits) and fits >= min(margin, MARGIN)
+                    assert min(margin, MARGIN) <= fits <= margin
                     counts[margin] += len(refused)
     assert sorted(counts.values(), reverse=True) == list(counts.values())
     assert counts[MARGIN] <= total / 100 < counts[1.0]

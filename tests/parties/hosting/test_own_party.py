@@ -76,7 +76,7 @@ def test_parties_take_the_same_objects_as_a_simulation(hosts: Host) -> None:
     def take_part() -> Any:
         """As `tacit client` does, which imports what the server names."""
         opened = open_party(ClientFile, named)
-        return asyncio.run(run_client(opened, stay=False, show=lambda event: None))
+        return asyncio.run(run_client(opened, show=lambda event: None)).ended
 
     found = ended(
         {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,9 +34,10 @@ from tacit.parties.adaptation.events import AdaptersUpdated
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
-from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
-from tacit.parties.inference.conversation import CONNECT_SECONDS, FOR_OWNER, ReconnectPolicy
+from tacit.parties.hosting.running import PartyOutcome
+from tacit.parties.inference.conversation import AHEAD, CONNECT_SECONDS, FOR_OWNER, ReconnectPolicy
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
 from tacit.parties.inference.events import ImagesRead, ModelAgreed
 from tacit.parties.links.client_endpoint import UnreachableError
@@ -46,6 +48,7 @@ from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.event_log import read as read_events
 from tacit.parties.session.events import ConnectionFailed
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.shell import Hooks
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -147,41 +150,43 @@ _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT})
 """Ends of a session of sums after which a dealer may come back."""
 
 
-async def run_learner(
-    party: OpenedParty[DataOwnerFile], own: LearningSection, *, show: Tell
-) -> tuple[Ended, LearnedAdapters]:
-    """Learn; return how the sums ended, and what was learned.
+class LearnerHooks(Hooks):
+    """Points at which a simulation, an audit or a benchmark changes a data owner; the defaults are those of hosts."""
 
-    ValueError or OSError for images that cannot be used, a roster without a dealer, and terms that are not those of the
-    party's file; EndpointError for a party that is not there, InferenceError, which names who is at fault,
-    EventLogError, JournalError.
-    """
+    ahead: int | None = AHEAD
+    """See DataOwnerSettings."""
+    seed: tuple[int, int] | None = None
+    """See LearnerSettings."""
+
+    def source(self, file: DataOwnerFile) -> Source:
+        """Find the images to learn from. ValueError or OSError, naming what is wrong with them."""
+        return own_source(file)
+
+    def learner(self, usual: Callable[..., PrivateLearner]) -> Callable[..., PrivateLearner]:
+        """What is made of settings, images and labels; usual: on hosts."""
+        return usual
+
+
+async def learn(
+    party: OpenedParty[DataOwnerFile], own: LearningSection, tell: Tell, hooks: LearnerHooks
+) -> PartyOutcome:
+    """Learn until the rounds are over. The folder must be held. Raises as `run_data_owner`, and InferenceError."""
     file, folder = party.file, party.folder
-    status = Status(
-        name=party.name,
-        role=file.role,
-        process=os.getpid(),
-        since=time.time(),
-        address=file.model_owner,
-        rounds=own.rounds,
-        learning=True,
-    )
-    with at_work(party, status, show) as tell:
-        source = own_source(file)
-        with EventFile(folder.events(party.name), party.name) as log:
-            event_log = EventLog(log, tell)
-            kept = read_kept(folder.learning)
-            if kept is not None:
-                check_own(file, own, source, kept.learning)
-            last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
-            learned = 0 if last is None else last[1]
-            event_log.write(ImagesRead(images=len(source.train.images), learned=learned))
-            ended = Ended(None, "all rounds were learned before")
-            if kept is None or learned < own.rounds:
-                learning = _Learning(party, own, source, log, tell)
-                kept = await learning.agree(kept)
-                ended = await learning.follow(kept, last)
-        return ended, learned_adapters(folder.events(party.name), folder.adapters, kept, own.rounds)
+    source = hooks.source(file)
+    with EventFile(folder.events(party.name), party.name) as log:
+        event_log = EventLog(log, tell)
+        kept = read_kept(folder.learning)
+        if kept is not None:
+            check_own(file, own, source, kept.learning)
+        last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
+        learned = 0 if last is None else last[1]
+        event_log.write(ImagesRead(images=len(source.train.images), learned=learned))
+        ended = Ended(None, "all rounds were learned before")
+        if kept is None or learned < own.rounds:
+            learning = _Learning(party, own, source, log, tell, hooks)
+            kept = await learning.agree(kept)
+            ended = await learning.follow(kept, last)
+    return PartyOutcome(ended, learned_adapters(folder.events(party.name), folder.adapters, kept, own.rounds))
 
 
 def own_source(file: DataOwnerFile) -> Source:
@@ -222,6 +227,7 @@ class _Learning:
     source: Source
     log: EventFile
     tell: Tell
+    hooks: LearnerHooks
 
     def _owner(self, weights: bytes | None) -> DataOwnerSettings:
         """Towards the model owner, whose model has this commitment, if it is known."""
@@ -248,6 +254,8 @@ class _Learning:
                 seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
             ),
             device=resolve_device(file.device),
+            ahead=self.hooks.ahead,
+            hooks=self.hooks,
         )
 
     async def agree(self, kept: KeptLearning | None) -> KeptLearning:
@@ -298,8 +306,11 @@ class _Learning:
             rounds=own.rounds,
             weights=own.weights,
             smallest_cohort=own.smallest_cohort,
+            seed=self.hooks.seed,
         )
-        learner = PrivateLearner(settings, images, labels, event_log, last=last, terms=kept.terms, on_round=keep)
+        learner = self.hooks.learner(PrivateLearner)(
+            settings, images, labels, event_log, last=last, terms=kept.terms, on_round=keep
+        )
         expected = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=own.rounds)
         since, said = time.monotonic(), ""
         try:

@@ -1,7 +1,7 @@
 """The data owner of private inference on a host of its own: it asks about its images until all are answered.
 
 Its images are counted and named at first; their pixels are read only when the model owner has sent the model's input
-size. Where it has learned beside the model (learner_host.py), it asks with what it learned.
+size. Where it has learned beside the model (learner.py), it asks with what it learned.
 
 Answers are on its disk, so that no pass is paid for twice, whichever party dies: JSON lines, appended and synchronised
 one by one, first the model and its classes, then an answer for each pass. The file is named after the images, so that
@@ -33,9 +33,10 @@ from tacit.models.datasets.image_files import ScaledFiles, image_files
 from tacit.models.datasets.samples import Samples, Source
 from tacit.models.file_system import FILES
 from tacit.models.training import resolve_device
-from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
-from tacit.parties.hosting.learner_host import Learned, read_learned
+from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
+from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, read_learned
 from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy
 from tacit.parties.inference.data_owner import (
     Answer,
@@ -50,6 +51,7 @@ from tacit.parties.runs.answers import AnsweredImage, Answers
 from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
 from tacit.parties.session.events import ConnectionFailed
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 
 
@@ -109,10 +111,6 @@ def _digest(parts: Sequence[bytes]) -> str:
     for part in parts:
         found.update(len(part).to_bytes(8, "big") + part)
     return found.hexdigest()[:32]
-
-
-class AnswersError(Exception):
-    """The answers cannot be read or kept; the message names the file and what to do."""
 
 
 class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
@@ -222,21 +220,52 @@ _PAUSE: Final = 1.0
 """Seconds before that."""
 
 
-async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> Answers:
-    """Ask until all images are answered.
+class DataOwnerHooks(LearnerHooks):
+    """The same of a data owner that may also ask."""
 
-    ValueError or OSError for images that cannot be used, or a roster without a dealer; EndpointError for a party that
-    is not there, InferenceError, which names who is at fault, AnswersError, EventLogError.
+    def images(self, file: DataOwnerFile) -> OwnImages:
+        """Find what to ask about. ValueError or OSError, naming what is wrong with it."""
+        return own_images(file.images)
+
+    def session(self, usual: SessionKind) -> SessionKind:
+        """The purpose of the sessions; usual: on hosts."""
+        return usual
+
+    def answered(self, answer: Answer) -> None:
+        """A pass is over, and its answer on the disk."""
+
+
+async def run_data_owner(
+    party: OpenedParty[DataOwnerFile], *, show: Tell, hooks: DataOwnerHooks | None = None
+) -> PartyOutcome:
+    """Ask until all images are answered, or learn until the rounds are over.
+
+    ValueError or OSError for images that cannot be used, a roster without a dealer, and terms that are not those of the
+    party's file; EndpointError for a party that is not there, AnswersError, EventLogError, JournalError.
     """
-    file = party.file
-    status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time(), address=file.model_owner)
+    hooks = hooks or DataOwnerHooks()
+    file, learns = party.file, party.file.learns
+    status = Status(
+        name=party.name,
+        role=file.role,
+        process=os.getpid(),
+        since=time.time(),
+        address=file.model_owner,
+        rounds=0 if learns is None else learns.rounds,
+        learning=learns is not None,
+    )
     with at_work(party, status, show) as tell:
-        images = own_images(file.images)
-        learned = None if file.adaptation is None else read_learned(party.folder)
-        answers = own_answers(party.folder, images, learned)
-        with EventFile(party.folder.events(party.name), party.name) as log:
-            await _Asking(party, images, learned, answers, EventLog(log, tell)).finish()
-        return answers_of(images, answers)
+        try:
+            if learns is not None:
+                return await learn(party, learns, tell, hooks)
+            images = hooks.images(file)
+            learned = None if file.adaptation is None else read_learned(party.folder)
+            answers = own_answers(party.folder, images, learned)
+            with EventFile(party.folder.events(party.name), party.name) as log:
+                await _Asking(party, images, learned, answers, EventLog(log, tell), hooks).finish()
+        except InferenceError as error:
+            return PartyOutcome(Ended(error.code or Code.LOCAL, str(error)))
+        return PartyOutcome(Ended(None, "all images are answered"), answers_of(images, answers))
 
 
 class _Asking:
@@ -247,7 +276,9 @@ class _Asking:
         learned: Learned | None,
         answers: AnswersFile,
         event_log: EventLog,
+        hooks: DataOwnerHooks,
     ) -> None:
+        self._hooks = hooks
         self._file = file = party.file
         self._images = images
         self._learned = learned
@@ -263,12 +294,14 @@ class _Asking:
                 seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
             ),
             device=resolve_device(file.device),
+            ahead=hooks.ahead,
+            hooks=hooks,
         )
 
     async def finish(self) -> None:
         """One session after the other, until all is answered."""
         answers, total, learned = self._answers, len(self._images.names), self._learned
-        kind = None if learned is None else learned.session()
+        kind = self._hooks.session(SessionKind() if learned is None else learned.session())
         self._event_log.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
         since = time.monotonic()
         while (before := answers.count) < total:
@@ -292,7 +325,7 @@ class _Asking:
                     raise
                 await asyncio.sleep(_PAUSE)
 
-    async def _session(self, request: InferenceRequest, policy: InferencePolicy, kind: SessionKind | None) -> None:
+    async def _session(self, request: InferenceRequest, policy: InferencePolicy, kind: SessionKind) -> None:
         async with open_session(replace(self._settings, policy=policy), request, kind) as session:
             images = await self._prepared(session)
             async for answer in session.answers(images):
@@ -324,6 +357,7 @@ class _Asking:
         )
         refused = costs.images if costs.refused else 0
         self._event_log.write(ImagesAnswered(images=self._answers.count, of=len(self._images.names), refused=refused))
+        self._hooks.answered(answer)
 
 
 def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> AnswersFile:

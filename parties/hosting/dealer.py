@@ -1,0 +1,129 @@
+"""The dealer on a host of its own: it deals correlated randomness, and sums the data owners' shares where they learn.
+
+It persists nothing of a session of private inference, and serves until it is stopped. In double-blind adaptation it
+also serves the sums of the data owners' shares, until the rounds are over. The last sum is on its disk before anybody
+receives it, so that a restarted dealer goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tacit.models.file_system import FILES, replace_file
+from tacit.parties.adaptation.events import SumsResumed
+from tacit.parties.adaptation.rounds import (
+    RoundsTask,
+    SummingDealerSettings,
+    configure_rounds,
+    deal_and_sum,
+    roster_of_sums,
+)
+from tacit.parties.hosting.folder import OpenedParty, Status, at_work
+from tacit.parties.hosting.party_file import DealerFile, SummingSection
+from tacit.parties.hosting.running import PartyOutcome
+from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.runs.experiment import Experiment, FederationSection
+from tacit.parties.session.event_log import EventFile, EventLog, Tell
+from tacit.parties.session.server import ServerSettings
+from tacit.parties.session.shell import Hooks
+from tacit.protocol.core.machine import Ended
+
+
+class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last sum, on a dealer's disk."""
+
+    round: Annotated[int, Meta(ge=1, le=2**31)]
+    words: bytes
+    """What the next round begins with."""
+
+
+async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: Hooks | None = None) -> PartyOutcome:
+    """Deal until it is stopped, or deal and sum until the rounds are over.
+
+    ValueError for a roster that does not do, and a sum on the disk that is none; EndpointError if it cannot listen.
+    """
+    file, own = party.file, party.file.adaptation
+    status = Status(
+        # That there is one alone.
+        name=party.roster.dealer.name,
+        role=file.role,
+        process=os.getpid(),
+        since=time.time(),
+        rounds=0 if own is None else own.rounds,
+        learning=own is not None,
+    )
+    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
+        dealing = DealerSettings(
+            address=file.bind, keys=party.keys, roster=party.roster, patience=file.answer, hooks=hooks or Hooks()
+        )
+        if own is None:
+            await DealerParty(dealing, EventLog(log, tell)).run()
+            return PartyOutcome(Ended(None, "it deals no more"))
+        return PartyOutcome(await _deal_and_sum(party, own, dealing, log, tell))
+
+
+async def _deal_and_sum(
+    party: OpenedParty[DealerFile], own: SummingSection, dealing: DealerSettings, log: EventFile, tell: Tell
+) -> Ended:
+    kept = party.folder.sum
+    last = _kept_sum(kept)
+    completed = 0 if last is None else last.round
+    if completed:
+        tell(SumsResumed(round=completed))
+    settings = SummingDealerSettings(
+        dealing=dealing,
+        summing=_summing(party, own, completed=completed),
+        last=None if last is None else last.words,
+    )
+
+    def keep(round: int, words: bytes) -> None:
+        if round <= own.rounds:
+            replace_file(kept, msgspec.msgpack.encode(KeptSum(round=round, words=words)))
+
+    return await deal_and_sum(settings, dealt=EventLog(log, tell), summed=EventLog(log, tell), on_sum=keep)
+
+
+def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: int) -> ServerSettings:
+    """Of the sums. ValueError if the roster has too few data owners, or other groups than the sums can have."""
+    roster = roster_of_sums(party.roster)
+    owners, needed = len(roster.clients), own.smallest_cohort + own.colluders
+    if owners < needed:
+        raise ValueError(
+            f"the roster has {owners} data owners: sums of {own.smallest_cohort} beside {own.colluders} who may "
+            f"collude need {needed}; add the others, or lower adaptation.smallest_cohort"
+        )
+    terms = Experiment(
+        federation=FederationSection(clients=owners, rounds=own.rounds),
+        aggregation=own.aggregation,
+        deadlines=own.deadlines,
+    ).terms()
+    terms.check_dropouts(grouped=bool(roster.groups))
+    terms.check_groups(roster.group_sizes, owners, needed)
+    return ServerSettings(
+        address=own.sums,
+        keys=party.keys,
+        roster=roster,
+        configuration=configure_rounds(terms, RoundsTask(words=own.words, rounds=own.rounds)),
+        # One round more, in which nobody learns, tells the last sum.
+        rounds=own.rounds + 1 - completed,
+        completed=completed,
+        smallest_cohort=needed,
+        join_seconds=own.deadlines.join,
+        regather_seconds=own.deadlines.join,
+        grace=own.deadlines.grace,
+    )
+
+
+def _kept_sum(path: Path) -> KeptSum | None:
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=KeptSum)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} holds no sum ({error}): restore it, or remove it to begin with round 1") from None

@@ -1,0 +1,216 @@
+"""The model owner on a host of its own: data owners ask its model, learn beside it, or ask with what they learned.
+
+It persists a secret salt, so that the same model has the same commitment after a restart and data owners go on with it;
+and what each data owner has used of its quota.
+
+In double-blind adaptation it makes the public part of a learning once, with a seed of the first adapters from the
+operating system, and keeps it: data owners that come again find the same. The sums that it has revealed are on its disk
+too. Its shares of a round are not, so that its restart costs the round that was going on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.models.adapters.federated import Schedule
+from tacit.models.file_system import FILES, replace_file
+from tacit.models.training import resolve_device
+from tacit.parties.adaptation.events import CalibrationStarted, LearningOffered, MarginReduced, NoiseConfigured
+from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.parties.adaptation.noise import noise_policy
+from tacit.parties.adaptation.predicting import PredictingParty, PredictionSettings
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
+from tacit.parties.hosting.folder import OpenedParty, Status, at_work
+from tacit.parties.hosting.party_file import ModelOwnerFile, TeachingSection
+from tacit.parties.hosting.running import PartyOutcome
+from tacit.parties.inference.conversation import AHEAD, ReconnectPolicy
+from tacit.parties.inference.events import ModelLoaded
+from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.runs.served import ServedModel, read_served
+from tacit.parties.session.event_log import EventFile, EventLog, Tell
+from tacit.parties.session.events import ConnectionFailed
+from tacit.parties.session.shell import Hooks
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.machine import Ended
+from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.inference.quota import Quota
+
+
+class ModelOwnerHooks(Hooks):
+    """Points at which a simulation, an audit or a benchmark changes a model owner; the defaults are those of hosts."""
+
+    ahead: int | None = AHEAD
+    """See ModelOwnerSettings."""
+
+    def served(self, file: ModelOwnerFile) -> ServedModel:
+        """Read the model. ValueError or OSError for what is none."""
+        return read_served(Path(file.model))
+
+    def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
+        """What is made of settings, model and event log; usual: on hosts."""
+        return usual
+
+
+async def run_model_owner(
+    party: OpenedParty[ModelOwnerFile], *, show: Tell, hooks: ModelOwnerHooks | None = None
+) -> PartyOutcome:
+    """Serve until it is stopped.
+
+    ValueError or OSError for a model that cannot be used, or a roster without a dealer; ValueError for a learning or
+    openings on the disk that are none, or of another learning than the party's file has, or that are needed and
+    missing; FloatingPointError for a learning rate that is too large; EndpointError if it cannot listen, or the dealer
+    cannot be reached.
+    """
+    hooks = hooks or ModelOwnerHooks()
+    file, own = party.file, party.file.adaptation
+    learns = own is not None and own.purpose == "learning"
+    status = Status(
+        name=party.name,
+        role=file.role,
+        process=os.getpid(),
+        since=time.time(),
+        rounds=own.rounds if own is not None and learns else 0,
+        learning=learns,
+    )
+    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
+        event_log = EventLog(log, tell)
+        common = _settings(party, hooks, event_log)
+        served = hooks.served(file)
+        model = served.prepared(salt=kept_salt(party.folder.salt))
+        event_log.write(ModelLoaded(weights=model.commitment.hex()))
+        settings: ModelOwnerSettings
+        usual: type[ModelOwnerParty]
+        if own is None:
+            settings = ModelOwnerSettings(**common, most_images=file.most_images, most_batch=file.most_batch)
+            usual = ModelOwnerParty
+        else:
+            learning = await asyncio.to_thread(_learning, party.folder.learning, served, model, own, event_log)
+            common |= {"most_batch": own.batch, "learning": learning}
+            if learns:
+                settings, usual = _teaching(party, own, learning, common, event_log), TeachingParty
+            else:
+                settings, usual = PredictionSettings(**common, most_images=file.most_images), PredictingParty
+        await hooks.party(usual)(settings, model, event_log).run()
+    return PartyOutcome(Ended(None, "it serves no more"))
+
+
+def _settings(party: OpenedParty[ModelOwnerFile], hooks: ModelOwnerHooks, event_log: EventLog) -> dict[str, Any]:
+    """Those that follow from the file of the party, whatever data owners come for. ValueError for a roster without a
+    dealer, and a device that is not there."""
+    file, roster = party.file, party.roster
+    dealer = roster.dealer.name
+    return {
+        "address": file.bind,
+        "dealer_address": file.dealer,
+        "keys": party.keys,
+        "roster": roster,
+        "results": file.results,
+        "quota": Quota(images=file.policy.images_a_day, refused=file.policy.refused_a_day),
+        "ledger": party.folder.ledger,
+        "patience": file.answer,
+        "reconnect": ReconnectPolicy(
+            seconds=file.patience,
+            on_failure=lambda reason: event_log.write(ConnectionFailed(peer=dealer, reason=reason)),
+        ),
+        "device": resolve_device(file.device),
+        "ahead": hooks.ahead,
+        "hooks": hooks,
+    }
+
+
+def _teaching(
+    party: OpenedParty[ModelOwnerFile],
+    own: TeachingSection,
+    learning: PublicLearning,
+    common: dict[str, Any],
+    event_log: EventLog,
+) -> TeachingSettings:
+    """Those of rounds of learning, which the log says."""
+    words = sum_words(learning.public.sizes, learning.learning)
+    event_log.write(LearningOffered(words=words, rounds=own.rounds, classes=learning.classes))
+    if own.noise:
+        event_log.write(NoiseConfigured(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta))
+    return TeachingSettings(
+        **common,
+        most_images=own.batch * own.batches * own.rounds,
+        least_count=own.least_count,
+        noise=noise_policy(own),
+        opening=OpeningPolicy(
+            rounds=own.most_rounds or own.rounds,
+            owners=own.owners or len(party.roster.clients),
+            smallest_cohort=own.smallest_cohort,
+            colluders=own.colluders,
+        ),
+        openings=party.folder.openings,
+    )
+
+
+def kept_salt(path: Path) -> bytes:
+    """The salt of the commitment, which is made when it is first needed. ValueError for a file that holds none."""
+    try:
+        salt = FILES.read(path)
+    except FileNotFoundError:
+        salt = os.urandom(KEY_BYTES)
+        replace_file(path, salt)
+    if len(salt) != KEY_BYTES:
+        raise ValueError(
+            f"{path} holds no salt: remove it; data owners are then offered what looks like another model to them"
+        )
+    return salt
+
+
+def _learning(
+    path: Path, served: ServedModel, model: PrivateModel, own: TeachingSection, event_log: EventLog
+) -> PublicLearning:
+    """What is kept of the learning, or what a rehearsal makes of it, which is kept then."""
+    kept = read_learning(path)
+    schedule = Schedule(
+        rounds=own.rounds, learning_rate=own.learning_rate, decay=own.decay, decay_rounds=own.decay_rounds
+    )
+    lesson = Lesson(
+        adapter=own.adapter,
+        schedule=schedule,
+        batch=own.batch,
+        batches=own.batches,
+        classes=len(own.classes),
+        seed=secrets.randbits(63) if kept is None else kept.seed,
+        names=own.classes,
+    )
+    if kept is not None:
+        if kept.public != model.public or any(getattr(kept, name) != value for name, value in vars(lesson).items()):
+            raise ValueError(
+                f"{path} is of another model or learning than the file of this party has: for another one name another "
+                "`directory`, or correct the file"
+            )
+        return kept
+    if own.purpose == "prediction":
+        raise ValueError(f"{path} is missing: nobody has learned here; name the `directory` of the learning")
+    event_log.write(CalibrationStarted())
+    learning, margin = rehearsed_learning(model, served.transformer, *served.rehearsed(), lesson, margin=own.margin)
+    if margin < own.margin:
+        event_log.write(MarginReduced(margin=margin))
+    replace_file(path, msgspec.msgpack.encode(learning))
+    return learning
+
+
+def read_learning(path: Path) -> PublicLearning | None:
+    """What is kept of a learning, if anything is. ValueError for a file that holds none."""
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=PublicLearning)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(
+            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
+        ) from None

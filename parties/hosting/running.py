@@ -1,0 +1,56 @@
+"""One function runs a party, whatever its role: on a host by a command, in a simulation in a process of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from tacit.parties.hosting.folder import OpenedParty
+from tacit.parties.hosting.party_file import (
+    ClientFile,
+    DataOwnerFile,
+    DealerFile,
+    ModelOwnerFile,
+    PartyFile,
+    ServerFile,
+)
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.results import Result
+from tacit.parties.session.event_log import Tell
+from tacit.parties.session.shell import Hooks
+from tacit.protocol.core.machine import Ended
+
+
+@dataclass(frozen=True)
+class PartyOutcome:
+    """What is left when a party has ended by itself."""
+
+    ended: Ended
+    result: Result | None = None
+    """What the party knows then, for its owner and for programs."""
+    run: RunDirectory | None = None
+    """Where everything of a server's run is."""
+
+
+# By name: what a wrong file needs no torch for is said before torch is loaded.
+ROLES: Final[dict[type[PartyFile], str]] = {
+    ServerFile: "server.run_server",
+    ClientFile: "client.run_client",
+    DealerFile: "dealer.run_dealer",
+    ModelOwnerFile: "model_owner.run_model_owner",
+    DataOwnerFile: "data_owner.run_data_owner",
+}
+"""The coroutine of each role, by its file: it takes an opened party, `show` and `hooks`, and returns the outcome."""
+
+
+async def run_party(party: OpenedParty[Any], *, show: Tell, hooks: Hooks | None = None) -> PartyOutcome:
+    """Run a party until it ends, or is cancelled: who serves others often serves until then.
+
+    show: called with every event of the party. hooks: what whoever starts it adds to its file; those of its role, None:
+    the ones of hosts. Raises MENDABLE (folder.py) for what the party's owner can mend.
+    """
+    module, name = ROLES[type(party.file)].split(".")
+    run = getattr(import_module(f"tacit.parties.hosting.{module}"), name)
+    outcome: PartyOutcome = await run(party, show=show, hooks=hooks)
+    return outcome
