@@ -27,8 +27,9 @@ from tacit.simulate.experiments.data import CIFAR10_SAMPLES, StudyImages, check_
 from tacit.simulate.experiments.measures import Prepared, Request, Row, StudyError, Values
 from tacit.simulate.experiments.results import FederatedRun, Quantity, Run, RunCost
 from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.party_files import tell
 from tacit.simulate.federation.processes import Exit, InputError, Processes, Show, SimulationError
-from tacit.simulate.federation.roles import Plan, tell
+from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import GRACE_SECONDS, new_plan, resumed_plan, simulate
 
 TEST_ACCURACY: Final = Quantity(name="test accuracy", unit="%")

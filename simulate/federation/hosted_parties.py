@@ -39,28 +39,25 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.directory import write_arrays, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.states import Phase
 from tacit.secagg.packing import Total
 from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.hosting import shares, weighed
+from tacit.simulate.federation.party_files import Surrounded, tell
 from tacit.simulate.federation.recording import Recording
 from tacit.simulate.federation.roles import (
     FAILED,
-    ROSTER,
     USER_ERRORS,
     Role,
     client_outcome,
     explain,
     server_outcome,
-    tell,
 )
 
 LEAST_SOCKETS = 64
@@ -72,7 +69,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
     try:
-        roster = read_roster(role.plan.parties / ROSTER)
+        roster = read_roster(role.plan.parties.roster)
         hooks = SimulatedServer(control, role, roster)
         role.write_server()
         outcome = await run_party(role.opened(ServerFile, roster), show=tell(control), hooks=hooks)
@@ -81,25 +78,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         return explain(error)
 
 
-class _Surrounded(Hooks):
-    """Hands on to the faults or the recording around a party."""
-
-    _around: Hooks
-
-    def entering(self, round: int, phases: set[Phase]) -> None:
-        self._around.entering(round, phases)
-
-    async def moved(self, count: int) -> None:
-        await self._around.moved(count)
-
-    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
-        self._around.heard(sender, frames)
-
-    def entropy(self, count: int) -> bytes:
-        return self._around.entropy(count)
-
-
-class SimulatedServer(_Surrounded, ServerHooks):
+class SimulatedServer(Surrounded, ServerHooks):
     """The server of a simulation. ValueError and OSError for images that cannot be used."""
 
     def __init__(self, control: Control, role: Role, roster: Roster) -> None:
@@ -210,7 +189,7 @@ async def run_clients(control: Control, *, roles: Sequence[Role]) -> dict[str, A
     theirs."""
     torch.set_num_threads(1)
     workplace = Workplace(roles[0].images, len(roles))
-    roster = read_roster(roles[0].plan.parties / ROSTER)
+    roster = read_roster(roles[0].plan.parties.roster)
     statuses = []
 
     async def host(role: Role) -> None:
@@ -242,7 +221,7 @@ async def _run_client(control: Control, role: Role, roster: Roster, workplace: W
         return explain(error)
 
 
-class SimulatedClient(_Surrounded, ClientHooks):
+class SimulatedClient(Surrounded, ClientHooks):
     """A client of a simulation; index: among all clients."""
 
     def __init__(self, role: Role, index: int, workplace: Workplace) -> None:

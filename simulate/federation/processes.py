@@ -339,7 +339,8 @@ async def results(
     programs: Mapping[str, Program],
     told: Callable[[str, Message], object],
     *,
-    listening: Mapping[str, Callable[[str], str]] | None = None,
+    listening: Mapping[str, Sequence[str]] | None = None,
+    reached: Callable[[str, str], str] = lambda service, address: address,
     wanted: Collection[str] = (),
     lost: Callable[[str, str], object] | None = None,
     echo: str | None = None,
@@ -347,12 +348,14 @@ async def results(
 ) -> dict[str, Any]:
     """What the programs return, by name. They are over when those wanted have finished: all if none are named.
 
-    listening: programs that send {"address": ...}, for which the next ones wait; each with what makes of it the address
-    for the others. told: gets what else they send. lost: makes the result of a program whose process has ended without
-    one, from its name and how; without it that is a failure, as it is of programs that others have waited for. echo: a
-    failure that says this is the echo of another, which is waited for; logs: the folder for the output of the
-    processes, None: one that does not last. ProcessError names who failed.
+    listening: programs that say at which address they listen, for which the next ones wait; each with the names of its
+    services, the first of which is called "" by itself. reached: makes of such a name and address the one for the
+    others. told: gets what they send. lost: makes the result of a program whose process has ended without one, from its
+    name and how; without it that is a failure, as it is of programs that others have waited for. echo: a failure that
+    says this is the echo of another, which is waited for; logs: the folder for the output of the processes, None: one
+    that does not last. ProcessError names who failed, and so does ValueError for what it cannot start with.
     """
+    listening = listening or {}
     waiting, addresses = list(programs), dict[str, str]()
     found, failures = dict[str, Any](), dict[str, str]()
     with TemporaryDirectory() as scratch:
@@ -363,7 +366,7 @@ async def results(
                     name = waiting.pop(0)
                     target, arguments = programs[name]
                     await processes.start(name, target, addresses=dict(addresses), **arguments)
-                    if name in (listening or {}):
+                    if name in listening:
                         return
 
             await start_next()
@@ -372,7 +375,7 @@ async def results(
                     if name in found or name in failures:
                         continue
                     failure = f"its process ended unexpectedly: {message}"
-                    if lost is None or name in (listening or {}):
+                    if lost is None or name in listening:
                         message = {"failed": failure}
                     else:
                         message = {"finished": lost(name, failure)}
@@ -384,10 +387,15 @@ async def results(
                     found[name] = message["finished"]
                     if found.keys() >= set(wanted or programs):
                         return found
-                elif listening and "address" in message:
-                    addresses[name] = listening[name](message["address"])
-                    await start_next()
+                elif "refused" in message:
+                    raise ValueError(f"{name}: {message['refused']}")
                 else:
+                    event = parse_event(message["event"]) if "event" in message else None
+                    if isinstance(event, ListeningStarted):
+                        service = event.service or listening[name][0]
+                        addresses[service] = reached(service, event.address)
+                        if addresses.keys() >= {*listening[name]}:
+                            await start_next()
                     told(name, message)
     raise ProcessError(next(iter(failures.values())))
 

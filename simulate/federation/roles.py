@@ -1,40 +1,27 @@
-"""The plan of a simulation, and its parties as files.
+"""The plan of a simulated federation, and its parties as files (party_files.py).
 
-The run directory has parties/roster.toml and parties/NAME with NAME.key, party.toml and, of a client, indices.npy.
-These are the files of a party on a host of its own, and the processes run what hosts run (hosted_parties.py): a folder
-can be taken to another host, and its party started there by hand. In a simulation all parties keep their state in the
-run directory, and what affects the model may be seeded. Keys, shares and masks are drawn from the operating system here
-as there.
+The folder of a client has indices.npy too: which of the training images are its own. What affects the model may be
+seeded; keys, shares and masks are drawn from the operating system here as between hosts.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-import msgspec
-
 from tacit.models.configuration import ImagesConfiguration
-from tacit.parties.hosting.folder import MENDABLE, OpenedParty, PartyFolder
+from tacit.parties.hosting.folder import MENDABLE, OpenedParty
 from tacit.parties.hosting.party_file import (
     ClientFile,
     Kind,
-    LogConfiguration,
     OwnImagesConfiguration,
-    PartyFile,
     ServerFile,
-    party_text,
-    read_party,
 )
-from tacit.parties.links.keys import KeyFileError, generate, load, save
-from tacit.parties.links.roster import RosterFileError, write_roster
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, Seed, command_line, writing
+from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.session.event_log import Tell
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
@@ -42,14 +29,12 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.server import TrainingServer
 from tacit.simulate.federation.cheats import SubtractingServer
-from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
+from tacit.simulate.federation.party_files import PartyFiles, own_images
 from tacit.simulate.federation.recording import Recording
 
 USER_ERRORS: Final = (*MENDABLE, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
-
-ROSTER: Final = "roster.toml"
 
 FAILED, ABORTED, SERVER_LOST = 1, 3, 4
 """Exit statuses of the processes; 0 is a session that is complete."""
@@ -94,9 +79,9 @@ class Plan:
     """With which the run was started."""
 
     @property
-    def parties(self) -> Path:
-        """Where the folders of all parties are, and their roster."""
-        return self.run.path / "parties"
+    def parties(self) -> PartyFiles:
+        """Keys, roster and party files of all parties."""
+        return PartyFiles(self.run.path)
 
     @property
     def seed(self) -> int | None:
@@ -129,12 +114,7 @@ class Role:
     @property
     def folder(self) -> Path:
         """The folder that can be taken to another host."""
-        return self.plan.parties / self.name
-
-    @property
-    def file(self) -> Path:
-        """The party file."""
-        return self.folder / "party.toml"
+        return self.plan.parties.folder(self.name)
 
     @property
     def indices(self) -> Path:
@@ -144,46 +124,29 @@ class Role:
     def write_server(self) -> None:
         """Write the party file of the server. OSError, as of `writing`."""
         experiment, device = self.plan.experiment, cast("Device", self.plan.device)
-        own = None if experiment.data.factory else ImagesConfiguration(**_own_images(experiment))
-        self._write(
-            ServerFile(
-                key=f"{self.name}.key",
-                roster=f"../{ROSTER}",
-                bind=f"tcp://{self.plan.host}:*",
-                device=device,
-                data=own,
-                log=_LOG,
-            )
-        )
+        own = None if experiment.data.factory else ImagesConfiguration(**own_images(experiment))
+        common = self.plan.parties.common(self.name)
+        file = ServerFile(bind=f"tcp://{self.plan.host}:*", device=device, data=own, **common)
+        self.plan.parties.write(self.name, file)
 
     def write_client(self, address: str) -> None:
         """Write the party file of a client that connects to this address. OSError, as of `writing`."""
         experiment, device = self.plan.experiment, cast("Device", self.plan.device)
-        own = _own_images(experiment) | ({} if experiment.data.factory else {"indices": self.indices.name})
-        self._write(
-            ClientFile(
-                key=f"{self.name}.key",
-                roster=f"../{ROSTER}",
-                connect=address,
-                device=device,
-                patience=experiment.deadlines.join + experiment.deadlines.train,
-                grace=experiment.deadlines.grace,
-                data=OwnImagesConfiguration(**own),
-                policy=experiment.policy,
-                log=_LOG,
-            )
+        own = own_images(experiment) | ({} if experiment.data.factory else {"indices": self.indices.name})
+        file = ClientFile(
+            connect=address,
+            device=device,
+            patience=experiment.deadlines.join + experiment.deadlines.train,
+            grace=experiment.deadlines.grace,
+            data=OwnImagesConfiguration(**own),
+            policy=experiment.policy,
+            **self.plan.parties.common(self.name),
         )
-
-    def _write(self, file: PartyFile) -> None:
-        with writing(self.file):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.file.write_text(party_text(file), encoding="utf-8")
+        self.plan.parties.write(self.name, file)
 
     def opened(self, kind: type[Kind], roster: Roster) -> OpenedParty[Kind]:
         """The party, whose state is in the run directory beside that of the others."""
-        file = read_party(kind, self.file)
-        folder = PartyFolder(self.plan.run.path, party=self.name)
-        return OpenedParty(file, load(Path(file.key)), roster, folder)
+        return self.plan.parties.opened(kind, self.name, roster)
 
     def hooks(self) -> Hooks:
         """What is to happen around this party, or records it in an audit."""
@@ -207,36 +170,12 @@ class Role:
 def enrol(plan: Plan, names: Sequence[str]) -> None:
     """Make keys for all parties, and their roster, in the run directory; a resumed run has them. RunDirectoryError if
     they cannot be written."""
-    if (plan.parties / ROSTER).exists():
-        return
-    # Keys without a roster are of a command that was cut short: nobody has used them.
-    shutil.rmtree(plan.parties, ignore_errors=True)
-    keys = {name: generate(name) for name in names}
-    server, *clients = keys.values()
-    grouped = zip(clients, plan.experiment.groups(), strict=True)
-    members = (server.member("server"), *(own.member("client", group) for own, group in grouped))
-    try:
-        for name, own in keys.items():
-            (plan.parties / name).mkdir(parents=True, exist_ok=True)
-            save(own, plan.parties / name, role="server" if own is server else "client")
-        # Written last: a run that has it has all keys.
-        write_roster(Roster(members), plan.parties / ROSTER)
-    except (KeyFileError, RosterFileError) as error:
-        raise RunDirectoryError(f"{error}; make room there, or make it writable, then give the command again") from None
+    server, *clients = names
+    groups = zip(clients, plan.experiment.groups(), strict=True)
+    plan.parties.enrol({server: "server", **dict.fromkeys(clients, "client")}, dict(groups))
 
 
 Device = Literal["cpu", "cuda"]
-_LOG: Final = LogConfiguration(level="error")
-"""Everything else is in the event logs."""
-
-
-def _own_images(experiment: Experiment) -> dict[str, Any]:
-    """[data] of a party file: paths are those of the experiment, which begin where the command was given."""
-    found = {name: getattr(experiment.data, name) for name in ImagesConfiguration.__struct_fields__}
-    for name in ("source", "directory"):
-        if found[name].endswith(".npz") or (name == "directory" and found[name]):
-            found[name] = str(Path(found[name]).absolute())
-    return found
 
 
 def server_outcome(ended: Ended) -> dict[str, Any]:
@@ -253,8 +192,3 @@ def client_outcome(ended: Ended) -> dict[str, Any]:
 def explain(error: Exception) -> dict[str, Any]:
     """An error that the user can mend, as the supervisor wants to know it."""
     return {"detail": " ".join(str(error).split()), "status": FAILED}
-
-
-def tell(control: Control) -> Tell:
-    """Pass every event of a party on to the supervisor."""
-    return lambda event: control.send({"event": msgspec.json.encode(event).decode()})

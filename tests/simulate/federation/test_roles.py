@@ -12,7 +12,7 @@ from tacit.parties.links.roster import read_roster
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import parse
 from tacit.simulate.federation.hosted_parties import Workplace
-from tacit.simulate.federation.roles import ROSTER, Plan, enrol
+from tacit.simulate.federation.roles import Plan, enrol
 
 NAMES = ("server", "client-1", "client-2", "client-3")
 
@@ -25,11 +25,11 @@ def plan(path: Path) -> Plan:
 def test_an_enrolment_that_was_cut_short_is_begun_anew(tmp_path: Path) -> None:
     made = plan(tmp_path)
     enrol(made, NAMES)
-    (made.parties / ROSTER).unlink()
+    made.parties.roster.unlink()
     enrol(made, NAMES)
-    roster = read_roster(made.parties / ROSTER)
+    roster = read_roster(made.parties.roster)
     for name in NAMES:
-        keys = load_keys(made.parties / name / f"{name}.key")
+        keys = load_keys(made.parties.folder(name) / f"{name}.key")
         assert keys.curve_public == roster.member(name).curve_public
 
 

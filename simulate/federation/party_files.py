@@ -1,0 +1,213 @@
+"""The parties of a run on this machine: their files, which are those of parties on hosts, and the process of each.
+
+The folder parties/ of a run has roster.toml, and for each party a folder NAME with NAME.key and party.toml. It can be
+taken to another host, and the party started there by hand. The processes run what hosts run, with hooks; here all
+parties keep their state in the folder of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from tacit.models.configuration import ImagesConfiguration
+from tacit.parties.hosting.folder import WRONG_INPUT, OpenedParty, PartyFolder
+from tacit.parties.hosting.party_file import (
+    DataOwnerFile,
+    Kind,
+    LogConfiguration,
+    ModelOwnerFile,
+    OfferSection,
+    PartyFile,
+    party_text,
+    read_party,
+)
+from tacit.parties.hosting.running import PartyOutcome, run_party
+from tacit.parties.links.keys import KeyFileError, PartyKeys, generate, load, save
+from tacit.parties.links.roster import RosterFileError, read_roster, write_roster
+from tacit.parties.runs.directory import RunDirectoryError, mark_release, writing
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.session.event_log import Tell
+from tacit.parties.session.shell import Hooks
+from tacit.protocol.core.roster import Member, Role, Roster
+from tacit.protocol.sum.states import Phase
+from tacit.simulate.federation.child import Control
+
+DEALER: Final = "dealer"
+MODEL_OWNER: Final = "model-owner"
+SUMS: Final = "sums"
+"""The dealer's second service."""
+LISTEN: Final = "tcp://127.0.0.1:*"
+NOT_YET: Final = "tcp://127.0.0.1:1"
+"""In the file of a party whose peers have not begun to listen."""
+NO_QUOTA: Final = OfferSection(images_a_day=1 << 40, refused_a_day=1 << 40)
+"""[policy] of a model owner that asks nobody to hold back."""
+QUIET: Final = LogConfiguration(level="error")
+"""Everything else is in the event logs."""
+
+
+@dataclass(frozen=True)
+class PartyFiles:
+    """Keys, roster and party files of a run.
+
+    path: the folder of the run, in which all parties keep their state.
+    """
+
+    path: Path
+
+    @property
+    def roster(self) -> Path:
+        """The roster, which is written last: a run that has it has all keys."""
+        return self.path / "parties" / "roster.toml"
+
+    def folder(self, name: str) -> Path:
+        """The folder that can be taken to another host."""
+        return self.path / "parties" / name
+
+    def file(self, name: str) -> Path:
+        """The party file."""
+        return self.folder(name) / "party.toml"
+
+    def enrol(self, roles: Mapping[str, Role], groups: Mapping[str, int] | None = None) -> None:
+        """Make keys for all parties, and their roster, unless they are there. RunDirectoryError if they cannot be
+        written."""
+        if self.roster.exists():
+            return
+        # Keys without a roster are of a command that was cut short: nobody has used them.
+        shutil.rmtree(self.roster.parent, ignore_errors=True)
+        members: list[Member] = []
+        try:
+            for name, role in roles.items():
+                own = generate(name)
+                self.folder(name).mkdir(parents=True)
+                save(own, self.folder(name), role=role)
+                members.append(own.member(role, (groups or {}).get(name, 0)))
+            mark_release(self.path)
+            write_roster(Roster(tuple(members)), self.roster)
+        except (KeyFileError, RosterFileError, OSError) as error:
+            raise RunDirectoryError(
+                f"{error}; make room there, or make it writable, then give the command again"
+            ) from None
+
+    def write(self, name: str, file: PartyFile) -> None:
+        """Write the file of a party. OSError, as of `writing`."""
+        with writing(self.file(name)):
+            self.folder(name).mkdir(parents=True, exist_ok=True)
+            self.file(name).write_text(party_text(file), encoding="utf-8")
+
+    def opened(self, kind: type[Kind], name: str, roster: Roster | None = None) -> OpenedParty[Kind]:
+        """The party, whose state is in the folder of the run beside that of the others. roster: as read before."""
+        file = read_party(kind, self.file(name))
+        return OpenedParty(file, load(Path(file.key)), roster or read_roster(self.roster), self.state(name))
+
+    def keys(self, name: str) -> PartyKeys:
+        """The keys of the party. KeyFileError."""
+        return load(self.folder(name) / f"{name}.key")
+
+    def state(self, name: str) -> PartyFolder:
+        """Where the party keeps its state, in the folder of the run beside that of the others."""
+        return PartyFolder(self.path, party=name)
+
+    def take_state(self, name: str, left: PartyFolder) -> None:
+        """Let a party begin with the learning, and the adapters, that another one has left. OSError."""
+        own = self.state(name)
+        for kept, mine in ((left.learning, own.learning), (left.adapters, own.adapters)):
+            if kept.exists():
+                mine.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(kept, mine)
+
+    def common(self, name: str) -> dict[str, Any]:
+        """Keys that the files of all parties have."""
+        return {"key": f"{name}.key", "roster": f"../{self.roster.name}", "log": QUIET}
+
+
+class Surrounded(Hooks):
+    """Hands on to the faults or the recording around a party."""
+
+    _around: Hooks = Hooks()
+
+    def entering(self, round: int, phases: set[Phase]) -> None:
+        self._around.entering(round, phases)
+
+    async def moved(self, count: int) -> None:
+        await self._around.moved(count)
+
+    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
+        self._around.heard(sender, frames)
+
+    def entropy(self, count: int) -> bytes:
+        return self._around.entropy(count)
+
+
+class HeldParty(Surrounded):
+    """Hooks of a party that has a process of this machine for itself."""
+
+    def told(self, outcome: PartyOutcome) -> Any:
+        """What the process finishes with, made of msgpack types."""
+        return {"code": outcome.ended.code.name if outcome.ended.code else None, "detail": outcome.ended.detail}
+
+
+@dataclass(frozen=True)
+class PartyProgram:
+    """What the process of a party is started with, beside the addresses of those that listen already."""
+
+    files: PartyFiles
+    name: str
+    file: PartyFile
+    hooks: Callable[[], HeldParty]
+    """Made in the process; it is pickled."""
+    cores: frozenset[int] | None = None
+    """Of the processor, where it runs; None: wherever it may."""
+
+    def placed(self, addresses: Mapping[str, str]) -> PartyFile:
+        """The file with the addresses of those whom the party connects to."""
+        file = self.file
+        if isinstance(file, ModelOwnerFile):
+            return structs.replace(file, dealer=addresses[DEALER])
+        if isinstance(file, DataOwnerFile):
+            learns = file.adaptation
+            if learns is not None and SUMS in addresses:
+                learns = structs.replace(learns, sums=addresses[SUMS])
+            return structs.replace(
+                file, model_owner=addresses[MODEL_OWNER], dealer=addresses[DEALER], adaptation=learns
+            )
+        return file
+
+
+async def hold_party(control: Control, *, program: PartyProgram, addresses: dict[str, str]) -> Any:
+    """The process of one party: write its file, and run it as a host does."""
+    import torch
+
+    torch.set_num_threads(1)
+    if program.cores is not None:
+        os.sched_setaffinity(0, program.cores)
+    program.files.write(program.name, program.placed(addresses))
+    party = program.files.opened(type(program.file), program.name)
+    hooks = program.hooks()
+    try:
+        outcome = await run_party(party, show=tell(control), hooks=hooks)
+    except (*WRONG_INPUT, FloatingPointError) as error:
+        control.send({"refused": " ".join(str(error).split())})
+        return None
+    return hooks.told(outcome)
+
+
+def own_images(experiment: Experiment) -> dict[str, Any]:
+    """[data] of a party file: paths are those of the experiment, which begin where the command was given."""
+    found = {name: getattr(experiment.data, name) for name in ImagesConfiguration.__struct_fields__}
+    for name in ("source", "directory"):
+        if found[name].endswith(".npz") or (name == "directory" and found[name]):
+            found[name] = str(Path(found[name]).absolute())
+    return found
+
+
+def tell(control: Control) -> Tell:
+    """Pass every event of a party on to the supervisor."""
+    return lambda event: control.send({"event": msgspec.json.encode(event).decode()})
