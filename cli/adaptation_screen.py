@@ -9,7 +9,7 @@ from tacit.parties.adaptation.events import AdaptersEvaluated, BatchEnded, Learn
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.state import RunState
 from tacit.protocol.core.events import Event
-from tacit.simulate.adaptation.plan import DEALER
+from tacit.simulate.federation.party_files import DEALER
 
 
 class AdaptationScreen:

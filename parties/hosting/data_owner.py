@@ -231,7 +231,7 @@ class DataOwnerHooks(LearnerHooks):
         """The purpose of the sessions; usual: on hosts."""
         return usual
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer, session: DataOwnerSession) -> None:
         """A pass is over, and its answer on the disk."""
 
 
@@ -330,6 +330,7 @@ class _Asking:
             images = await self._prepared(session)
             async for answer in session.answers(images):
                 self._keep(answer)
+                self._hooks.answered(answer, session)
 
     async def _prepared(self, session: DataOwnerSession) -> torch.Tensor:
         """Check the model that the session is with, and bring the images that are not answered to its input."""
@@ -357,7 +358,6 @@ class _Asking:
         )
         refused = costs.images if costs.refused else 0
         self._event_log.write(ImagesAnswered(images=self._answers.count, of=len(self._images.names), refused=refused))
-        self._hooks.answered(answer)
 
 
 def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> AnswersFile:

@@ -27,12 +27,23 @@ from tacit.parties.adaptation.rounds import (
 from tacit.parties.hosting.folder import OpenedParty, Status, at_work
 from tacit.parties.hosting.party_file import DealerFile, SummingSection
 from tacit.parties.hosting.running import PartyOutcome
+from tacit.parties.hosting.server import describe
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.runs.directory import command_line
+from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.server import ServerSettings
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.machine import Ended
+
+
+class DealerHooks(Hooks):
+    """Points at which a simulation changes a dealer; the defaults are those of hosts."""
+
+    def origin(self) -> InvocationRecorded:
+        """Where the rounds come from, for the log."""
+        return InvocationRecorded.now(command_line(), started=time.time(), device="cpu")
 
 
 class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,11 +54,12 @@ class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What the next round begins with."""
 
 
-async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: Hooks | None = None) -> PartyOutcome:
+async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: DealerHooks | None = None) -> PartyOutcome:
     """Deal until it is stopped, or deal and sum until the rounds are over.
 
     ValueError for a roster that does not do, and a sum on the disk that is none; EndpointError if it cannot listen.
     """
+    hooks = hooks or DealerHooks()
     file, own = party.file, party.file.adaptation
     status = Status(
         # That there is one alone.
@@ -60,16 +72,21 @@ async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: Hooks
     )
     with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
         dealing = DealerSettings(
-            address=file.bind, keys=party.keys, roster=party.roster, patience=file.answer, hooks=hooks or Hooks()
+            address=file.bind, keys=party.keys, roster=party.roster, patience=file.answer, hooks=hooks
         )
         if own is None:
             await DealerParty(dealing, EventLog(log, tell)).run()
             return PartyOutcome(Ended(None, "it deals no more"))
-        return PartyOutcome(await _deal_and_sum(party, own, dealing, log, tell))
+        return PartyOutcome(await _deal_and_sum(party, own, dealing, log, tell, hooks))
 
 
 async def _deal_and_sum(
-    party: OpenedParty[DealerFile], own: SummingSection, dealing: DealerSettings, log: EventFile, tell: Tell
+    party: OpenedParty[DealerFile],
+    own: SummingSection,
+    dealing: DealerSettings,
+    log: EventFile,
+    tell: Tell,
+    hooks: DealerHooks,
 ) -> Ended:
     kept = party.folder.sum
     last = _kept_sum(kept)
@@ -81,6 +98,9 @@ async def _deal_and_sum(
         summing=_summing(party, own, completed=completed),
         last=None if last is None else last.words,
     )
+
+    log.write(describe(settings.summing.configuration))
+    log.write(hooks.origin())
 
     def keep(round: int, words: bytes) -> None:
         if round <= own.rounds:

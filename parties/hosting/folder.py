@@ -96,14 +96,15 @@ class PartyFolder:
     def __init__(self, path: Path, *, party: str = "") -> None:
         self.path = path
         self._shared = bool(party)
+        self._own = own = path / "state" / party if party else path
         self.status = path / "status" / f"{party}.json" if party else path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
-        self.salt = path / "salt"
-        self.ledger = path / "ledger.json"
-        self.adapters = path / "adapters.safetensors"
-        self.learning = path / "learning.msgpack"
-        self.openings = path / "openings.msgpack"
-        self.sum = path / "sum.msgpack"
+        self.salt = own / "salt"
+        self.ledger = own / "ledger.json"
+        self.adapters = own / "adapters.safetensors"
+        self.learning = own / "learning.msgpack"
+        self.openings = own / "openings.msgpack"
+        self.sum = own / "sum.msgpack"
         self._lock = path / "status" / f"{party}.lock" if party else path / "party.lock"
 
     def make(self) -> None:
@@ -111,8 +112,9 @@ class PartyFolder:
         self.check()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in ("events", "journal", "logs", *(["status"] if self._shared else ["answers", "memory"])):
+            for part in ("events", "journal", "logs", *(["status"] if self._shared else ["memory"])):
                 (self.path / part).mkdir(exist_ok=True)
+            (self._own / "answers").mkdir(parents=True, exist_ok=True)
             if not self._shared:
                 mark_release(self.path)
         except OSError as error:
@@ -139,7 +141,7 @@ class PartyFolder:
 
     def answers(self, images: str) -> Path:
         """Those of a data owner about these images."""
-        return self.path / "answers" / f"{images}.jsonl"
+        return self._own / "answers" / f"{images}.jsonl"
 
     def fixed(self, party: str) -> Path | None:
         """The part of the last model that is not trained, as a client received it; None in a shared folder, where each

@@ -162,6 +162,10 @@ class LearnerHooks(Hooks):
         """Find the images to learn from. ValueError or OSError, naming what is wrong with them."""
         return own_source(file)
 
+    def accepts(self, own: LearningSection) -> Policy:
+        """What it accepts of the dealer's sums."""
+        return Policy(schemes=(SCHEME,), smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=())
+
     def learner(self, usual: Callable[..., PrivateLearner]) -> Callable[..., PrivateLearner]:
         """What is made of settings, images and labels; usual: on hosts."""
         return usual
@@ -338,7 +342,7 @@ class _Learning:
             address=own.sums,
             keys=party.keys,
             roster=roster_of_sums(party.roster),
-            policy=Policy(schemes=(SCHEME,), smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=()),
+            policy=self.hooks.accepts(own),
             journal=JournalFile(party.folder.journal(party.name)),
             patience=file.patience,
             grace=own.grace,

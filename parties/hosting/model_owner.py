@@ -15,6 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSetti
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
-from tacit.parties.session.events import ConnectionFailed
+from tacit.parties.session.events import ConnectionFailed, SessionEnded
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
@@ -56,6 +57,10 @@ class ModelOwnerHooks(Hooks):
     def served(self, file: ModelOwnerFile) -> ServedModel:
         """Read the model. ValueError or OSError for what is none."""
         return read_served(Path(file.model))
+
+    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
+        """Prepare the model for private inference. ValueError for one that cannot be used."""
+        return served().prepared(salt=salt)
 
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
         """What is made of settings, model and event log; usual: on hosts."""
@@ -86,8 +91,8 @@ async def run_model_owner(
     with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
         event_log = EventLog(log, tell)
         common = _settings(party, hooks, event_log)
-        served = hooks.served(file)
-        model = served.prepared(salt=kept_salt(party.folder.salt))
+        served = cache(partial(hooks.served, file))
+        model = hooks.model(served, kept_salt(party.folder.salt))
         event_log.write(ModelLoaded(weights=model.commitment.hex()))
         settings: ModelOwnerSettings
         usual: type[ModelOwnerParty]
@@ -101,7 +106,11 @@ async def run_model_owner(
                 settings, usual = _teaching(party, own, learning, common, event_log), TeachingParty
             else:
                 settings, usual = PredictionSettings(**common, most_images=file.most_images), PredictingParty
-        await hooks.party(usual)(settings, model, event_log).run()
+        try:
+            await hooks.party(usual)(settings, model, event_log).run()
+        except asyncio.CancelledError:
+            log.write(SessionEnded(code=None, detail="it was stopped"))
+            raise
     return PartyOutcome(Ended(None, "it serves no more"))
 
 
@@ -171,7 +180,7 @@ def kept_salt(path: Path) -> bytes:
 
 
 def _learning(
-    path: Path, served: ServedModel, model: PrivateModel, own: TeachingSection, event_log: EventLog
+    path: Path, served: Callable[[], ServedModel], model: PrivateModel, own: TeachingSection, event_log: EventLog
 ) -> PublicLearning:
     """What is kept of the learning, or what a rehearsal makes of it, which is kept then."""
     kept = read_learning(path)
@@ -197,7 +206,8 @@ def _learning(
     if own.purpose == "prediction":
         raise ValueError(f"{path} is missing: nobody has learned here; name the `directory` of the learning")
     event_log.write(CalibrationStarted())
-    learning, margin = rehearsed_learning(model, served.transformer, *served.rehearsed(), lesson, margin=own.margin)
+    found = served()
+    learning, margin = rehearsed_learning(model, found.transformer, *found.rehearsed(), lesson, margin=own.margin)
     if margin < own.margin:
         event_log.write(MarginReduced(margin=margin))
     replace_file(path, msgspec.msgpack.encode(learning))

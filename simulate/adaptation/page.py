@@ -23,9 +23,10 @@ from tacit.parties.runs.incidents import Incident, incidents
 from tacit.parties.runs.results import Column, Table, prose
 from tacit.parties.runs.reveals import GIVES_AWAY
 from tacit.parties.runs.state import RunState
-from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder
+from tacit.simulate.adaptation.plan import Folder
 from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.summary import state_of, summary_so_far
+from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER
 from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
 from tacit.simulate.report.figures import ACTIVITY_COLOURS, COLOURS, MOST_ROWS, PHASES, compared_curves
 from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, rendered, settings, timelines

@@ -1,67 +1,72 @@
-"""The processes of an adaptation on one machine (dealer, model owner, a data owner each), their settings and folder.
+"""The parties of an adaptation on one machine (dealer, model owner, data owners): their files, hooks and folder.
 
 experiment.toml            the experiment as it was run
 backbone/                  the model owner's model, where it was trained for this run: a run of `tacit simulate`
-learning.msgpack           what is public of the learning: scales, bounds and schedule
+parties/, state/NAME/      files and state of every party, as on hosts: the model owner's state has what is public of
+                           the learning, that of a data owner the last common adapters
 adapters/ROUND.safetensors the common adapters and head after that round
-owners/NAME.safetensors    the last ones, as each data owner has them
 judged.json                what the adapters of every round were judged by, from before the first one on
 summary.json, report.html, events/, journal/, logs/   as in a run of `tacit simulate`
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal, cast
 
 import msgspec
 import torch
 
-from tacit.parties.adaptation import standing
-from tacit.parties.adaptation.data_owner import LearnerSettings, RoundLearned, SharesTask
-from tacit.parties.adaptation.model_owner import TeachingSettings
-from tacit.parties.adaptation.noise import noise_policy
+from tacit.models.adapters.configuration import TeachingConfiguration
+from tacit.models.configuration import ImagesConfiguration
+from tacit.models.datasets.samples import Source
+from tacit.parties.adaptation.data_owner import PrivateLearner
 from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.adaptation.rounds import (
-    SCHEME,
-    RoundsTask,
-    SummingDealerSettings,
-    configure_rounds,
-    deal_and_sum,
-    roster_of_sums,
+from tacit.parties.hosting.data_owner import DataOwnerHooks
+from tacit.parties.hosting.dealer import DealerHooks
+from tacit.parties.hosting.model_owner import ModelOwnerHooks
+from tacit.parties.hosting.party_file import (
+    DataOwnerFile,
+    DealerFile,
+    LearningSection,
+    ModelOwnerFile,
+    PartyFile,
+    SummingSection,
+    TeachingSection,
 )
-from tacit.parties.hosting.server import describe
-from tacit.parties.inference.data_owner import DataOwnerSettings
-from tacit.parties.inference.dealer import DealerSettings
+from tacit.parties.inference.conversation import AHEAD
+from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.events import InvocationRecorded
-from tacit.parties.session.client import ClientParty, ClientSettings
-from tacit.parties.session.event_log import EventFile, EventLog, read
-from tacit.parties.session.events import ListeningStarted, SessionEnded
-from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.server import ServerSettings
-from tacit.parties.session.shell import Hooks
+from tacit.parties.runs.served import ServedModel
+from tacit.parties.session.event_log import read
+from tacit.protocol.adaptation.messages import Purpose
 from tacit.protocol.adaptation.schedule import sum_words
-from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.policy import Policy
 from tacit.simulate.adaptation.recording import OwnerRecording
-from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.roles import tell
-from tacit.simulate.insecure.revealed_outputs import forget
+from tacit.simulate.adaptation.setting import backbone
+from tacit.simulate.federation.party_files import (
+    DEALER,
+    LISTEN,
+    MODEL_OWNER,
+    NO_QUOTA,
+    NOT_YET,
+    HeldParty,
+    PartyFiles,
+    PartyProgram,
+    hold_party,
+    own_images,
+)
+from tacit.simulate.federation.processes import Program
+from tacit.simulate.insecure.revealed_outputs import Keep, forget
 from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
-
-DEALER: Final = "dealer"
-MODEL_OWNER: Final = "model-owner"
-LISTEN: Final = "tcp://127.0.0.1:*"
 
 
 def owner_names(count: int) -> tuple[str, ...]:
@@ -81,9 +86,14 @@ class Folder:
         return RunDirectory(self.path)
 
     @property
+    def files(self) -> PartyFiles:
+        """Those of all parties, and their state."""
+        return PartyFiles(self.path)
+
+    @property
     def learning(self) -> Path:
-        """What is public of the learning."""
-        return self.path / "learning.msgpack"
+        """What is public of the learning, as the model owner has it."""
+        return self.files.state(MODEL_OWNER).learning
 
     @property
     def judged(self) -> Path:
@@ -101,7 +111,7 @@ class Folder:
 
     def of_owner(self, name: str) -> Path:
         """The last ones that a data owner has."""
-        return self.path / "owners" / f"{name}.safetensors"
+        return self.files.state(name).adapters
 
 
 @dataclass(frozen=True)
@@ -112,18 +122,27 @@ class Recorded:
     parties: tuple[str, ...]
 
 
+def read_learning(folder: Folder) -> PublicLearning:
+    """What is public of the learning of a run. ValueError or OSError if it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(folder.learning.read_bytes(), type=PublicLearning)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{folder.learning} is not what `tacit adapt` writes: {error}") from error
+
+
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """What every party is given."""
+class AdaptationPlan:
+    """What the parties of a run are started with. The supervisor has what no single party of a real one has."""
 
     experiment: AdaptationExperiment
     folder: Folder
-    keys: PartyKeys
-    roster: Roster
+    classes: tuple[str, ...]
+    """Names of what is learned."""
+    owners: tuple[Source, ...] = field(repr=False)
+    """Images of each data owner, to learn from."""
+    model: PrivateModel = field(repr=False)
     learning: PublicLearning = field(repr=False)
     seed: int
-    least_count: int
-    """Images of the data owner with the fewest, where they count by that; 0: all count alike."""
     device: str
     recorded: Recorded | None = None
     command: str = field(default_factory=command_line)
@@ -131,8 +150,38 @@ class Seat:
     started: float = field(default_factory=time.time)
     """When that was, in seconds since 1970."""
 
+    def enrol(self) -> None:
+        """Make keys and roster, and keep the learning for the model owner. RunDirectoryError, OSError."""
+        files, names = self.folder.files, owner_names(self.experiment.clients)
+        groups = dict(zip(names, self.experiment.groups(), strict=True))
+        files.enrol({MODEL_OWNER: "server", DEALER: "dealer", **dict.fromkeys(names, "client")}, groups)
+
+    def programs(self) -> dict[str, Program]:
+        """The processes of all parties."""
+        files = self.folder.files
+
+        def program(name: str, file: PartyFile, hooks: Callable[[], HeldParty]) -> Program:
+            return hold_party, {"program": PartyProgram(files, name, file, hooks)}
+
+        owner = partial(SimulatedModelOwner, self.model, self._revealing, self._recording(MODEL_OWNER))
+        programs = {
+            DEALER: program(DEALER, self._dealer(), partial(SimulatedDealer, self._origin)),
+            MODEL_OWNER: program(MODEL_OWNER, self._model_owner(), owner),
+        }
+        for number, (name, own) in enumerate(zip(owner_names(len(self.owners)), self.owners, strict=True)):
+            hooks = partial(
+                SimulatedLearner,
+                own,
+                (self.seed, number),
+                self.experiment.policy,
+                self._revealing,
+                self._recording(name),
+            )
+            programs[name] = program(name, self._data_owner(name), hooks)
+        return programs
+
     @property
-    def origin(self) -> InvocationRecorded:
+    def _origin(self) -> InvocationRecorded:
         """Where the run comes from."""
         drawn = self.experiment.federation.seed is None
         return InvocationRecorded.now(
@@ -142,176 +191,149 @@ class Seat:
             seed=Seed(value=self.seed, drawn=drawn, repeats="everything but keys"),
         )
 
-    def recording(self) -> OwnerRecording | None:
-        """What keeps what this party receives, in an audit."""
-        recorded, name = self.recorded, self.keys.name
-        return OwnerRecording(recorded.folder, name) if recorded and name in recorded.parties else None
-
     @property
-    def revealing(self) -> Revealing:
+    def _revealing(self) -> Revealing:
         """What outputs of blocks the owners reveal."""
         return Revealing(self.experiment.adaptation.reveal, self.experiment.adaptation.selection)
 
-    @property
-    def _common(self) -> dict[str, Any]:
-        return {"keys": self.keys, "roster": self.roster, "patience": self.experiment.deadlines.phase}
+    def _recording(self, name: str) -> Callable[[], OwnerRecording] | None:
+        """What keeps what this party receives, in an audit; it is made in the party's process."""
+        recorded = self.recorded
+        return partial(OwnerRecording, recorded.folder, name) if recorded and name in recorded.parties else None
 
-    def dealer(self) -> SummingDealerSettings:
-        """Of the dealer, which serves both on loopback."""
-        experiment, learning = self.experiment, self.learning
-        rounds = experiment.federation.rounds
-        task = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=rounds)
-        summing = ServerSettings(
-            address=LISTEN,
-            keys=self.keys,
-            roster=roster_of_sums(self.roster),
-            configuration=configure_rounds(experiment.terms(), task),
-            rounds=rounds + 1,
-            completed=0,
-            smallest_cohort=experiment.adaptation.smallest_cohort + experiment.adaptation.colluders,
-            join_seconds=experiment.deadlines.join,
-            regather_seconds=experiment.deadlines.join,
-            grace=experiment.deadlines.grace,
-        )
-        return SummingDealerSettings(dealing=DealerSettings(address=LISTEN, **self._common), summing=summing)
+    def _common(self, name: str) -> dict[str, Any]:
+        return {"answer": self.experiment.deadlines.phase, **self.folder.files.common(name)}
 
-    def model_owner(self, dealer_address: str, hooks: Hooks) -> TeachingSettings:
-        """Of the model owner."""
-        own, experiment = self.experiment.adaptation, self.experiment
-        return TeachingSettings(
-            address=LISTEN,
-            dealer_address=dealer_address,
-            most_images=own.batch * own.batches * experiment.federation.rounds,
-            most_batch=own.batch,
-            device=torch.device(self.device),
-            learning=self.learning,
-            opening=OpeningPolicy(
-                rounds=own.most_rounds or experiment.federation.rounds,
-                owners=experiment.clients,
-                smallest_cohort=own.smallest_cohort,
-                colluders=own.colluders,
-            ),
-            least_count=self.least_count,
-            noise=noise_policy(own),
-            hooks=hooks,
-            **self._common,
-        )
-
-    def learner(self, *, model_owner_address: str, dealer_address: str, hooks: Hooks) -> LearnerSettings:
-        """Of a data owner towards the model owner."""
-        own = self.experiment.adaptation
-        owner = DataOwnerSettings(
-            model_owner_address=model_owner_address,
-            dealer_address=dealer_address,
-            device=torch.device(self.device),
-            hooks=hooks,
-            **self._common,
-        )
-        return LearnerSettings(
-            owner=owner,
-            batch=own.batch,
-            batches=own.batches,
-            rounds=self.experiment.federation.rounds,
+    def _dealer(self) -> DealerFile:
+        experiment, own = self.experiment, self.experiment.adaptation
+        sums = SummingSection(
+            sums=LISTEN,
+            words=sum_words(self.learning.public.sizes, self.learning.learning),
+            rounds=experiment.federation.rounds,
             smallest_cohort=own.smallest_cohort,
-            weights=own.weights,
-            # So that it draws what it would draw in the clear (models/adapters/federated.py).
-            seed=(self.seed, owner_names(self.experiment.clients).index(self.keys.name)),
+            colluders=own.colluders,
+            aggregation=experiment.aggregation,
+            deadlines=experiment.deadlines,
+        )
+        return DealerFile(bind=LISTEN, adaptation=sums, **self._common(DEALER))
+
+    def _model_owner(self) -> ModelOwnerFile:
+        least = min(len(own.train.labels) for own in self.owners)
+        section = teaching(self.experiment, self.classes, least_count=least)
+        return ModelOwnerFile(
+            bind=LISTEN,
+            dealer=NOT_YET,
+            model=str(backbone(self.experiment, self.folder.path).absolute()),
+            device=cast("Literal['cpu', 'cuda']", self.device),
+            policy=NO_QUOTA,
+            adaptation=section,
+            **self._common(MODEL_OWNER),
         )
 
-    def client(self, sums_address: str) -> ClientSettings:
-        """Of a data owner towards the dealer's sums."""
-        experiment, run, name = self.experiment, self.folder.run, self.keys.name
-        policy = {key: getattr(experiment.policy, key) for key in Policy.__struct_fields__}
-        policy["schemes"] = (SCHEME,)
-        policy["smallest_cohort"] = experiment.adaptation.smallest_cohort + experiment.adaptation.colluders
-        return ClientSettings(
-            address=sums_address,
-            keys=self.keys,
-            roster=roster_of_sums(self.roster),
-            policy=Policy(**policy),
-            journal=JournalFile(run.journal(name)),
-            patience=experiment.deadlines.join + experiment.deadlines.train,
+    def _data_owner(self, name: str) -> DataOwnerFile:
+        experiment, own = self.experiment, self.experiment.adaptation
+        section = LearningSection(
+            sums=NOT_YET,
+            weights=own.weights,
+            batches=own.batches,
+            rounds=experiment.federation.rounds,
+            smallest_cohort=own.smallest_cohort,
+            colluders=own.colluders,
             grace=experiment.deadlines.grace,
         )
-
-
-def read_learning(folder: Folder) -> PublicLearning:
-    """What is public of the learning of a run. ValueError or OSError if it cannot be read."""
-    try:
-        return msgspec.msgpack.decode(folder.learning.read_bytes(), type=PublicLearning)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{folder.learning} is not what `tacit adapt` writes: {error}") from error
-
-
-async def run_dealer(control: Control, *, seat: Seat, addresses: dict[str, str]) -> dict[str, Any]:
-    """Deal material, and serve the sums until the rounds are over; how they ended."""
-    torch.set_num_threads(1)
-    found: dict[str, str] = {}
-    say = tell(control)
-
-    def show(event: Event) -> None:
-        say(event)
-        if isinstance(event, ListeningStarted):
-            found[event.service] = event.address
-            if len(found) == 2:
-                control.send({"address": f"{found['']} {found['sums']}"})
-
-    settings = seat.dealer()
-    with EventFile(seat.folder.run.events(DEALER), DEALER) as log:
-        log.write(describe(settings.summing.configuration))
-        log.write(seat.origin)
-        ended = await deal_and_sum(settings, dealt=EventLog(log, show), summed=EventLog(log, show))
-    return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
-
-
-async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, str], model: PrivateModel) -> None:
-    """Serve until it is ended."""
-    torch.set_num_threads(1)
-    say = tell(control)
-
-    def show(event: Event) -> None:
-        say(event)
-        if isinstance(event, ListeningStarted):
-            control.send({"address": event.address})
-
-    dealing, _ = addresses[DEALER].split()
-    with EventFile(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
-        try:
-            settings = seat.model_owner(dealing, seat.recording() or Hooks())
-            await teacher(seat.revealing, settings, model, EventLog(log, show)).run()
-        except asyncio.CancelledError:
-            log.write(SessionEnded(code=None, detail="nobody learns any more"))
-            raise
-
-
-async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, str], own: Labelled) -> dict[str, Any]:
-    """Learn until the rounds are over; how that ended."""
-    torch.set_num_threads(1)
-    name, folder = seat.keys.name, seat.folder
-    dealing, summing = addresses[DEALER].split()
-
-    def keep(told: RoundLearned) -> None:
-        standing.save(folder.of_owner(name), told.parameters, round=told.round)
-
-    with EventFile(folder.run.events(name), name) as log:
-        event_log = EventLog(log, tell(control))
-        recording = seat.recording()
-        settings = seat.learner(
-            model_owner_address=addresses[MODEL_OWNER],
-            dealer_address=dealing,
-            hooks=recording or Hooks(),
+        return DataOwnerFile(
+            model_owner=NOT_YET,
+            dealer=NOT_YET,
+            batch=own.batch,
+            device=cast("Literal['cpu', 'cuda']", self.device),
+            patience=experiment.deadlines.join + experiment.deadlines.train,
+            adaptation=section,
+            data=ImagesConfiguration(**own_images(experiment)),
+            **self._common(name),
         )
-        learns = learner(
-            seat.revealing,
-            settings,
-            own.images,
-            own.labels,
-            event_log,
-            keep=forget if recording is None else recording.keep_revealed,
-            on_round=keep,
-        )
-        try:
-            ended = await ClientParty(seat.client(summing), {SCHEME: SharesTask(learns)}, event_log).run()
-        finally:
-            await asyncio.shield(learns.close())
-    return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
+
+
+def teaching(
+    experiment: AdaptationExperiment, classes: tuple[str, ...], *, least_count: int = 0, purpose: Purpose = "learning"
+) -> TeachingSection:
+    """[adaptation] of the model owner."""
+    own = experiment.adaptation
+    return TeachingSection(
+        purpose=purpose,
+        classes=classes,
+        rounds=experiment.federation.rounds,
+        least_count=least_count if own.weights == "counts" else 0,
+        adapter=experiment.adapter,
+        **{name: getattr(own, name) for name in TeachingConfiguration.__struct_fields__},
+    )
+
+
+class SimulatedDealer(DealerHooks, HeldParty):
+    """A dealer whose log says where the run comes from, if that is given."""
+
+    def __init__(self, origin: InvocationRecorded | None = None) -> None:
+        super().__init__()
+        self._origin = origin
+
+    def origin(self) -> InvocationRecorded:
+        return self._origin or super().origin()
+
+
+class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
+    """A model owner whose model is prepared already; recording: in an audit."""
+
+    def __init__(
+        self,
+        model: PrivateModel,
+        revealing: Revealing,
+        recording: Callable[[], OwnerRecording] | None,
+        *,
+        ahead: int | None = AHEAD,
+    ) -> None:
+        super().__init__()
+        self.ahead = ahead
+        self._model = model
+        self._revealing = revealing
+        if recording is not None:
+            self._around = recording()
+
+    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
+        return self._model
+
+    def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
+        return partial(teacher, self._revealing)
+
+
+class SimulatedLearner(DataOwnerHooks, HeldParty):
+    """A data owner whose images are given; seed: so that it draws what it would draw in the clear
+    (models/adapters/federated.py)."""
+
+    def __init__(
+        self,
+        own: Source,
+        seed: tuple[int, int],
+        policy: Policy,
+        revealing: Revealing,
+        recording: Callable[[], OwnerRecording] | None,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self._own = own
+        self._policy = policy
+        self._revealing = revealing
+        self._keep: Keep = forget
+        if recording is not None:
+            self._around = keeper = recording()
+            self._keep = keeper.keep_revealed
+
+    def source(self, file: DataOwnerFile) -> Source:
+        return self._own
+
+    def accepts(self, own: LearningSection) -> Policy:
+        """By the policy of the experiment."""
+        usual = super().accepts(own)
+        chosen = {key: getattr(self._policy, key) for key in Policy.__struct_fields__}
+        return Policy(**(chosen | {"schemes": usual.schemes, "smallest_cohort": usual.smallest_cohort}))
+
+    def learner(self, usual: Callable[..., PrivateLearner]) -> Callable[..., PrivateLearner]:
+        return partial(learner, self._revealing, keep=self._keep)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,10 +20,8 @@ from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.events import AdaptersEvaluated, AdaptersUpdated, MarginReduced, PreparationStarted
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
-from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
-from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.links.keys import generate
+from tacit.parties.hosting.model_owner import kept_salt
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import claim, mark_release, writing
 from tacit.parties.runs.events import PartyFailed
@@ -32,49 +29,41 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.state import parse_event
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Roster
-from tacit.simulate.adaptation.plan import (
-    DEALER,
-    MODEL_OWNER,
-    Folder,
-    Recorded,
-    Seat,
-    owner_names,
-    run_data_owner,
-    run_dealer,
-    run_model_owner,
-)
+from tacit.simulate.adaptation.plan import AdaptationPlan, Folder, Recorded, owner_names
 from tacit.simulate.adaptation.results import AdaptationSummary, AdaptersMetrics
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import Judge, Known, keep, summarise
-from tacit.simulate.federation.processes import Message, Program, Show, results
+from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER, SUMS
+from tacit.simulate.federation.processes import Message, Show, results
 from tacit.simulate.insecure.revealed_outputs import check_enrolled
 
 
 def make_folder(experiment: AdaptationExperiment, folder: Folder) -> None:
     """Make the folder of a new run. RunDirectoryError, OSError."""
-    claim(folder.path, *(folder.path / part for part in ("events", "journal", "logs", "adapters", "owners")))
+    claim(folder.path, *(folder.path / part for part in ("events", "journal", "logs", "adapters")))
     mark_release(folder.path)
     folder.run.keep_experiment(experiment_toml(experiment))
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Before the parties start."""
-
-    setting: AdaptationSetting
-    model: PrivateModel
-    learning: PublicLearning
-
-
-def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show: Show) -> Prepared:
-    """The model owner's model, and what it publishes of the learning. ValueError, OSError, FloatingPointError."""
+def prepare(
+    experiment: AdaptationExperiment,
+    folder: Folder,
+    *,
+    seed: int,
+    device: str,
+    show: Show,
+    recorded: Recorded | None = None,
+) -> tuple[AdaptationSetting, AdaptationPlan]:
+    """Train the model owner's model, and rehearse the learning, which the model owner finds as its own. ValueError,
+    OSError, FloatingPointError."""
     # The fork server takes what the processor has left, and small products gain nothing from a second thread.
     torch.set_num_threads(1)
     show(PreparationStarted(time=time.time(), what="the model owner's model"))
     found = setting(experiment, folder.path, seed=seed)
     show(PreparationStarted(time=time.time(), what="bounds, by a rehearsal on the model owner's own images"))
-    model, own = found.served.prepared(), experiment.adaptation
+    state = folder.files.state(MODEL_OWNER)
+    state.make()
+    model, own = found.served.prepared(salt=kept_salt(state.salt)), experiment.adaptation
     schedule = Schedule(
         rounds=experiment.federation.rounds,
         learning_rate=own.learning_rate,
@@ -88,6 +77,7 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
         batches=own.batches,
         classes=len(found.classes),
         seed=seed,
+        names=found.classes,
     )
     transformer, images, labels = found.served.transformer, found.own.images, found.own.labels
     learning, margin = rehearsed_learning(model, transformer, images, labels, lesson, margin=own.margin)
@@ -101,56 +91,21 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
         show(MarginReduced(time=time.time(), margin=margin))
     with writing(folder.learning):
         folder.learning.write_bytes(msgspec.msgpack.encode(learning))
-    return Prepared(found, model, learning)
-
-
-async def _held(
-    experiment: AdaptationExperiment,
-    folder: Folder,
-    prepared: Prepared,
-    *,
-    seed: int,
-    device: str,
-    show: Show,
-    recorded: Recorded | None,
-) -> dict[str, Any]:
-    """Run the parties to the end of the rounds; what became of the dealer's sums and of every data owner."""
-    owners = owner_names(experiment.clients)
-    keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}
-    roster = Roster(
-        (
-            keys[MODEL_OWNER].member("server"),
-            keys[DEALER].member("dealer"),
-            *(keys[name].member("client", group) for name, group in zip(owners, experiment.groups(), strict=True)),
-        )
+    return found, AdaptationPlan(
+        experiment=experiment,
+        folder=folder,
+        classes=found.classes,
+        owners=found.owners,
+        model=model,
+        learning=learning,
+        seed=seed,
+        device=device,
+        recorded=recorded,
     )
 
-    counted = experiment.adaptation.weights == "counts"
-    least_count = min(len(own.labels) for own in prepared.setting.owners) if counted else 0
 
-    def seat(name: str) -> dict[str, Any]:
-        return {
-            "seat": Seat(
-                experiment=experiment,
-                folder=folder,
-                keys=keys[name],
-                roster=roster,
-                learning=prepared.learning,
-                seed=seed,
-                least_count=least_count,
-                device=device,
-                recorded=recorded,
-            )
-        }
-
-    programs: dict[str, Program] = {
-        DEALER: (run_dealer, seat(DEALER)),
-        MODEL_OWNER: (run_model_owner, {**seat(MODEL_OWNER), "model": prepared.model}),
-        **{
-            name: (run_data_owner, {**seat(name), "own": own})
-            for name, own in zip(owners, prepared.setting.owners, strict=True)
-        },
-    }
+async def _run_parties(plan: AdaptationPlan, show: Show) -> dict[str, Any]:
+    """Run the parties to the end of the rounds; what became of the dealer's sums and of every data owner."""
 
     def told(name: str, message: Message) -> None:
         show(parse_event(message["event"]))
@@ -159,14 +114,15 @@ async def _held(
         show(PartyFailed(time=time.time(), party=name, reason=how))
         return {"code": Code.LEFT.name, "detail": how}
 
+    plan.enrol()
     return await results(
-        programs,
+        plan.programs(),
         told,
-        listening={DEALER: str, MODEL_OWNER: str},
-        wanted=(DEALER, *owners),
+        listening={DEALER: (DEALER, SUMS), MODEL_OWNER: (MODEL_OWNER,)},
+        wanted=(DEALER, *owner_names(plan.experiment.clients)),
         # What others have learned in a round does not depend on one data owner, as long as enough are left.
         lost=lost,
-        logs=folder.run.logs,
+        logs=plan.folder.run.logs,
     )
 
 
@@ -184,16 +140,18 @@ async def adapt(
     began, clock = time.monotonic(), time.time()
     seed = experiment.federation.seed
     seed = secrets.randbits(53) if seed is None else seed
-    prepared = await asyncio.to_thread(prepare, experiment, folder, seed=seed, show=show)
-    judge = Judge(prepared.learning, prepared.setting.served.transformer, prepared.setting.test)
-    first = prepared.learning.initial()
+    found, plan = await asyncio.to_thread(
+        prepare, experiment, folder, seed=seed, device=device, show=show, recorded=recorded
+    )
+    judge = Judge(plan.learning, found.served.transformer, found.test)
+    first = plan.learning.initial()
     rounds: dict[int, AdaptersMetrics] = {}
-    known = Known(began=clock, classes=prepared.setting.classes, parameters=first.count, judged=rounds)
+    known = Known(began=clock, classes=found.classes, parameters=first.count, judged=rounds)
 
     def judged(number: int, parameters: AdapterParameters) -> None:
-        rounds[number] = found = judge.judged(parameters)
+        rounds[number] = metrics = judge.judged(parameters)
         keep(folder, known)
-        show(AdaptersEvaluated(time=time.time(), round=number, **msgspec.structs.asdict(found)))
+        show(AdaptersEvaluated(time=time.time(), round=number, **msgspec.structs.asdict(metrics)))
 
     judged(0, first)
 
@@ -205,7 +163,7 @@ async def adapt(
             standing.save(folder.adapters(number), parameters, round=number)
             judged(number, parameters)
 
-    ends = await _held(experiment, folder, prepared, seed=seed, device=device, show=shown, recorded=recorded)
+    ends = await _run_parties(plan, shown)
     summary = summarise(
         folder,
         experiment,

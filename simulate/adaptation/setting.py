@@ -51,9 +51,16 @@ class AdaptationSetting:
     """Some of these, to rehearse with."""
     classes: tuple[str, ...]
     """Names of what the data owners learn."""
-    owners: tuple[Labelled, ...]
+    owners: tuple[Source, ...]
+    """Images of each data owner, of which it learns from the training images."""
     test: Labelled
     """That nobody learns from, of these classes."""
+    images: Dataset = field(repr=False)
+    """All images, as the model takes them."""
+
+    def of_owner(self, number: int) -> Labelled:
+        """What the data owner of this number, from 0, learns from."""
+        return _labelled(self.images, self.owners[number].train)
 
 
 def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> AdaptationSetting:
@@ -64,7 +71,7 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
     """
     own = experiment.adaptation
     if own.backbone:
-        served = read_served(Path(own.backbone))
+        served = read_served(backbone(experiment, directory))
         mean, std = served.data.normalisation
         images = normalise(read(experiment.data), image_size=served.experiment.model.image_size, mean=mean, std=std)
         wanted = np.arange(images.classes)
@@ -73,12 +80,17 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
         _check_known(own.known_classes, images.classes)
         wanted = np.setdiff1d(np.arange(images.classes), own.known_classes)
         known = replace(images, source=_of_classes(images.source, np.array(own.known_classes)))
-        place = directory / BACKBONE
+        place = backbone(experiment, directory)
         if not place.exists():
             _train(experiment, known, place, seed=seed)
         served = replace(read_served(place), data=known)
     rehearsed = Labelled(*served.rehearsed())
     return AdaptationSetting(served, rehearsed, *_divided(experiment, images, wanted, seed=seed))
+
+
+def backbone(experiment: AdaptationExperiment, directory: Path) -> Path:
+    """Where the model owner's model is, or will be, of a run in this directory."""
+    return Path(experiment.adaptation.backbone) if experiment.adaptation.backbone else directory / BACKBONE
 
 
 def _check_known(known: tuple[int, ...], classes: int) -> None:
@@ -110,11 +122,12 @@ def _train(experiment: AdaptationExperiment, known: Dataset, place: Path, *, see
 
 def _divided(
     experiment: AdaptationExperiment, images: Dataset, wanted: Any, *, seed: int
-) -> tuple[tuple[str, ...], tuple[Labelled, ...], Labelled]:
+) -> tuple[tuple[str, ...], tuple[Source, ...], Labelled, Dataset]:
     source = _of_classes(images.source, wanted)
+    names = tuple(images.source.class_names[index] for index in wanted)
 
-    def labelled(samples: Samples) -> Labelled:
-        return Labelled(images.normalised(samples.images), torch.from_numpy(np.searchsorted(wanted, samples.labels)))
+    def numbered(samples: Samples) -> Samples:
+        return replace(samples, labels=np.searchsorted(wanted, samples.labels))
 
     parts = divide(
         source.train.labels,
@@ -123,8 +136,16 @@ def _divided(
         seed=seed,
         centres=source.train.centres,
     )
-    names = tuple(images.source.class_names[index] for index in wanted)
-    return names, tuple(labelled(source.train.part(part)) for part in parts), labelled(source.test)
+    test = numbered(source.test)
+    owners = tuple(
+        Source(train=numbered(source.train.part(part)), test=test.part(np.arange(0)), class_names=names)
+        for part in parts
+    )
+    return names, owners, _labelled(images, test), images
+
+
+def _labelled(images: Dataset, samples: Samples) -> Labelled:
+    return Labelled(images.normalised(samples.images), torch.from_numpy(samples.labels))
 
 
 def _of_classes(source: Source, wanted: Any) -> Source:

@@ -30,7 +30,7 @@ from tacit.parties.runs.privacy import epsilon_of
 from tacit.parties.runs.reveals import PROTECTS
 from tacit.parties.runs.state import PartyState, RunState
 from tacit.parties.runs.summary import phases
-from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names, read_learning
+from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
 from tacit.simulate.adaptation.results import (
     AdaptationParty,
     AdaptationRound,
@@ -41,6 +41,7 @@ from tacit.simulate.adaptation.results import (
     SumNoiseMetrics,
 )
 from tacit.simulate.adaptation.setting import Labelled
+from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER
 
 
 class Judge:

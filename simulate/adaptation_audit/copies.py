@@ -188,7 +188,7 @@ class AuditedAdaptation:
 
     def images_of(self, owner: str) -> Labelled:
         """Return the images of a data owner."""
-        return self.setting.owners[self._number(owner)]
+        return self.setting.of_owner(self._number(owner))
 
     def batches(self, owner: str) -> list[Order]:
         """Return the numbers of its images in every pass of a run in which no batch was repeated."""
@@ -238,7 +238,10 @@ class AuditedAdaptation:
 
     def candidates(self, owner: str, number: int) -> list[Pixels]:
         """Return the candidates beside an image of a data owner, which are not its own, drawn by seed and number."""
-        others = (own.images for place, own in enumerate(self.setting.owners) if place != self._number(owner))
+        number_of_owner = self._number(owner)
+        others = (
+            self.setting.of_owner(other).images for other in range(len(self.setting.owners)) if other != number_of_owner
+        )
         pool = torch.cat([self.setting.test.images, *others])
         generator = torch.Generator().manual_seed((self.seed * 1000 + number) % 2**63)
         return self.pixels(pool[torch.randperm(len(pool), generator=generator)[: CANDIDATES - 1]])

@@ -25,8 +25,8 @@ from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.codec import decode
 from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.schedule import STREAM, byte_width
-from tacit.simulate.adaptation.plan import MODEL_OWNER
 from tacit.simulate.adaptation.recording import IMAGES_STEP
+from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.federation.recording import HeardMessage, read
 
 READ_WORDS: Final = "read-words"

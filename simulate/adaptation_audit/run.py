@@ -23,7 +23,7 @@ from tacit.models.adapters.configuration import Reveal
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import claim
 from tacit.parties.runs.experiment import load_as
-from tacit.simulate.adaptation.plan import MODEL_OWNER, Folder, Recorded, owner_names
+from tacit.simulate.adaptation.plan import Folder, Recorded, owner_names
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE
 from tacit.simulate.adaptation_audit.copies import AuditedAdaptation
@@ -49,6 +49,7 @@ from tacit.simulate.audit.results import (
 )
 from tacit.simulate.audit.run import Progress
 from tacit.simulate.audit.scores import Pixels, image_metrics, score
+from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.federation.processes import ProcessError, in_daemon_thread
 
 DATA_OWNER: Final = "data-owner"

@@ -49,8 +49,9 @@ from tacit.simulate.bench.results import (
     SizeMetrics,
     per_operation,
 )
+from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.insecure.revealed_outputs import RevealedPasses
-from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
+from tacit.simulate.private_inference.inference import DATA_OWNER
 
 _CLASSES: Final = 10
 _RATE: Final = 0.02
@@ -131,7 +132,7 @@ def _task(setting: AdaptationBenchmark) -> _Task:
     friendly.requires_grad_(False)
     private = prepared_model(friendly, typical.images, margin=_MARGIN)
     adapter, public, batches = ParallelConfiguration(), private.public, 1 + setting.repeats
-    schedule = Schedule(rounds=1, learning_rate=_RATE)
+    schedule = Schedule(rounds=1, learning_rate=_RATE, decay_rounds=())
     reached = rehearsal(
         Features(outputs=block_outputs(friendly, typical.images), labels=typical.labels),
         adapter,
@@ -151,6 +152,7 @@ def _task(setting: AdaptationBenchmark) -> _Task:
         batches=batches,
         schedule=schedule,
         seed=1,
+        names=tuple(str(number) for number in range(_CLASSES)),
     )
     return _Task(friendly, private, learning, own)
 

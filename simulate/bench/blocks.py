@@ -65,10 +65,11 @@ from tacit.simulate.bench.results import (
     per_operation,
 )
 from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER
 from tacit.simulate.federation.processes import Program, results
 from tacit.simulate.federation.relay import Relay, Shaping, relaying
 from tacit.simulate.insecure import Input
-from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER, InferencePlan, run
+from tacit.simulate.private_inference.inference import DATA_OWNER, InferencePlan, run
 
 _SCHEME: Final = "relayed"
 _PARTIES: Final = {0, 1}

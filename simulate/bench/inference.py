@@ -26,10 +26,12 @@ from tacit.parties.crypten.link import connect, listen
 from tacit.parties.crypten.shared_model import share_model
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.served import read_student
+from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.bench.ends import Progress
 from tacit.simulate.bench.results import StudentBenchmarkResult
 from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.party_files import tell
 from tacit.simulate.federation.processes import Program, results
 
 DEALER: Final = "dealer"
@@ -122,8 +124,8 @@ def infer(
     found = asyncio.run(
         results(
             programs,
-            lambda name, message: progress(message["done"]),
-            listening={DEALER: str, MODEL_OWNER: str},
+            lambda name, message: progress(message["done"]) if "done" in message else None,
+            listening={DEALER: (DEALER,), MODEL_OWNER: (MODEL_OWNER,)},
             echo="MpcError",
         )
     )
@@ -139,7 +141,7 @@ def infer(
 async def _deal(control: Control, *, addresses: dict[str, str], common: dict[str, Any]) -> None:
     def serve() -> None:
         with listen("tcp://127.0.0.1:*", peers=PARTIES, **common) as listener:
-            control.send({"address": listener.address})
+            tell(control)(ListeningStarted(address=listener.address))
             Dealer(listener, PARTIES).serve()
 
     await asyncio.to_thread(serve)
@@ -164,7 +166,7 @@ def _run(
     with ExitStack() as stack:
         if own == MODEL_OWNER:
             listener = stack.enter_context(listen("tcp://127.0.0.1:*", peers=[DATA_OWNER], **common))
-            control.send({"address": listener.address})
+            tell(control)(ListeningStarted(address=listener.address))
             links = listener.accept()
         else:
             peer = connect(addresses[MODEL_OWNER], server=MODEL_OWNER, **common)

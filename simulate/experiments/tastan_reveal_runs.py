@@ -176,7 +176,7 @@ class PreparedReveals(Prepared):
         """Train a copy, as one data owner would, from all outputs revealed to it in all rounds."""
         experiment = self.experiment(reveal, seed=seed)
         found = setting(experiment, self._folder(reveal, seed).path, seed=seed)
-        victim, own = found.served.transformer, found.owners[_SPY]
+        victim, own = found.served.transformer, found.of_owner(_SPY)
         outputs, judged = (centred(block_outputs(victim, part.images)) for part in (own, found.test))
         batches = batches_of(experiment, len(own.labels), seed=seed, owner=_SPY)
         return copies(
@@ -206,7 +206,8 @@ def in_the_clear(found: AdaptationSetting, experiment: AdaptationExperiment, fol
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
     clients = [
-        Features(outputs=centred(block_outputs(victim, own.images).double()), labels=own.labels) for own in found.owners
+        Features(outputs=centred(block_outputs(victim, own.images).double()), labels=own.labels)
+        for own in map(found.of_owner, range(len(found.owners)))
     ]
     work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
     *_, last = federated(learning.initial(), norm, clients, learning.schedule, work, seed=seed)

@@ -1,54 +1,61 @@
 """Private inference on this machine: model owner, data owners and dealer, each a process, over CURVE on loopback TCP.
 
-Keys are made for the run. The model owner's process gets the model, a data owner's process its images and nothing of
-the model; answers and costs of the data owners come back.
+The parties are files in a folder that does not last, and run as on hosts. A data owner's process gets its images and
+nothing of the model; answers and costs of the data owners come back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Literal, Self, cast
 
 import msgspec
 import torch
+from msgspec import structs
 
-from tacit.models.adapters.parallel import AdapterParameters
-from tacit.parties.adaptation.predicting import PredictingParty, PredictionSession, PredictionSettings
-from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.inference.conversation import AHEAD
-from tacit.parties.inference.data_owner import (
-    Answer,
-    DataOwnerSettings,
-    Inferred,
-    PassCosts,
-    SessionKind,
-    open_session,
-    request_for,
+from tacit.parties.hosting.data_owner import DataOwnerHooks, OwnImages
+from tacit.parties.hosting.folder import PartyFolder
+from tacit.parties.hosting.model_owner import ModelOwnerHooks
+from tacit.parties.hosting.party_file import (
+    DataOwnerFile,
+    DealerFile,
+    LearningSection,
+    ModelOwnerFile,
+    PartyFile,
+    TeachingSection,
 )
-from tacit.parties.inference.dealer import DealerParty, DealerSettings
-from tacit.parties.inference.events import InferenceSessionEnded, PreprocessingFailed
-from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.hosting.running import PartyOutcome
+from tacit.parties.inference.conversation import AHEAD
+from tacit.parties.inference.data_owner import Answer, DataOwnerSession, Inferred, PassCosts, SessionKind
+from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded, PreprocessingFailed
+from tacit.parties.inference.model import Interface
+from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.links.keys import PartyKeys, generate
-from tacit.parties.session.event_log import EventFile, EventLog
-from tacit.parties.session.events import ListeningStarted
-from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Roster
+from tacit.parties.runs.served import ServedModel
+from tacit.parties.runs.state import parse_event
 from tacit.protocol.inference.schedule import LOGITS, Results
-from tacit.simulate.federation.child import Control
+from tacit.simulate.adaptation.plan import SimulatedDealer
+from tacit.simulate.federation.party_files import (
+    DEALER,
+    LISTEN,
+    MODEL_OWNER,
+    NO_QUOTA,
+    NOT_YET,
+    HeldParty,
+    PartyFiles,
+    PartyProgram,
+    hold_party,
+)
 from tacit.simulate.federation.processes import Message, ProcessError, Program, results
 from tacit.simulate.insecure import Input
 from tacit.simulate.insecure.known_input import KnownInputParty, KnownSession
 
-DEALER: Final = "dealer"
-MODEL_OWNER: Final = "model-owner"
 DATA_OWNER: Final = "data-owner"
-_LISTEN: Final = "tcp://127.0.0.1:*"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +73,6 @@ class InferencePlan:
     """Where both owners compute."""
     cores: frozenset[int] | None = None
     """Of the processor, where all parties run; None: wherever they may."""
-    learned: PublicLearning | None = field(default=None, repr=False)
-    """What data owners have learned beside the model, where they have."""
     relayed: Callable[[str], str] = str
     """From the model owner's address, the one at which data owners find it."""
 
@@ -77,56 +82,59 @@ def data_owner_names(count: int) -> tuple[str, ...]:
     return (DATA_OWNER,) if count == 1 else tuple(f"{DATA_OWNER}-{number}" for number in range(1, count + 1))
 
 
+@dataclass(frozen=True)
+class LearnedFolders:
+    """What parties of an adaptation have left: the folders of their state."""
+
+    model_owner: PartyFolder
+    data_owner: PartyFolder
+    section: TeachingSection
+    """The model owner's, of predictions."""
+
+
 def run(
-    model: PrivateModel,
+    model: PrivateModel | Path,
     images: Sequence[torch.Tensor],
     plan: InferencePlan,
     progress: Callable[[str, int], None],
     *,
-    parameters: AdapterParameters | None = None,
+    learned: LearnedFolders | None = None,
 ) -> list[Inferred]:
-    """What each data owner learns of its images [N, C, S, S], all served at the same time. parameters: what all data
-    owners have learned, where the plan has a learning.
+    """What each data owner learns of its images [N, C, S, S], all served at the same time. model: prepared, or a
+    directory where the model owner finds it; learned: where data owners ask with what one of them has learned.
 
-    `progress` gets the name of a data owner and how many of its images are done. ProcessError names the party that
-    failed, and says what it knows itself of the reason; or that this process could not run them.
+    `progress` gets the name of a data owner and how many of its images are done. ValueError for a model that cannot be
+    asked. ProcessError names the party that failed, and says what it knows itself of the reason; or that this process
+    could not run them.
     """
     owners = data_owner_names(len(images))
-    keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}
-    roster = Roster(
-        (
-            keys[MODEL_OWNER].member("server"),
-            keys[DEALER].member("dealer"),
-            *(keys[name].member("client") for name in owners),
-        )
-    )
     reasons: list[str] = []
 
     def told(name: str, message: Message) -> None:
-        if "failure" in message:
+        event = parse_event(message["event"])
+        if isinstance(event, ImagesAnswered):
+            progress(name, event.images)
+        elif isinstance(event, InferenceSessionEnded | PreprocessingFailed) and event.failure:
             # Its peers, who only hear that it cannot go on, are heard here after it.
-            reasons.append(f"{name}: {message['failure']}")
-        else:
-            progress(name, message["done"])
+            reasons.append(f"{name}: {event.failure}")
+        elif isinstance(event, InferenceSessionEnded) and name in owners:
+            # On hosts it would ask again.
+            raise ProcessError(f"{name}: {event.detail}")
 
     try:
-        with TemporaryDirectory() as logs:
-
-            def program(name: str, target: Any, **arguments: Any) -> Program:
-                # The relay is asked here alone.
-                seat = _Seat(keys[name], roster, Path(logs), replace(plan, relayed=str))
-                return target, {"seat": seat, **arguments}
-
-            programs = {
-                DEALER: program(DEALER, _dealer),
-                MODEL_OWNER: program(MODEL_OWNER, _model_owner, model=model),
-                **{
-                    name: program(name, _data_owner, images=mine, parameters=parameters)
-                    for name, mine in zip(owners, images, strict=True)
-                },
-            }
-            listening: dict[str, Callable[[str], str]] = {DEALER: str, MODEL_OWNER: plan.relayed}
-            found = asyncio.run(results(programs, told, listening=listening, wanted=owners))
+        with TemporaryDirectory() as folder:
+            files = PartyFiles(Path(folder))
+            files.enrol({MODEL_OWNER: "server", DEALER: "dealer", **dict.fromkeys(owners, "client")})
+            programs = _programs(files, model, dict(zip(owners, images, strict=True)), plan, learned)
+            found = asyncio.run(
+                results(
+                    programs,
+                    told,
+                    listening={DEALER: (DEALER,), MODEL_OWNER: (MODEL_OWNER,)},
+                    reached=lambda service, address: plan.relayed(address) if service == MODEL_OWNER else address,
+                    wanted=owners,
+                )
+            )
     except OSError as error:
         raise ProcessError(f"the parties cannot be run here: {error}") from error
     except ProcessError as error:
@@ -134,93 +142,129 @@ def run(
     return [_inferred(found[name]) for name in owners]
 
 
-@dataclass(frozen=True)
-class _Seat:
-    """What every process is started with."""
+def _programs(
+    files: PartyFiles,
+    model: PrivateModel | Path,
+    images: Mapping[str, torch.Tensor],
+    plan: InferencePlan,
+    learned: LearnedFolders | None,
+) -> dict[str, Program]:
+    """What the processes run. OSError."""
+    known = plan.input == "known"
+    common: dict[str, Any] = {"answer": plan.patience}
+    device = cast("Literal['cpu', 'cuda']", plan.device)
+    revealed, asks = plan.results, LearningSection(purpose="prediction") if learned else None
 
-    keys: PartyKeys
-    roster: Roster
-    logs: Path
-    plan: InferencePlan
+    def program(name: str, file: PartyFile, hooks: Callable[[], HeldParty]) -> Program:
+        return hold_party, {"program": PartyProgram(files, name, file, hooks, plan.cores)}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Of every party."""
-        return {"keys": self.keys, "roster": self.roster, "patience": self.plan.patience}
-
-    @property
-    def owner_settings(self) -> dict[str, Any]:
-        """Of both owners."""
-        return {**self.settings, "ahead": self.plan.ahead, "device": torch.device(self.plan.device)}
-
-    def take(self) -> None:
-        """Once in the party's process."""
-        if self.plan.cores is not None:
-            os.sched_setaffinity(0, self.plan.cores)
-
-    def event_log(self, control: Control) -> EventLog:
-        """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
-
-        def tell(event: Event) -> None:
-            if isinstance(event, ListeningStarted):
-                control.send({"address": event.address})
-            elif isinstance(event, InferenceSessionEnded | PreprocessingFailed) and event.failure:
-                control.send({"failure": event.failure})
-
-        return EventLog(EventFile(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
-
-
-async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
-    seat.take()
-    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.event_log(control)).run()
-
-
-async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, str], model: PrivateModel) -> None:
-    seat.take()
-    plan = seat.plan
-    settings: dict[str, Any] = {
-        "address": _LISTEN,
-        "dealer_address": addresses[DEALER],
-        "results": plan.results,
-        **seat.owner_settings,
-    }
-    if plan.learned is not None:
-        learning = PredictionSettings(learning=plan.learned, **settings)
-        await PredictingParty(learning, model, seat.event_log(control)).run()
-    serving = ModelOwnerSettings(most_batch=plan.batch, **settings)
-    kind = KnownInputParty if plan.input == "known" else ModelOwnerParty
-    await kind(serving, model, seat.event_log(control)).run()
-
-
-async def _data_owner(
-    control: Control,
-    *,
-    seat: _Seat,
-    addresses: dict[str, str],
-    images: torch.Tensor,
-    parameters: AdapterParameters | None,
-) -> dict[str, Any]:
-    seat.take()
-    kind = KnownSession() if seat.plan.input == "known" else SessionKind()
-    if parameters is not None:
-        kind = PredictionSession(parameters)
-    settings = DataOwnerSettings(
-        model_owner_address=addresses[MODEL_OWNER],
-        dealer_address=addresses[DEALER],
-        **seat.owner_settings,
+    owner = ModelOwnerFile(
+        bind=LISTEN,
+        dealer=NOT_YET,
+        model=str(model) if isinstance(model, Path) else "given by this process",
+        device=device,
+        most_batch=plan.batch,
+        policy=structs.replace(NO_QUOTA, labels=revealed.labels, logits_bits=revealed.bits or LOGITS.bits),
+        adaptation=None if learned is None else learned.section,
+        **common,
+        **files.common(MODEL_OWNER),
     )
-    answers: list[Answer] = []
-    async with open_session(settings, request_for(images, seat.plan.batch), kind) as session:
-        async for answer in session.answers(images):
-            answers.append(answer)
-            control.send({"done": sum(each.costs.images for each in answers)})
-    found = Inferred.collected(session, answers)
-    return {
-        "logits": found.logits.tolist(),
-        "labels": found.labels.tolist(),
-        "passes": msgspec.to_builtins(found.passes),
-        "weights_bytes": found.weights_bytes,
+    given = None if isinstance(model, Path) else model
+    programs = {
+        DEALER: program(DEALER, DealerFile(bind=LISTEN, **common, **files.common(DEALER)), SimulatedDealer),
+        MODEL_OWNER: program(MODEL_OWNER, owner, partial(SimulatedModelOwner, given, known=known, ahead=plan.ahead)),
     }
+    for name, own in images.items():
+        file = DataOwnerFile(
+            model_owner=NOT_YET,
+            dealer=NOT_YET,
+            images="given by this process",
+            batch=plan.batch,
+            device=device,
+            adaptation=asks,
+            **common,
+            **files.common(name),
+        )
+        programs[name] = program(name, file, partial(SimulatedDataOwner, own, known=known, ahead=plan.ahead))
+    if learned is not None:
+        for name in programs:
+            if name != DEALER:
+                source = learned.model_owner if name == MODEL_OWNER else learned.data_owner
+                files.take_state(name, source)
+    return programs
+
+
+class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
+    """A model owner whose model is given, or found as on hosts."""
+
+    def __init__(self, model: PrivateModel | None, *, known: bool, ahead: int | None) -> None:
+        super().__init__()
+        self.ahead = ahead
+        self._model = model
+        self._known = known
+
+    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
+        if self._model is None:
+            return super().model(served, salt)
+        public = self._model.public
+        if public.interface is not None:
+            return self._model
+        # Its images are prepared already.
+        sizes = public.sizes
+        names = tuple(str(number) for number in range(sizes.classes))
+        told = Interface(mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels, white=255, classes=names)
+        return replace(self._model, public=structs.replace(public, interface=told))
+
+    def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
+        return KnownInputParty if self._known else usual
+
+
+@dataclass(frozen=True, eq=False)
+class GivenImages(OwnImages):
+    """Images that are prepared already."""
+
+    pixels: torch.Tensor = field(repr=False)
+    """float32 [N, C, S, S]."""
+
+    @classmethod
+    def of(cls, pixels: torch.Tensor) -> Self:
+        """Number them."""
+        names = tuple(str(number) for number in range(len(pixels)))
+        return cls(names, None, "given", (), None, pixels)
+
+    def prepared(self, interface: Interface, *, side: int, first: int) -> torch.Tensor:
+        return self.pixels[first:]
+
+
+class SimulatedDataOwner(DataOwnerHooks, HeldParty):
+    """A data owner whose images are given; keeps answers and their costs for the supervisor."""
+
+    def __init__(self, images: torch.Tensor, *, known: bool, ahead: int | None) -> None:
+        super().__init__()
+        self.ahead = ahead
+        self._images = GivenImages.of(images)
+        self._known = known
+        self._answers: list[Answer] = []
+        self._session: DataOwnerSession
+
+    def images(self, file: DataOwnerFile) -> OwnImages:
+        return self._images
+
+    def session(self, usual: SessionKind) -> SessionKind:
+        return KnownSession() if self._known else usual
+
+    def answered(self, answer: Answer, session: DataOwnerSession) -> None:
+        self._answers.append(answer)
+        self._session = session
+
+    def told(self, outcome: PartyOutcome) -> Any:
+        found = Inferred.collected(self._session, self._answers)
+        return {
+            "logits": found.logits.tolist(),
+            "labels": found.labels.tolist(),
+            "passes": msgspec.to_builtins(found.passes),
+            "weights_bytes": found.weights_bytes,
+        }
 
 
 def _inferred(plain: dict[str, Any]) -> Inferred:

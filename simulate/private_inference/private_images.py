@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,7 @@ from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
+from tacit.parties.hosting.model_owner import kept_salt
 from tacit.parties.inference.data_owner import Inferred, PassCosts
 from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.adaptation import AdaptationExperiment
@@ -32,12 +35,13 @@ from tacit.parties.runs.directory import RunDirectoryError, check_release
 from tacit.parties.runs.experiment import Experiment, load_as
 from tacit.parties.runs.served import ServedModel, read_served
 from tacit.protocol.inference.schedule import LOGITS, Results
-from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
+from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning, teaching
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
 from tacit.simulate.adaptation.summary import Judge, read_summary
+from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.insecure import Input
 from tacit.simulate.private_inference.distillation import with_data
-from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
+from tacit.simulate.private_inference.inference import InferencePlan, LearnedFolders, data_owner_names, run
 from tacit.simulate.private_inference.inference_request import InferenceRequest, WantedImages
 from tacit.simulate.private_inference.results import (
     ComparedAnswers,
@@ -108,8 +112,6 @@ def infer(
         check_labels(served.data.classes, labels)
     progress("asking the model in the clear")
     clear = in_the_clear(served.transformer, images.pixels, batch)
-    progress("finding out what its values reach")
-    model = served.prepared()
     parts = torch.tensor_split(images.pixels, data_owners)
     done = dict.fromkeys(data_owner_names(data_owners), 0)
 
@@ -118,7 +120,12 @@ def infer(
         progress(f"{sum(done.values())} of {len(images.names)} images")
 
     progress("starting the parties")
-    found = run(model, parts, InferencePlan(input=input, batch=batch, device=device, results=results), show)
+    found = run(
+        request.directory.absolute(),
+        parts,
+        InferencePlan(input=input, batch=batch, device=device, results=results),
+        show,
+    )
     return compared_answers(
         InferenceResult,
         images,
@@ -265,24 +272,25 @@ def predict(
     if batch > learning.batch:
         raise ValueError(f"--batch {batch}: its bounds are for batches of {learning.batch} images at most")
     found = setting(experiment, folder.path, seed=_seed(folder))
-    parameters, number = _learned(folder, experiment, learning.initial())
+    name, parameters, number = _learned(folder, experiment, learning.initial())
     if labels:
         check_labels(learning.classes, labels)
     images = _chosen(request, found)
     test = Labelled(images.pixels, torch.zeros(len(images.pixels), dtype=torch.int64))
     clear = Judge(learning, found.served.transformer, test).logits(parameters)
     progress("finding out what its values reach")
-    model = found.served.prepared()
-    plan = InferencePlan(
-        batch=batch, device=device, results=Results(labels=labels, bits=0) if labels else LOGITS, learned=learning
-    )
+    state = folder.files.state(MODEL_OWNER)
+    model = found.served.prepared(salt=kept_salt(state.salt))
+    section = teaching(experiment, found.classes, purpose="prediction")
+    learned = LearnedFolders(state, folder.files.state(name), section)
+    plan = InferencePlan(batch=batch, device=device, results=Results(labels=labels, bits=0) if labels else LOGITS)
     progress("starting the parties")
     told = run(
         model,
         [images.pixels],
         plan,
         lambda name, done: progress(f"{done} of {len(images.names)} images"),
-        parameters=parameters,
+        learned=learned,
     )
     return compared_answers(
         PredictionResult, images, found.classes, clear, told, batch=batch, labels=labels, round=number
@@ -302,17 +310,15 @@ def _seed(folder: Folder) -> int:
 
 def _learned(
     folder: Folder, experiment: AdaptationExperiment, like: AdapterParameters
-) -> tuple[AdapterParameters, int]:
-    """What the data owner has that has heard last. ValueError if none has."""
+) -> tuple[str, AdapterParameters, int]:
+    """The data owner that has heard last, what it has, and of which round. ValueError if none has."""
     found = []
     for name in owner_names(experiment.clients):
-        try:
-            found.append(standing.load(folder.of_owner(name), like))
-        except FileNotFoundError:
-            continue
+        with suppress(FileNotFoundError):
+            found.append((name, *standing.load(folder.of_owner(name), like)))
     if not found:
         raise ValueError(f"{folder.path}: no round was completed, so that nothing was learned")
-    return max(found, key=lambda learned: learned[1])
+    return max(found, key=itemgetter(2))
 
 
 def _chosen(request: PredictionRequest, found: AdaptationSetting) -> Chosen:

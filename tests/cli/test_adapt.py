@@ -125,11 +125,11 @@ def in_the_clear(run: Run, *, by_images: bool = False) -> list[AdapterParameters
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
     owners = []
-    for own in found.owners:
+    for own in map(found.of_owner, range(len(found.owners))):
         outputs = block_outputs(found.served.transformer, own.images).double()
         owners.append(Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=own.labels))
     work = FullBatches(learning.batch, learning.batches)
-    counts = [len(own.labels) for own in found.owners]
+    counts = [len(own.train.labels) for own in found.owners]
     weights = [weight_of(count, min(counts) if by_images else 0) for count in counts]
     return list(federated(learning.initial(), norm, owners, learning.schedule, work, seed=seed, weights=weights))
 
@@ -381,8 +381,10 @@ def test_what_was_learned_is_asked(tacit: Invoke, run: Run, tmp_path: Path) -> N
 )
 def test_what_cannot_be_asked_is_refused(tacit: Invoke, tmp_path: Path, options: tuple[str, ...], reason: str) -> None:
     if options:
-        for name in ("experiment.toml", "learning.msgpack", "summary.json"):
-            (tmp_path / name).touch()
+        folder = Folder(tmp_path)
+        folder.learning.parent.mkdir(parents=True)
+        for path in (folder.run.experiment, folder.learning, folder.run.summary):
+            path.touch()
         mark_release(tmp_path)
     result = tacit("predict", tmp_path, *options)
     assert (result.exit_code, reason in result.stderr.replace("\n", " ")) == (2, True)

@@ -11,9 +11,11 @@ import torch
 from tacit.models.adapters.configuration import AdaptationConfiguration
 from tacit.models.adapters.parallel import each
 from tacit.models.configuration import ModelConfiguration
+from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.simulate.adaptation.plan import Folder, read_learning
-from tacit.simulate.adaptation.run import Prepared, make_folder, prepare
+from tacit.simulate.adaptation.plan import AdaptationPlan, Folder, read_learning
+from tacit.simulate.adaptation.run import make_folder, prepare
+from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled
 from tacit.simulate.adaptation.summary import Judge
 
 EXPERIMENT = AdaptationExperiment(
@@ -28,33 +30,48 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 
 @pytest.fixture(scope="module")
-def prepared(folder: Folder) -> Prepared:
+def prepared(folder: Folder) -> tuple[AdaptationSetting, AdaptationPlan]:
     make_folder(EXPERIMENT, folder)
-    return prepare(EXPERIMENT, folder, seed=2, show=lambda event: None)
+    return prepare(EXPERIMENT, folder, seed=2, device="cpu", show=lambda event: None)
 
 
 @pytest.fixture(scope="module")
-def judge(prepared: Prepared) -> Judge:
-    return Judge(prepared.learning, prepared.setting.served.transformer, prepared.setting.test)
+def test(prepared: tuple[AdaptationSetting, AdaptationPlan]) -> Labelled:
+    return prepared[0].test
 
 
-def test_what_is_public_is_kept(prepared: Prepared, folder: Folder, tmp_path: Path) -> None:
-    assert read_learning(folder) == prepared.learning
-    (tmp_path / folder.learning.name).write_bytes(b"nothing")
+@pytest.fixture(scope="module")
+def learning(prepared: tuple[AdaptationSetting, AdaptationPlan]) -> PublicLearning:
+    return prepared[1].learning
+
+
+@pytest.fixture(scope="module")
+def judge(prepared: tuple[AdaptationSetting, AdaptationPlan]) -> Judge:
+    found, plan = prepared
+    return Judge(plan.learning, found.served.transformer, found.test)
+
+
+def test_what_is_public_is_kept(learning: PublicLearning, folder: Folder, tmp_path: Path) -> None:
+    assert read_learning(folder) == learning
+    wrong = Folder(tmp_path).learning
+    wrong.parent.mkdir(parents=True)
+    wrong.write_bytes(b"nothing")
     with pytest.raises(ValueError, match="is not what `tacit adapt` writes"):
         read_learning(Folder(tmp_path))
 
 
-def test_before_learning_all_classes_are_alike(prepared: Prepared, judge: Judge) -> None:
-    found = judge.judged(prepared.learning.initial())
+def test_before_learning_all_classes_are_alike(learning: PublicLearning, judge: Judge) -> None:
+    found = judge.judged(learning.initial())
     assert found.loss == pytest.approx(math.log(5), abs=1e-12)
     assert found.balanced_accuracy == pytest.approx(1 / 5, abs=1e-12)
 
 
-def test_a_head_that_says_one_class_is_right_as_often_as_that_comes(prepared: Prepared, judge: Judge) -> None:
-    first = each(torch.clone, prepared.learning.initial())
+def test_a_head_that_says_one_class_is_right_as_often_as_that_comes(
+    learning: PublicLearning, judge: Judge, test: Labelled
+) -> None:
+    first = each(torch.clone, learning.initial())
     first.head_bias[3] = 1.0
-    labels = prepared.setting.test.labels
+    labels = test.labels
     found = judge.judged(first)
     share = (labels == 3).double().mean().item()
     assert found.accuracy == share

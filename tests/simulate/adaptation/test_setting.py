@@ -37,7 +37,7 @@ def test_classes_that_the_model_owner_does_not_know_are_divided(found: Adaptatio
     assert found.classes == ("5", "6", "7", "8", "9")
     assert set(found.own.labels.tolist()) == {0, 1, 2, 3, 4}
     assert len(found.owners) == 4
-    labels = torch.cat([own.labels for own in found.owners])
+    labels = torch.cat([found.of_owner(number).labels for number in range(4)])
     # Every image of a class that is not known is one data owner's.
     assert torch.equal(labels.bincount(minlength=5), data.y_train.bincount(minlength=10)[5:])
     assert torch.equal(found.test.labels.bincount(minlength=5), data.y_test.bincount(minlength=10)[5:])
@@ -53,7 +53,7 @@ def test_a_model_is_taken_up_where_it_was_left(found: AdaptationSetting, directo
     before = weights.stat().st_mtime_ns
     again = setting(experiment(), directory, seed=3)
     assert weights.stat().st_mtime_ns == before
-    for one, other in zip(found.owners, again.owners, strict=True):
+    for one, other in ((found.of_owner(number), again.of_owner(number)) for number in range(4)):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.labels, other.labels)
     assert torch.equal(found.served.transformer(found.test.images), again.served.transformer(found.test.images))

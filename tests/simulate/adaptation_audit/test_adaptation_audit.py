@@ -57,15 +57,16 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedAdaptat
     before = torch.get_num_threads()
     folder = Folder(tmp_path_factory.mktemp("audited") / "run")
     make_folder(EXPERIMENT, folder)
-    prepared = prepare(EXPERIMENT, folder, seed=SEED, show=lambda event: None)
-    learning, victim = prepared.learning, prepared.setting.served.transformer
+    found, plan = prepare(EXPERIMENT, folder, seed=SEED, device="cpu", show=lambda event: None)
+    learning, victim = plan.learning, found.served.transformer
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
     clients = [
         Features(outputs=centred(block_outputs(victim, own.images).double()), labels=own.labels)
-        for own in prepared.setting.owners
+        for own in map(found.of_owner, range(len(found.owners)))
     ]
     *_, last = federated(learning.initial(), norm, clients, learning.schedule, FullBatches(32, 1), seed=SEED)
+    folder.files.state(OWNER).make()
     standing.save(folder.of_owner(OWNER), last, round=4)
     yield AuditedAdaptation.of(EXPERIMENT, folder, SEED)
     torch.set_num_threads(before)
