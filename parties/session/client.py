@@ -155,11 +155,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._machine.feed(event.frames, now)
         if isinstance(event, LinkLost):
             self._linked = False
-            self._event_log.write(events.LinkLost(peer=event.peer))
             self._machine.server_lost(now)
         elif isinstance(event, LinkUp):
             self._linked = True
-            self._event_log.write(events.LinkOpened(peer=event.peer))
             return self._machine.server_back()
         elif isinstance(event, MessageRefused):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)

@@ -28,8 +28,12 @@ from typing import Any, Final, Literal, Self, TypeVar, Union
 import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
+from tacit.parties.links import endpoint
 from tacit.parties.session.events import (
     ClientRoundEnded,
+    HandshakeRefused,
+    LinkLost,
+    LinkOpened,
     MessagesTimed,
     PhaseEnded,
     Repeating,
@@ -342,6 +346,14 @@ class EventLog:
         """Pass an event on without logging it: it matters only now."""
         self.catch_up()
         self._tell(self._log.stamped(event))
+
+    def link_changed(self, event: endpoint.LinkUp | endpoint.LinkLost | endpoint.HandshakeRefused) -> None:
+        """Log what an endpoint reports of its links."""
+        if isinstance(event, endpoint.HandshakeRefused):
+            self.write(HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address))
+        else:
+            kind = LinkOpened if isinstance(event, endpoint.LinkUp) else LinkLost
+            self.write(kind(peer=event.peer))
 
     def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
         """Note that a message is about to leave, or has come."""

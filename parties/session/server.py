@@ -13,7 +13,6 @@ from msgspec import structs
 
 from tacit.parties.links.endpoint import (
     Event,
-    HandshakeRefused,
     LinkLost,
     LinkUp,
     MessageRefused,
@@ -162,18 +161,12 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if isinstance(event, Received):
             return self._machine.feed(event.sender, event.frames, now)
         if isinstance(event, LinkLost):
-            self._event_log.write(events.LinkLost(peer=event.peer))
             self._machine.link_lost(event.peer, now)
         elif isinstance(event, LinkUp):
-            self._event_log.write(events.LinkOpened(peer=event.peer))
             self._machine.link_back(event.peer)
         elif isinstance(event, MessageRefused):
             error = RemoteProtocolError(Code.MALFORMED, f"a message beyond the limits: {event.reason}")
             return self._machine.reject(event.sender, error, now)
-        elif isinstance(event, HandshakeRefused):
-            self._event_log.write(
-                events.HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address)
-            )
         return []
 
     async def _perform(self, endpoint: ServerEndpoint, outputs: Sequence[Output]) -> None:

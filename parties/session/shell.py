@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from inspect import iscoroutinefunction
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import zmq.asyncio
 
 from tacit.models.interruption import Interrupted, Proceed
-from tacit.parties.links.endpoint import Endpoint, Event, Received
+from tacit.parties.links.endpoint import Endpoint, Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.events import HeartbeatSent, SessionEnded, ShutdownIncomplete
 from tacit.protocol.core.events import Event as LoggedEvent
@@ -120,10 +120,12 @@ class _Job:
 
 
 class TaskRunner:
-    """Runs the work of one party, one piece at a time. executor: for plain functions; None: the event loop's own."""
+    """Runs the work of one party, one piece at a time. executor: for plain functions; None: the event loop's own;
+    on_done: called when a piece is over."""
 
-    def __init__(self, executor: Executor | None = None) -> None:
+    def __init__(self, executor: Executor | None = None, on_done: Callable[[], None] = lambda: None) -> None:
         self._executor = executor
+        self._on_done = on_done
         self.present: asyncio.Future[Any] | None = None
         """The work that is wanted now; None when there is nothing, or its result was taken."""
         self._job: _Job | None = None
@@ -141,6 +143,7 @@ class TaskRunner:
         self.drop()
         self._job = _Job(in_loop=iscoroutinefunction(work))
         self.present = self._last = asyncio.ensure_future(self._job.run(work, self._last, self._executor))
+        self.present.add_done_callback(lambda done: self._on_done())
         if self._job.in_loop:
             self._last_coroutine = self._last
 
@@ -170,7 +173,8 @@ class TaskRunner:
 
 
 ALIVE_SECONDS = 1.0
-"""How often a party tells that it is there."""
+"""How often a party says that it is there, and looks at what nobody reports. So long it may also take until a deadline
+is known that was not set by an event; from then on it is met exactly."""
 
 LAST_SECONDS = 2.0
 """How long a party that is stopped goes on with what it has begun to do."""
@@ -182,6 +186,8 @@ TURNS = 64
 
 LEAST_WAIT = 0.001
 """Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
+LAST_WORDS_SECONDS = 0.1
+"""How long the messages that a peer sent before its link was lost may take to be read."""
 
 
 class Hooks:
@@ -213,13 +219,95 @@ MachineT = TypeVar("MachineT", bound=TrainingClient | TrainingServer)
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
 
 
-async def _comes(receiving: asyncio.Future[Event]) -> bool:
-    """Whether an event is there already."""
-    for _ in range(TURNS):
-        if receiving.done():
-            return True
-        await asyncio.sleep(0)
-    return receiving.done()
+class Attention:
+    """The event loop of a party for one of its endpoints: events, deadlines, and a turn for everything else.
+
+    hooks: of the party, which see a message first; next_deadline: of the machines at this end, in seconds of `now`;
+    woken: set by what is not to wait until something else happens.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        hooks: Hooks,
+        next_deadline: Callable[[], float | None],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        woken: asyncio.Event | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._hooks = hooks
+        self._next_deadline = next_deadline
+        self._now = now
+        self._woken = woken or asyncio.Event()
+        self._lost: list[LinkLost] = []
+        """Links that are gone, held back until `_lost_until`: messages that had arrived over them come first."""
+        self._lost_until = 0.0
+        self._taken = 0
+        """Events since the last turn of everything else."""
+
+    async def __aenter__(self) -> Self:
+        self._receive()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
+
+    async def next(self) -> Event | None:
+        """Wait for the next event, or return None: deadlines count now, and everything else has its turn.
+
+        That turn comes behind every event, whatever peers send, and when a deadline passes. Only events that had come
+        before a deadline was noticed go before it, however long this loop was busy with something else. EndpointError
+        as of Endpoint.receive().
+        """
+        if not self._taken and not self._receiving.done():
+            await self._wait()
+        event = None if self._taken > BACKLOG or (self._taken and not self._due) else await self._take()
+        self._taken = 0 if event is None else self._taken + 1
+        if isinstance(event, Received):
+            self._hooks.heard(event.sender, event.frames)
+        return event
+
+    @property
+    def _due(self) -> bool:
+        deadline = self._next_deadline()
+        return deadline is not None and deadline <= self._now()
+
+    def _receive(self) -> None:
+        self._receiving = asyncio.ensure_future(self._endpoint.receive())
+        self._receiving.add_done_callback(lambda received: self._woken.set())
+
+    async def _wait(self) -> None:
+        ends = [self._next_deadline(), self._lost_until if self._lost else None]
+        seconds = min([ALIVE_SECONDS, *(end - self._now() for end in ends if end is not None)])
+        timer = asyncio.get_running_loop().call_later(max(LEAST_WAIT, seconds), self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+        self._woken.clear()
+
+    async def _take(self) -> Event | None:
+        """The next event, if it is there by now."""
+        while not (self._lost and self._now() >= self._lost_until):
+            for _ in range(TURNS if self._due else 0):
+                if self._receiving.done():
+                    break
+                await asyncio.sleep(0)
+            if not self._receiving.done():
+                return None
+            event = self._receiving.result()
+            if self._lost and isinstance(event, LinkUp):
+                break
+            self._receive()
+            if not isinstance(event, LinkLost):
+                return event
+            self._lost_until = self._lost_until if self._lost else self._now() + LAST_WORDS_SECONDS
+            self._lost.append(event)
+        # All of them, and before a new link.
+        self._lost_until = 0.0
+        return self._lost.pop(0)
 
 
 class Shell(Generic[MachineT, EndpointT]):
@@ -229,75 +317,47 @@ class Shell(Generic[MachineT, EndpointT]):
         self._machine = machine
         self._hooks = hooks
         self._event_log = event_log
-        self._runner = TaskRunner(hooks.executor)
+        self._woken = asyncio.Event()
+        self._runner = TaskRunner(hooks.executor, self._woken.set)
         self._ended: Ended | None = None
         self._told_alive = 0.0
-        self._stopped: asyncio.Future[None] | None = None
-        """Of a party that serves; done, and so the end of a wait, when it is stopped."""
+        self._stopping = False
 
     async def _serve_until_stopped(self, endpoint: EndpointT) -> Ended:
         """Serve; when cancelled, go on until the party may stop."""
-        self._stopped = asyncio.get_running_loop().create_future()
         serving = asyncio.ensure_future(self._serve(endpoint))
         try:
             return await asyncio.shield(serving)
         except asyncio.CancelledError:
-            self._stopped.set_result(None)
+            self._stopping = True
+            self._woken.set()
             await self._let_finish(serving)
             raise
 
-    @property
-    def _stopping(self) -> bool:
-        return self._stopped is not None and self._stopped.done()
-
     async def _serve(self, endpoint: EndpointT) -> Ended:
-        receiving = asyncio.ensure_future(endpoint.receive())
-        try:
-            while self._ended is None or self._machine.untold:
+        machine, now = self._machine, self._event_log.now
+        async with Attention(
+            endpoint, self._hooks, lambda: machine.next_deadline, now=now, woken=self._woken
+        ) as attention:
+            while self._ended is None or machine.untold:
                 if self._stopping and self._may_stop():
                     raise asyncio.CancelledError
-                await self._wait(receiving)
-                if receiving.done():
-                    await self._hear(endpoint, receiving.result())
-                    receiving = asyncio.ensure_future(endpoint.receive())
-                for _ in range(BACKLOG):
-                    # What had come by now is not late, however long this loop was busy with something else.
-                    if not self._due or not await _comes(receiving):
-                        break
-                    await self._hear(endpoint, receiving.result())
-                    receiving = asyncio.ensure_future(endpoint.receive())
+                while (event := await attention.next()) is not None:
+                    await self._hear(endpoint, event)
                 if (finished := self._runner.take()) is not None:
                     await self._perform(endpoint, self._take_work(finished))
-                await self._perform(endpoint, self._machine.expire(self._event_log.now()))
-                self._event_log.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+                await self._perform(endpoint, machine.expire(now()))
+                self._event_log.follow(machine.round, machine.phase, machine.traffic)
                 await self._perform(endpoint, self._from_time_to_time())
-        finally:
-            receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
         return self._ended
-
-    @property
-    def _due(self) -> bool:
-        deadline = self._machine.next_deadline
-        return deadline is not None and deadline <= self._event_log.now()
 
     async def _hear(self, endpoint: EndpointT, event: Event) -> None:
         if isinstance(event, Received):
-            self._hooks.heard(event.sender, event.frames)
             self._event_log.passed("received", event.sender, event.frames)
             await self._hooks.moved(sum(len(frame) for frame in event.frames))
+        elif not isinstance(event, MessageRefused):
+            self._event_log.link_changed(event)
         await self._perform(endpoint, self._take_event(event))
-
-    async def _wait(self, receiving: asyncio.Future[Event]) -> None:
-        deadline = self._machine.next_deadline
-        due = ALIVE_SECONDS if deadline is None else deadline - self._event_log.now()
-        timeout = max(LEAST_WAIT, min(due, ALIVE_SECONDS))
-        awaited: list[asyncio.Future[Any]] = [receiving]
-        if self._runner.present is not None:
-            awaited.append(self._runner.present)
-        if self._stopped is not None and not self._stopping:
-            awaited.append(self._stopped)
-        await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         """Do what the machine says, and all of it when cancelled meanwhile: its messages are numbered, and where one is
