@@ -14,26 +14,22 @@ import asyncio
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import torch
 
 from tacit.parties.inference.events import InferenceSessionEnded
 from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
 from tacit.parties.links.endpoint import (
-    Endpoint,
     EndpointError,
-    Event,
     HandshakeRefused,
     Limits,
     LinkLost,
-    LinkUp,
     MessageRefused,
     PeerStalledError,
     Received,
@@ -42,12 +38,13 @@ from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session import events as logged
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.shell import Hooks
+from tacit.parties.session.shell import Attention, Hooks
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Output, Transmit
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.inference.exchange import ExchangeSide
 from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.results import Agreed, Charged, InferenceEnded
 from tacit.protocol.inference.service import Answers, MachineT, Service
@@ -161,6 +158,26 @@ class Worker:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """One of the two exchanges of a session: its machine, and where the outputs of that go."""
+
+    machine: ExchangeSide[Any]
+    hear: Callable[[Sequence[Output]], None]
+
+    def feed(self, frames: Sequence[Frame]) -> None:
+        """Hand the machine a message of the peer."""
+        self.hear(self.machine.feed(frames, Conversation.now()))
+
+    def drop(self, detail: str) -> None:
+        """Tell the machine that the link to the peer is lost."""
+        self.hear(self.machine.drop(detail, Conversation.now()))
+
+    def expire(self) -> None:
+        """Let the machine look at its deadline."""
+        self.hear(self.machine.expire(Conversation.now()))
+
+
 class Conversation:
     """An owner's side of one session. dealer: its name in the roster; patience: seconds; entropy: randomness of the
     operating system; charge: has a data owner's spending on the disk."""
@@ -190,6 +207,9 @@ class Conversation:
         # The dealer itself may come in a data owner's place, and is to hear why it is refused.
         self._couriers = {dealer: to_dealer, machine.peer: to_peer}
         self._material: MaterialOwner | None = None
+        self.with_peer = Exchange(machine, self.hear)
+        self.with_dealer: tuple[Exchange, ...] = ()
+        """One, from the agreement on."""
         self._kept: defaultdict[type, deque[Any]] = defaultdict(deque)
         self._changed = asyncio.Event()
         """For the program that waits: something was kept, or the session has ended."""
@@ -227,6 +247,7 @@ class Conversation:
                         entropy=self._entropy,
                         patience=FOR_DEALER * self._patience,
                     )
+                    self.with_dealer = (Exchange(self._material, self.hear_dealer),)
                     self.hear_dealer(self._material.start(self.now()))
                 self._keep(output)
 
@@ -238,31 +259,6 @@ class Conversation:
             elif output.code is not None:
                 error = RemoteProtocolError(output.code, output.detail, culprit=output.culprit)
                 self.hear(self.machine.give_up(error, self.now()))
-
-    def from_peer(self, frames: Sequence[Frame]) -> None:
-        """A message of the other owner."""
-        self.hear(self.machine.feed(frames, self.now()))
-
-    def from_dealer(self, frames: Sequence[Frame]) -> None:
-        """A message of the dealer that belongs to this session."""
-        if self._material is not None:
-            self.hear_dealer(self._material.feed(frames, self.now()))
-
-    def peer_lost(self, detail: str) -> None:
-        """The link to the other owner is gone."""
-        self.hear(self.machine.drop(detail, self.now()))
-
-    def dealer_lost(self, detail: str) -> None:
-        """The link to the dealer is gone."""
-        if self._material is not None:
-            self.hear_dealer(self._material.drop(detail, self.now()))
-
-    def expire(self) -> None:
-        """Look at the deadlines."""
-        now = self.now()
-        self.hear(self.machine.expire(now))
-        if self._material is not None:
-            self.hear_dealer(self._material.expire(now))
 
     def put(self, something: object) -> None:
         """Keep something of this side's own for the program."""
@@ -333,12 +329,8 @@ class Conversation:
 
 AHEAD: Final = 1
 """Stages that are made ready while another one is computed."""
-TICK_SECONDS: Final = 0.1
-"""How often deadlines are looked at."""
 CONNECT_SECONDS: Final = 10.0
 """How often an address is looked up again, and whoever waits says so."""
-LAST_WORDS_SECONDS: Final = 0.1
-"""How long what somebody said before its link was lost may take to be read."""
 
 
 def limits(patience: float) -> Limits:
@@ -379,62 +371,34 @@ async def linked(
                 reconnect.on_failure(said)
 
 
-async def events(endpoint: Endpoint, hooks: Hooks) -> AsyncGenerator[Event, None]:
-    """What an endpoint reports, for ever; what is around the party is told messages first. A lost link comes after what
-    had arrived over it: whoever leaves says why.
-
-    Everything else has its turn between two events. An endpoint whose peers say more than can be read never makes its
-    reader wait: one of them would hold up the sessions of all others.
-    """
-    lost: list[LinkLost] = []
-    due: float | None = None
-    while True:
-        event: Event | None = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(due):
-                event = await endpoint.receive()
-        if isinstance(event, LinkLost):
-            lost.append(event)
-            due = due or asyncio.get_running_loop().time() + LAST_WORDS_SECONDS
-            continue
-        # Where there is always another message nothing is ever waited for, and the time-out of that never comes.
-        overdue = due is not None and asyncio.get_running_loop().time() >= due
-        if event is None or overdue or isinstance(event, LinkUp):
-            for each in lost:
-                yield each
-            lost, due = [], None
-        if event is not None:
-            if isinstance(event, Received):
-                hooks.heard(event.sender, event.frames)
-            yield event
-            await asyncio.sleep(0)
-
-
-async def hear(
-    server: str,
+async def attend(
     endpoint: ClientEndpoint,
-    heard: Callable[[Sequence[Frame]], None],
-    lost: Callable[[str], None],
     hooks: Hooks,
+    exchanges: Callable[[], Sequence[Exchange]],
+    event_log: EventLog | None = None,
 ) -> None:
-    """Tell, for ever, what one who serves says, and that the link to it is lost."""
-    async for event in events(endpoint, hooks):
-        if isinstance(event, Received | MessageRefused):
-            heard(readable(event))
-        elif isinstance(event, LinkLost):
-            lost(f"the link to the {server} is lost")
+    """Attend to the link to a serving peer, for ever. exchanges: those that are held over it at present."""
+
+    def deadline() -> float | None:
+        return min((each for exchange in exchanges() for each in exchange.machine.deadlines()), default=None)
+
+    async with Attention(endpoint, hooks, deadline, now=Conversation.now) as attention:
+        while True:
+            event = await attention.next()
+            if isinstance(event, LinkLost) and event_log is not None:
+                event_log.link_changed(event)
+            for exchange in exchanges():
+                if event is None:
+                    exchange.expire()
+                elif isinstance(event, Received | MessageRefused):
+                    exchange.feed(readable(event))
+                elif isinstance(event, LinkLost):
+                    exchange.drop(f"the link to {event.peer} is lost")
 
 
 def readable(event: Received | MessageRefused) -> Sequence[Frame]:
     """The frames; none of a message beyond the limits, which machines refuse like any that cannot be read."""
     return event.frames if isinstance(event, Received) else ()
-
-
-async def tick(expire: Callable[[], None]) -> None:
-    """Look at deadlines, for ever."""
-    while True:
-        await asyncio.sleep(TICK_SECONDS)
-        expire()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,9 +416,6 @@ class ServingSettings:
 class ServingParty(Generic[MachineT]):
     """A party that listens, and has several sessions at the same time; it serves until it is cancelled."""
 
-    LOST: ClassVar[str]
-    """What is said of the link to a peer that is lost."""
-
     def __init__(self, settings: ServingSettings, service: Service[MachineT], event_log: EventLog) -> None:
         self.event_log = event_log
         self._serving = settings
@@ -465,13 +426,7 @@ class ServingParty(Generic[MachineT]):
         """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
         async with await self._bound() as endpoint:
             self.event_log.write(logged.ListeningStarted(address=endpoint.address))
-            works = (
-                self._listen(endpoint),
-                tick(self._expire),
-                tick(self.event_log.catch_up),
-                *(work() for work in beside),
-            )
-            tasks = [asyncio.ensure_future(work) for work in works]
+            tasks = [asyncio.ensure_future(work) for work in (self._listen(endpoint), *(work() for work in beside))]
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -490,25 +445,25 @@ class ServingParty(Generic[MachineT]):
         return await ServerEndpoint.bind(own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience))
 
     async def _listen(self, endpoint: ServerEndpoint) -> None:
-        async for event in events(endpoint, self._serving.hooks):
-            if isinstance(event, Received | MessageRefused):
-                if event.sender not in self._couriers:
-                    send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
-                    self._couriers[event.sender] = Courier(send, lose)
-                self._spread(self._service.feed(event.sender, readable(event), Conversation.now()))
-            elif isinstance(event, LinkLost):
-                self.event_log.write(logged.LinkLost(peer=event.peer))
-                self._lose(event.peer, self.LOST.format(event.peer))
-            elif isinstance(event, HandshakeRefused):
-                self.event_log.write(
-                    logged.HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address)
-                )
+        service, now = self._service, Conversation.now
+        async with Attention(endpoint, self._serving.hooks, lambda: service.next_deadline, now=now) as attention:
+            while True:
+                event = await attention.next()
+                if event is None:
+                    self._spread(service.expire(now()))
+                    self.event_log.catch_up()
+                elif isinstance(event, Received | MessageRefused):
+                    if event.sender not in self._couriers:
+                        send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
+                        self._couriers[event.sender] = Courier(send, lose)
+                    self._spread(service.feed(event.sender, readable(event), now()))
+                elif isinstance(event, LinkLost | HandshakeRefused):
+                    self.event_log.link_changed(event)
+                if isinstance(event, LinkLost):
+                    self._lose(event.peer, f"the link to {event.peer} is lost")
 
     def _lose(self, peer: str, detail: str) -> None:
         self._spread(self._service.drop(peer, detail, Conversation.now()))
-
-    def _expire(self) -> None:
-        self._spread(self._service.expire(Conversation.now()))
 
     def _spread(self, answers: Answers[MachineT]) -> None:
         """Do what the machines of sessions say."""

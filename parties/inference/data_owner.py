@@ -28,10 +28,9 @@ from tacit.parties.inference.conversation import (
     InferenceError,
     ReconnectPolicy,
     Worker,
+    attend,
     ended,
-    hear,
     linked,
-    tick,
 )
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
@@ -291,8 +290,8 @@ async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -
         await linked(settings.model_owner_address, keys, roster.server, settings.patience, reconnect) as peer,
         await linked(settings.dealer_address, keys, dealer, settings.patience, reconnect) as dealing,
     ):
-        to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
-        to_dealer = Courier(dealing.send, lambda detail: conversation.dealer_lost(detail))
+        to_peer = Courier(peer.send, lambda detail: conversation.with_peer.drop(detail))
+        to_dealer = Courier(dealing.send, lambda detail: conversation.with_dealer[0].drop(detail))
         conversation = Conversation(
             machine,
             roster,
@@ -303,9 +302,8 @@ async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -
             entropy=around.entropy,
         )
         listening = [
-            asyncio.ensure_future(hear("model owner", peer, conversation.from_peer, conversation.peer_lost, around)),
-            asyncio.ensure_future(hear("dealer", dealing, conversation.from_dealer, conversation.dealer_lost, around)),
-            asyncio.ensure_future(tick(conversation.expire)),
+            asyncio.ensure_future(attend(peer, around, lambda: (conversation.with_peer,))),
+            asyncio.ensure_future(attend(dealing, around, lambda: conversation.with_dealer)),
         ]
         try:
             yield conversation

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from tacit.parties.correlated.material import Dealing, RequestError
 from tacit.parties.inference.conversation import (
-    TICK_SECONDS,
     Conversation,
     Courier,
     ServingParty,
@@ -40,8 +39,6 @@ class DealerSettings(ServingSettings):
 class DealerParty(ServingParty[InferenceDealer]):
     """Serves until it is cancelled."""
 
-    LOST = "the link to {} is lost"
-
     def __init__(self, settings: DealerSettings, event_log: EventLog) -> None:
         super().__init__(settings, DealerService(settings.roster, self._machine), event_log)
         self._settings = settings
@@ -54,11 +51,14 @@ class DealerParty(ServingParty[InferenceDealer]):
     async def quiet(self) -> None:
         """Until no session is going on."""
         while self._work:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.wait([work.task for work in self._work.values()])
 
     async def _leave(self) -> None:
-        for work in list(self._work.values()):
-            await work.close()
+        works = list(self._work.values())
+        self._work.clear()
+        for work in works:
+            work.stop()
+        await ended(*(work.task for work in works))
 
     def _machine(self, data_owner: str, session: bytes, now: float) -> InferenceDealer:
         settings = self._settings
@@ -117,17 +117,13 @@ class _Work:
         self._dealing = Dealing(keys)
         self._couriers = couriers
         self._worker = Worker()
-        self._task = asyncio.ensure_future(self._run())
+        self.task = asyncio.ensure_future(self._run())
+        """Ends when it is stopped."""
 
     def stop(self) -> None:
         """Meet no more orders."""
-        self._task.cancel()
+        self.task.cancel()
         self._worker.close()
-
-    async def close(self) -> None:
-        """Stop, and wait for it."""
-        self.stop()
-        await ended(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,13 +26,14 @@ from tacit.parties.inference.conversation import (
     FOR_OWNER,
     Conversation,
     Courier,
+    Exchange,
     InferenceError,
     ReconnectPolicy,
     ServingParty,
     ServingSettings,
     Worker,
+    attend,
     ended,
-    hear,
     linked,
 )
 from tacit.parties.inference.events import PassEnded, SessionOpened, TermsAgreed
@@ -44,9 +43,6 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.events import LinkLost
-from tacit.protocol.core.codec import Frame, decode
-from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
@@ -117,7 +113,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     next ones get the new one.
     """
 
-    LOST = "the link to the data owner is lost"
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
     """What is spoken with data owners."""
     MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
@@ -140,7 +135,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.reconnect) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
-                await self.serve(partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer, own.hooks))
+                await self.serve(partial(attend, dealing, own.hooks, self._with_dealer, self.event_log))
             finally:
                 await self._to_dealer.close()
 
@@ -168,22 +163,13 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         """What passes compute."""
         return of_model(model.public, terms)
 
-    def _from_dealer(self, frames: Sequence[Frame]) -> None:
-        """To the session that a message of the dealer is of; to all of them if it cannot be read."""
-        session = None
-        with suppress(RemoteProtocolError):
-            session = decode(frames, INFERENCE_MESSAGES).envelope.session
-        for conversation in list(self._conversations.values()):
-            if session in (None, conversation.machine.session):
-                conversation.from_dealer(frames)
-
-    def _lost_dealer(self, detail: str) -> None:
-        self.event_log.write(LinkLost(peer=self._dealer.name))
-        self._lose_dealer(detail)
+    def _with_dealer(self) -> list[Exchange]:
+        """The exchanges of all sessions; each ignores messages that name another one."""
+        return [exchange for each in self._conversations.values() for exchange in each.with_dealer]
 
     def _lose_dealer(self, detail: str) -> None:
-        for conversation in list(self._conversations.values()):
-            conversation.dealer_lost(detail)
+        for exchange in self._with_dealer():
+            exchange.drop(detail)
 
     def _spread(self, answers: Answers[InferenceModelOwner]) -> None:
         """Give every session what its machine says."""
@@ -206,11 +192,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             charge=self._ledger.keep,
         )
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))
-
-    def _expire(self) -> None:
-        self._spread(self._service.take_turns(Conversation.now()))
-        for conversation in list(self._conversations.values()):
-            conversation.expire()
 
     async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         """One session from its beginning to its end, which the event_log tells."""

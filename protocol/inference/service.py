@@ -62,6 +62,12 @@ class Service(Generic[MachineT]):
         raise NotImplementedError
 
     @property
+    def next_deadline(self) -> float | None:
+        """When the shell must call `expire`; None while nothing is waited for."""
+        sessions = (deadline for session in self.sessions.values() for deadline in session.deadlines())
+        return min((*self._answers.deadlines(), *sessions), default=None)
+
+    @property
     def next_turn(self) -> float | None:
         """When the next of them is to be answered."""
         return min(self._answers.deadlines(), default=None)

@@ -255,7 +255,7 @@ async def test_who_waits_for_a_verdict_waits_no_longer_than_its_session(
         )  # fmt: skip
         waiting = asyncio.ensure_future(party._verdict(conversation, 1))
         await asyncio.sleep(0)
-        conversation.peer_lost("it has said hello again")
+        conversation.with_peer.drop("it has said hello again")
         done, _ = await asyncio.wait([waiting], timeout=10.0)
         await ended(waiting)
         await courier.close()

@@ -15,14 +15,21 @@ import torch
 
 from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference import conversation, passes
-from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy, events
-from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded, PreprocessingFailed, TermsAgreed
+from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy
+from tacit.parties.inference.dealer import DealerParty
+from tacit.parties.inference.events import (
+    ImagesAnswered,
+    InferenceSessionEnded,
+    PreprocessingFailed,
+    SessionOpened,
+    TermsAgreed,
+)
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.operations import DATA, Party, Program, Words
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
-from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
+from tacit.parties.links.endpoint import Endpoint, Event, Limits, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.core import events as logged
@@ -79,7 +86,7 @@ async def test_a_data_owner_that_vanishes_leaves_the_others_alone(
         await home.waits(party, kind, **fields)
         await home.cut()
         over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"], code="LEFT", culprit="alice")
-        with pytest.raises(InferenceError, match=r"the link to the .* is lost"):
+        with pytest.raises(InferenceError, match=r"the link to .* is lost"):
             await alice
         assert error_of(await bob, one_block.friendly, images) < 2 * BLOCK_ERROR
         assert (over.passes > 0) == (kind is ImagesAnswered)
@@ -313,55 +320,54 @@ async def test_an_error_of_a_data_owner_is_its_own(
     assert all(SECRET not in file.read_text() for file in tmp_path.iterdir())
 
 
-class Scripted(Endpoint):
-    """Reports what is written here, and then nothing more."""
+class Come(Endpoint):
+    """All of its messages have come; as at a socket, each takes some turns of the loop to be read."""
 
-    def __init__(self, *script: Event) -> None:
+    def __init__(self, *messages: Received) -> None:
         # No socket: only what receive() gives counts here.
-        self._script = deque(script)
+        self.address = LISTEN
+        self._messages = deque(messages)
 
     async def receive(self) -> Event:
-        return self._script.popleft() if self._script else await asyncio.Future[Event]()
-
-
-async def test_a_lost_link_is_told_after_the_last_words_and_before_the_next_link() -> None:
-    lost, up, again = LinkLost("alice"), LinkUp("alice"), LinkLost("bob")
-    last, first, other = (Received("alice", (memoryview(word),)) for word in (b"last", b"first", b"other"))
-    heard = events(Scripted(lost, last, up, first, again, other), Hooks())
-    assert [await anext(heard) for _ in range(6)] == [last, lost, up, first, other, again]
-    await heard.aclose()
-
-
-async def test_peers_that_never_stop_leave_everything_else_its_turn() -> None:
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
+        for _ in range(8):
             await asyncio.sleep(0)
-
-    task = asyncio.create_task(other())
-    heard = events(Scripted(*[Received("alice", (memoryview(b"again"),))] * 10), Hooks())
-    for _ in range(10):
-        await anext(heard)
-    assert turns >= 9
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await heard.aclose()
+        return self._messages.popleft() if self._messages else await asyncio.Future[Event]()
 
 
-class Flooded(Scripted):
-    """Reports what is written, and then the same message without end."""
+class Slow(Hooks):
+    """Who hears bob takes beyond every deadline."""
 
-    async def receive(self) -> Event:
-        return self._script.popleft() if self._script else Received("bob", (memoryview(b"again"),))
+    seconds = 0.0
+
+    def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
+        if sender == "bob":
+            self.seconds = 2 * PATIENCE
 
 
-async def test_a_lost_link_is_told_however_much_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "LAST_WORDS_SECONDS", 0.01)
-    heard = events(Flooded(LinkLost("alice")), Hooks())
-    async with asyncio.timeout(PATIENCE):
-        while await anext(heard) != LinkLost("alice"):
-            pass
-    await heard.aclose()
+async def test_a_message_that_had_come_before_a_deadline_was_noticed_is_not_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model owner waits at the dealer, which is busy with bob's message when the hello of alice comes."""
+    session = bytes(31) + b"s"
+
+    def message(sender: str, peer: str) -> Received:
+        hello = DealerHello(roster=ROSTER.hash, peer=peer, terms=bytes(32), contribution=bytes(32))
+        frames = Link(sender, DEALER, session, Traffic(), INFERENCE_MESSAGES).frames(hello, round=0)
+        return Received(sender, tuple(memoryview(bytes(frame)) for frame in frames))
+
+    hooks, said = Slow(), Received("bob", (memoryview(b"?"),))
+    monkeypatch.setattr(conversation.Conversation, "now", lambda: hooks.seconds)
+
+    async def bound(party: DealerParty) -> Come:
+        return Come(message(MODEL_OWNER, "alice"), said, message("alice", MODEL_OWNER))
+
+    async def nothing(*arguments: Any) -> None:
+        """Neither sends nor closes."""
+
+    monkeypatch.setattr(DealerParty, "_bound", bound)
+    monkeypatch.setattr(Come, "send", nothing, raising=False)
+    monkeypatch.setattr(Come, "close", nothing)
+    async with house(tmp_path) as home:
+        await home.dealer(patience=PATIENCE, hooks=hooks)
+        await home.waits(DEALER, SessionOpened, peers=[MODEL_OWNER, "alice"])
+        assert not any(isinstance(event, InferenceSessionEnded) for _, event in home.told)

@@ -20,6 +20,7 @@ from tacit.protocol.inference.messages import (
     OrderRandomness,
 )
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
+from tacit.protocol.inference.service import Service
 from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.world import Link, Parcel, altered
@@ -197,6 +198,20 @@ def test_who_begins_anew_ends_its_former_session() -> None:
     ((dropped, outputs),) = run.dealers.drop(MODEL_OWNER, "the link is lost", 0.0)
     assert dropped is session
     assert InferenceEnded(Code.LEFT, "the link is lost", MODEL_OWNER) in outputs
+
+
+def test_a_service_has_a_deadline_while_a_session_of_it_waits() -> None:
+    for name in ("service", "dealers"):
+        run = world()
+        service: Service[Any] = getattr(run, name)
+        assert service.next_deadline is None
+        run.start(SECOND)
+        assert run.advance(lambda: service.next_deadline is not None)  # noqa: B023
+        due = service.next_deadline
+        assert due is not None
+        assert [outputs for _, outputs in service.expire(due - 1.0)] == [[]]
+        assert InferenceEnded in [type(output) for _, outputs in service.expire(due) for output in outputs]
+        assert service.next_deadline is None
 
 
 def test_strangers_and_messages_without_a_session_change_nothing() -> None:

@@ -17,7 +17,7 @@ import tacit.parties.inference.dealer
 import tacit.protocol.inference.dealer
 import tacit.protocol.inference.session
 from tacit.parties.correlated.material import Dealing
-from tacit.parties.inference.conversation import Conversation
+from tacit.parties.inference.conversation import Conversation, Exchange
 from tacit.parties.inference.data_owner import SessionKind
 from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.protocol.core.codec import Frame, Packet
@@ -136,7 +136,7 @@ def to_itself(self: Conversation, ended: Any) -> None:
 end = Conversation._end
 
 
-def patient(self: Conversation) -> None:
+def patient(self: Exchange) -> None:
     """Looks at no deadline."""
 
 
@@ -165,7 +165,7 @@ MUTANTS: dict[str, tuple[Side, Patch, dict[str, str]]] = {
         "model-owner", (Conversation, "_end", to_itself),
         {"other-model": f"ends with MODEL, tells the model owner, {ANEW}", "gone": SILENT},
     ),
-    "data owner: no deadline": ("model-owner", (Conversation, "expire", patient), {"silence": SILENT}),
+    "data owner: no deadline": ("model-owner", (Exchange, "expire", patient), {"silence": SILENT}),
     "model owner: any number": (
         "data-owner", (tacit.protocol.inference.model_owner, "Link", Unnumbered),
         {"sequence": COMPLETES, "replay": "ends with SESSION, tells both"},
