@@ -489,6 +489,11 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
         if (self.adaptation is None and self.data is not None) or (self.learns is not None and self.data is None):
             lacking = "data" if self.data is None else "adaptation"
             raise ValueError(f"[{lacking}] is missing: who learns has both, [adaptation] and [data]")
+        if self.learns is not None and self.learns.sums == self.dealer:
+            raise ValueError(
+                f"adaptation.sums = {literal(self.dealer)}: at this address the dealer deals; it serves the sums at "
+                "another one, adaptation.sums of its own file"
+            )
         if self.data is not None and self.data.factory:
             raise ValueError("data.factory: only a client of a federation calls it; leave it out")
 

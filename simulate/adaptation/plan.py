@@ -57,6 +57,7 @@ from tacit.simulate.federation.party_files import (
     LISTEN,
     MODEL_OWNER,
     NO_QUOTA,
+    NO_SUMS_YET,
     NOT_YET,
     HeldParty,
     PartyFiles,
@@ -233,7 +234,7 @@ class AdaptationPlan:
     def _data_owner(self, name: str) -> DataOwnerFile:
         experiment, own = self.experiment, self.experiment.adaptation
         section = LearningSection(
-            sums=NOT_YET,
+            sums=NO_SUMS_YET,
             weights=own.weights,
             batches=own.batches,
             rounds=experiment.federation.rounds,

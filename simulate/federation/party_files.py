@@ -46,6 +46,7 @@ SUMS: Final = "sums"
 """The dealer's second service."""
 LISTEN: Final = "tcp://127.0.0.1:*"
 NOT_YET: Final = "tcp://127.0.0.1:1"
+NO_SUMS_YET: Final = "tcp://127.0.0.1:2"
 """In the file of a party whose peers have not begun to listen."""
 NO_QUOTA: Final = OfferSection(images_a_day=1 << 40, refused_a_day=1 << 40)
 """[policy] of a model owner that asks nobody to hold back."""
