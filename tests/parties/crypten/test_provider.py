@@ -37,7 +37,7 @@ def run(
                 return serve(listener, parties)
 
         reports: dict[str, Any] = {}
-        async with asyncio.timeout(120), Processes(tmp_path / "logs") as processes:
+        async with Processes(tmp_path / "logs") as processes:
             for name in parties:
                 await processes.start(
                     name,
@@ -87,7 +87,7 @@ def test_the_program_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyte
 
     async def run() -> dict[str, Any]:
         said: dict[str, Any] = {}
-        async with asyncio.timeout(120), Processes(tmp_path / "logs") as processes:
+        async with Processes(tmp_path / "logs") as processes:
             for names in (["prepare"], ["dealer", "model", "data"]):
                 for name in names:
                     program = {"source": source, "own": name, "directory": tmp_path}
