@@ -128,7 +128,7 @@ class Office:
         images = OwnImagesConfiguration(source=self.at("client-1", "own.npz"), classes=CLASSES)
         tests = ImagesConfiguration(source=self.at("server", "own.npz"))
         asked: dict[str, Any] = {"images": self.at("server", "own.npz"), "model_owner": NOBODY, "dealer": NOBODY}
-        learning = LearningSection(sums=NOBODY)
+        learning = LearningSection(sums="tcp://127.0.0.1:10")
         predicting = replace(learning, purpose="prediction")
         self.files = {
             "server": ServerFile(**self.own("server"), bind=ANYWHERE, data=tests),
