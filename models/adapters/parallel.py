@@ -309,6 +309,10 @@ def final_norm(backbone: nn.Module) -> FinalNorm:
     """
     network: Any = backbone
     if isinstance(backbone, FriendlyTransformer):
+        if backbone.pooling != "token":
+            raise ValueError(
+                f"this model classifies the {backbone.pooling}; adapters need one that reads its class token"
+            )
         norm: nn.LayerNorm | LayerNorm = network.norm
     elif type(backbone) is not VisionTransformer:
         raise ValueError(

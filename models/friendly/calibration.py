@@ -48,8 +48,8 @@ from tacit.models.friendly.transformer import (
     products_bound,
 )
 
-_LOWEST_GELU: Final = 0.17
-"""GELU is never below -0.16998, which it is at -0.7518."""
+_LOWEST_GELU: Final = 0.1701
+"""GELU is never below -0.16998, which it is at -0.7518; by a tanh not below -0.17005, quick GELU not below -0.1637."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,30 +113,32 @@ def block_ceiling(block: Block, tokens: int) -> BlockCeiling:
 
 def token_ceiling(model: FriendlyTransformer, pixel: float) -> tuple[float, ...]:
     """Magnitude of each of the D values of a token that enters the first block, for pixels of at most this magnitude:
-    the sum of the magnitudes of the weights times it, plus the offset; the largest of all tokens."""
+    the sum of the magnitudes of the weights times it, plus the offset; the largest of all tokens. The LayerNorm that
+    some models have between them is not in it."""
     projection: Any = model.patch_embed.proj
     with torch.no_grad():
-        positions = model.pos_embed[0].double()
-        first = positions[0] + model.cls_token[0, 0].double()
-        offsets = positions[1:] + projection.bias.double()
         sums = projection.weight.double().flatten(1).abs().sum(-1)
-        return _floats(torch.maximum(first.abs(), offsets.abs().amax(0) + pixel * sums))
+        offsets = model.offsets[0].double().abs()
+        offsets[model.prefix :] += pixel * sums
+        return _floats(offsets.amax(0))
 
 
 def logit_ceiling(model: FriendlyTransformer) -> float:
-    """Magnitude of a logit: |A_j| sqrt(D) + |a_j| of the layer behind the last LayerNorm, the largest."""
+    """Magnitude of a logit: |A_j| sqrt(n D) + |a_j| of the layer behind the last LayerNorm, which reads n tokens beside
+    each other; the largest. A mean of tokens has no larger norm than one of them."""
     return _entries(*folded(model.norm, model.head)).max().item()
 
 
 def folded(norm: LayerNorm, layer: LinearLayer) -> tuple[torch.Tensor, torch.Tensor]:
-    """A [out, D] and a [out] of a LayerNorm and the linear layer behind it, float64; see above."""
+    """A [out, D] and a [out] of a LayerNorm and the linear layer behind it, float64; see above. A layer that reads n
+    normalised tokens beside each other has A [out, n D]."""
     with torch.no_grad():
-        weight = layer.weight.double()
-        bias = weight @ norm.bias.double()
+        weight = layer.weight.double().reshape(len(layer.weight), -1, len(norm.weight))
+        bias = (weight @ norm.bias.double()).sum(-1)
         if layer.bias is not None:
             bias = bias + layer.bias.double()
         weight = weight * norm.weight.double()
-        return weight - weight.mean(-1, keepdim=True), bias
+        return (weight - weight.mean(-1, keepdim=True)).flatten(1), bias
 
 
 def _attention(values: torch.Tensor, bias: torch.Tensor, proj: LinearLayer) -> Increment:

@@ -13,8 +13,8 @@ before they are compared, and the student's are penalised beyond it. In a trial 
 whose exponential neither a polynomial of degree 6 nor a fixed-point number can hold.
 
 A calibrated student is saved as a checkpoint like that of any model, with its polynomials and intervals in the
-metadata. The tensors are those of the teacher's architecture, so that timm's model can start from the file too; the
-file of any model of timm's is that of a stock one.
+metadata. The tensors are those of the teacher's architecture, so that timm's model can start from the file too, unless
+the teacher has parts that fold into others (transformer.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def load(path: Path, configuration: ModelConfiguration, *, classes: int, channel
     Raises as tacit.models.checkpoint.load and convert() do, and ValueError for a file that holds no student.
     """
     teacher = _architecture(configuration, classes=classes, channels=channels)
-    flat, metadata = checkpoint.load(path, Layout.of(teacher))
+    flat, metadata = checkpoint.load(path, Layout.of(convert(teacher, STOCK)))
     if _KEY not in metadata:
         raise ValueError(f"checkpoint {str(path)!r} holds no distilled model; `tacit distill` makes one")
     try:
@@ -90,11 +90,11 @@ def load_stock(path: Path, configuration: ModelConfiguration, *, classes: int, c
     """The model of timm's in `path`, of the architecture `configuration`, as a stock one in evaluation mode; it is not
     calibrated. Raises as tacit.models.checkpoint.load and convert() do."""
     model = _architecture(configuration, classes=classes, channels=channels)
-    stock = convert(model, STOCK)
-    layout = Layout.of(stock)
+    convert(model, STOCK)  # One that cannot be converted is refused before its file is read.
+    layout = Layout.of(model)
     flat, _ = checkpoint.load(path, layout)
-    layout.load_into(stock, flat)
-    return stock.eval()
+    layout.load_into(model, flat)
+    return convert(model, STOCK).eval()
 
 
 def _architecture(configuration: ModelConfiguration, *, classes: int, channels: int) -> nn.Module:

@@ -4,9 +4,11 @@ Inputs are torch tensors or shared tensors of CrypTen, and so are parameters (`w
 exists for both, +, *, / by a whole number, matmul, sum, mean, square, reshape, permute, transpose. Shapes: B images, T
 tokens, D their width, H heads.
 
-Names, shapes and order of the parameters are those of timm's `VisionTransformer`. `convert` takes the weights of such a
-model, and names whatever it cannot convert with the reason. In the clear the functions themselves can stand in the
-place of their polynomials (`Approximation`): the layers are then timm's own, and a stock model runs unchanged.
+`convert` takes the weights of timm's `VisionTransformer`, and names the first part that it cannot convert. Names and
+order of the parameters are those of timm, but for what folds exactly into others: LayerScale into the layer before it,
+register and distillation tokens into rows of the position embedding, a second head into the first, which then reads two
+tokens. In the clear the functions themselves can stand in the place of their polynomials (`Approximation`):
+the layers are then timm's own, and a stock model runs unchanged.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 import torch
 from timm import layers as timm_layers
+from timm.layers import activations as timm_activations
 from timm.models import vision_transformer as timm_vit
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -37,6 +42,18 @@ from tacit.models.friendly.polynomials import (
 )
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+Activation = Literal["gelu", "tanh gelu", "quick gelu"]
+"""Functions between the layers of an MLP: GELU, its form by a tanh, and x sigmoid(1.702 x). None of them is above the
+magnitude of its argument, or below -0.1701."""
+ACTIVATIONS: Final[dict[Activation, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "gelu": gelu,
+    "tanh gelu": partial(gelu, approximate="tanh"),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+Pooling = Literal["token", "two tokens", "mean", "mean of normalised"]
+"""Rows that the last LayerNorm takes: the first token; the first two, whose results the head reads beside each other;
+the mean of the patches' tokens; or all of these, whose results the head reads the mean of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,21 +207,23 @@ def products_bound(products: Interval) -> float:
 
 
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them, the quadratic one or GELU itself: x times the normal distribution's
-    probability below x."""
+    """Two linear layers with an activation between them, or the quadratic GELU in its place."""
 
-    def __init__(self, fc1: LinearLayer, fc2: LinearLayer, approximation: Approximation) -> None:
+    def __init__(
+        self, fc1: LinearLayer, fc2: LinearLayer, approximation: Approximation, activation: Activation = "gelu"
+    ) -> None:
         super().__init__()
         self.fc1 = fc1
         self.fc2 = fc2
         self.quadratic = approximation.quadratic_gelu
+        self.activation: Activation = activation
         self.hidden = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
         """[B, T, D] to the same shape."""
         hidden = self.fc1(x)
         self.hidden.note(hidden)
-        return self.fc2(quadratic_gelu(hidden) if self.quadratic else gelu(hidden))
+        return self.fc2(quadratic_gelu(hidden) if self.quadratic else ACTIVATIONS[self.activation](hidden))
 
 
 class Block(nn.Module):
@@ -256,22 +275,31 @@ class Projection(nn.Module):
 
 
 class FriendlyTransformer(nn.Module):
-    """A vision transformer with a class token, for images in the clear or patches on shares."""
+    """A vision transformer, for images in the clear or patches on shares.
+
+    Its first tokens, the `prefix`, have no pixels: class token, distillation token, registers. `features` says that the
+    head is the identity: results are embeddings, not logits of classes.
+    """
 
     def __init__(
         self,
         *,
-        cls_token: torch.Tensor,
+        cls_token: torch.Tensor | None,
         pos_embed: torch.Tensor,
+        prefix: int,
         projection: Projection,
+        norm_pre: LayerNorm | None,
         blocks: list[Block],
         norm: LayerNorm,
+        pooling: Pooling,
         head: LinearLayer,
+        features: bool,
     ) -> None:
         super().__init__()
-        self.cls_token = nn.Parameter(cls_token.detach().clone())
+        self.cls_token = None if cls_token is None else nn.Parameter(cls_token.detach().clone())
         self.pos_embed = nn.Parameter(pos_embed.detach().clone())
         self.patch_embed = nn.ModuleDict({"proj": projection})  # As timm names it.
+        self.norm_pre = norm_pre
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm
         self.head = head
@@ -280,38 +308,64 @@ class FriendlyTransformer(nn.Module):
         self.patch_size: int = projection.weight.shape[-1]
         self.size: tuple[int, ...] = tuple(pos_embed.shape[1:])
         """Tokens and their width."""
+        self.prefix = prefix
+        self.pooling: Pooling = pooling
+        self.features = features
 
     def patches(self, images: torch.Tensor) -> torch.Tensor:
-        """Images [B, C, S, S] as rows of pixels [B, 1 + patches, C P P]; the first row, of the class token, is zero.
+        """Images [B, C, S, S] as rows of pixels [B, T, C P P]; those of the prefix are zero.
 
         What their owner does before it shares them. ValueError for another size, or a pixel that is not finite.
         """
         batch, channels, height, width = images.shape
-        edge = self.patch_size
-        if height % edge or width % edge or 1 + (height // edge) * (width // edge) != self.size[0]:
+        edge, wanted = self.patch_size, self.size[0] - self.prefix
+        if height % edge or width % edge or (height // edge) * (width // edge) != wanted:
             raise ValueError(
-                f"images of {height} x {width} pixels do not have the {self.size[0] - 1} patches of {edge} x {edge} "
+                f"images of {height} x {width} pixels do not have the {wanted} patches of {edge} x {edge} "
                 "that this model takes"
             )
         if not bool(images.isfinite().all()):
             raise ValueError("an image holds a pixel that is not finite")
         grid = images.reshape(batch, channels, height // edge, edge, width // edge, edge)
-        rows = grid.permute(0, 2, 4, 1, 3, 5).reshape(batch, self.size[0] - 1, channels * edge * edge)
-        return torch.cat([torch.zeros_like(rows[:, :1]), rows], dim=1)
+        rows = grid.permute(0, 2, 4, 1, 3, 5).reshape(batch, wanted, channels * edge * edge)
+        return torch.cat([rows.new_zeros(batch, self.prefix, rows.shape[-1]), rows], dim=1)
+
+    @property
+    def offsets(self) -> Any:
+        """What is added to the projected patches, [1, T, D]: positions, the class token, and the projection's bias."""
+        patch = torch.ones(self.size[0], 1, dtype=torch.int64)
+        patch[: self.prefix] = 0
+        first = torch.zeros_like(patch)
+        first[0] = 1
+        device = getattr(self.pos_embed, "device", "cpu")
+        projection: Any = self.patch_embed.proj
+        offsets = self.pos_embed + projection.bias * patch.to(device)
+        return offsets if self.cls_token is None else offsets + self.cls_token * first.to(device)
+
+    def project(self, patches: Any) -> Any:
+        """Rows of `patches` to tokens [B, T, D] with their positions, before the LayerNorm that some models have."""
+        self.pixel.note(patches)
+        projection: Any = self.patch_embed.proj
+        return projection(patches) + self.offsets
 
     def embed(self, patches: Any) -> Any:
-        """Rows of `patches` to tokens [B, T, D] with their positions."""
-        self.pixel.note(patches)
-        first = torch.zeros(self.size[0], 1, dtype=torch.int64)
-        first[0] = 1
-        first = first.to(getattr(patches, "device", "cpu"))
-        projection: Any = self.patch_embed.proj
-        offsets = self.pos_embed + self.cls_token * first + projection.bias * (1 - first)
-        return projection(patches) + offsets
+        """Rows of `patches` to tokens [B, T, D] as the first block takes them."""
+        tokens = self.project(patches)
+        return tokens if self.norm_pre is None else self.norm_pre(tokens)
+
+    def pooled(self, tokens: Any) -> Any:
+        """Of tokens [B, T, D] after the last block, the rows [B, R, D] that the last LayerNorm takes."""
+        if self.pooling in ("token", "two tokens"):
+            return tokens[:, : 1 if self.pooling == "token" else 2]
+        patches = tokens[:, self.prefix :]
+        return patches.mean(1, keepdim=True) if self.pooling == "mean" else patches
 
     def classify(self, tokens: Any) -> Any:
-        """Tokens after the last block, [B, T, D], to logits [B, classes]."""
-        logits = self.head(self.norm(tokens[:, 0]))
+        """Tokens after the last block, [B, T, D], to logits [B, classes], or features."""
+        normal = self.norm(self.pooled(tokens))
+        if self.pooling == "mean of normalised":
+            normal = normal.mean(1, keepdim=True)
+        logits = self.head(normal.reshape(normal.shape[0], -1))
         self.logits.note(logits)
         return logits
 
@@ -321,7 +375,7 @@ class FriendlyTransformer(nn.Module):
         return self.blocks(self.embed(self.patches(x) if x.dim() == 4 else x))
 
     def forward(self, x: Any) -> Any:
-        """The same, to logits [B, classes]."""
+        """The same, to logits [B, classes], or features."""
         return self.classify(self.through_blocks(x))
 
 
@@ -332,43 +386,67 @@ _Attention: Any = vars(timm_vit)["Attention"]
 _NOTHING: Final = (nn.Identity, nn.Dropout, _layers.DropPath)
 """Layers that do nothing in a trained model."""
 _NORM: Final = (nn.LayerNorm, _layers.LayerNorm)
-_LAYERS: Final[dict[str, tuple[tuple[type[nn.Module], ...], str]]] = {
-    r"patch_embed": ((_layers.PatchEmbed,), "patches have to come from one convolution"),
-    r"patch_embed\.proj": ((nn.Conv2d,), "patches have to come from one convolution"),
-    r"blocks": ((nn.Sequential,), "the blocks have to follow each other"),
-    r"blocks\.\d+": ((TimmBlock,), "only pre-norm blocks are supported"),
-    r"blocks\.\d+\.norm[12]|norm": (_NORM, "only LayerNorm is supported"),
-    r"blocks\.\d+\.attn": ((_Attention,), "only plain multi-head self-attention is supported"),
-    r"blocks\.\d+\.attn\.(qkv|proj)": ((nn.Linear,), "only linear layers are supported"),
-    r"blocks\.\d+\.mlp": ((_layers.Mlp,), "only two linear layers with GELU between them are supported"),
-    r"blocks\.\d+\.mlp\.fc[12]|head": ((nn.Linear,), "only linear layers are supported"),
-    r"blocks\.\d+\.mlp\.act": ((nn.GELU, _layers.GELU, _layers.GELUTanh), "only GELU is supported"),
+_ACTIVATION_LAYERS: Final[dict[type[nn.Module], Activation]] = {
+    nn.GELU: "gelu",
+    _layers.GELU: "gelu",
+    _layers.GELUTanh: "tanh gelu",
+    timm_activations.QuickGELU: "quick gelu",
+}
+_KINDS: Final = (VisionTransformer, VisionTransformerDistilled)
+_LAYERS: Final[dict[str, tuple[type[nn.Module], ...]]] = {
+    r"patch_embed": (_layers.PatchEmbed,),
+    r"patch_embed\.proj": (nn.Conv2d,),
+    r"norm_pre|norm|fc_norm": (*_NORM, nn.Identity),
+    r"blocks": (nn.Sequential,),
+    r"blocks\.\d+": (TimmBlock,),
+    r"blocks\.\d+\.norm[12]": _NORM,
+    r"blocks\.\d+\.attn": (_Attention,),
+    r"blocks\.\d+\.ls[12]": (_layers.LayerScale, nn.Identity),
+    r"blocks\.\d+\.mlp": (_layers.Mlp,),
+    r"blocks\.\d+\.(attn\.(qkv|proj)|mlp\.fc[12])": (nn.Linear,),
+    r"blocks\.\d+\.mlp\.act": tuple(_ACTIVATION_LAYERS),
+    r"head|head_dist": (nn.Linear, nn.Identity),
 }
 """What may stand where. Elsewhere only layers that do nothing may."""
+SUPPORTED: Final = (
+    "supported are timm's VisionTransformer and its distilled DeiT: patches by one convolution, class and register "
+    "tokens, positions that were learned, a LayerNorm before the blocks, pre-norm blocks of plain attention and an MLP "
+    "with GELU, tanh GELU or quick GELU, LayerScale, the class token or the mean of the patches, a linear head or none"
+)
 
 
 class ConversionError(ValueError):
-    """A model that cannot be converted; the message names every layer concerned, and why."""
+    """A model that cannot be converted; the message names the first part that is not supported, and what is."""
 
 
 def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransformer:
     """The friendly form of timm's `VisionTransformer`, with copies of its weights, not calibrated.
 
     With the approximation STOCK it computes what timm's does. Dropout is left out. Raises ConversionError for another
-    model or one with other layers, and where GELU itself is to be kept for one that is computed by a tanh.
+    model, or one with other layers or settings.
     """
-    if not isinstance(model, VisionTransformer):
-        raise ConversionError(f"a {type(model).__name__} cannot be converted; only timm's VisionTransformer can")
-    if problems := [*_wrong_layers(model), *_wrong_settings(model), *_other_gelu(model, approximation)]:
-        raise ConversionError(f"the model cannot be converted: {'; '.join(problems)}")
+    if problem := unsupported(model):
+        raise ConversionError(f"{problem}; {SUPPORTED}")
     timm: Any = model
+    prefix: int = timm.num_prefix_tokens
+    norm = timm.fc_norm if isinstance(timm.norm, nn.Identity) else timm.norm
+    features = isinstance(timm.head, nn.Identity)
+    pooling: Pooling = "token"
+    if timm.global_pool == "avg":
+        pooling = "mean" if norm is timm.fc_norm else "mean of normalised"
+    elif type(model) is VisionTransformerDistilled:
+        pooling = "two tokens"
     friendly = FriendlyTransformer(
         cls_token=timm.cls_token,
-        pos_embed=timm.pos_embed,
+        pos_embed=_positions(timm, prefix),
+        prefix=prefix,
         projection=Projection(timm.patch_embed.proj),
+        norm_pre=None if isinstance(timm.norm_pre, nn.Identity) else LayerNorm(timm.norm_pre, approximation),
         blocks=[_block(block, approximation) for block in timm.blocks],
-        norm=LayerNorm(timm.norm, approximation),
-        head=_linear(timm.head),
+        norm=LayerNorm(norm, approximation),
+        pooling=pooling,
+        head=_head(timm, pooling),
+        features=features,
     )
     for name, part in friendly.named_modules():
         if isinstance(part, Gauge):
@@ -376,65 +454,96 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
     return friendly
 
 
+def _positions(timm: Any, prefix: int) -> torch.Tensor:
+    """Of all tokens [1, T, D]; rows of the prefix behind the class token hold the tokens themselves too."""
+    with torch.no_grad():
+        width, count = timm.embed_dim, timm.patch_embed.num_patches
+        positions: torch.Tensor = timm.patch_embed.proj.weight.new_zeros(1, prefix + count, width)
+        if timm.pos_embed is not None:
+            positions[:, -timm.pos_embed.shape[1] :] = timm.pos_embed
+        others = getattr(timm, "dist_token", None) if timm.reg_token is None else timm.reg_token
+        if others is not None:
+            positions[:, prefix - others.shape[1] : prefix] += others
+        return positions
+
+
+def _head(timm: Any, pooling: Pooling) -> LinearLayer:
+    """The linear layer behind the last LayerNorm; of two heads, the mean: one layer that reads both tokens."""
+    heads = [timm.head, timm.head_dist] if pooling == "two tokens" else [timm.head]
+    identity = torch.eye(timm.embed_dim, dtype=timm.patch_embed.proj.weight.dtype)
+    layers = [LinearLayer(identity, None) if isinstance(head, nn.Identity) else _linear(head) for head in heads]
+    if len(layers) == 1:
+        return layers[0]
+    with torch.no_grad():
+        weights = torch.cat([layer.weight for layer in layers], 1) / 2
+        biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        return LinearLayer(weights, torch.stack(biases).sum(0) / 2 if biases else None)
+
+
 def _block(block: Any, approximation: Approximation) -> Block:
     attention = Attention(
         _linear(block.attn.qkv),
-        _linear(block.attn.proj),
+        _linear(block.attn.proj, block.ls1),
         heads=block.attn.num_heads,
         scale=block.attn.scale,
         approximation=approximation,
     )
+    mlp = block.mlp
     return Block(
         LayerNorm(block.norm1, approximation),
         attention,
         LayerNorm(block.norm2, approximation),
-        Mlp(_linear(block.mlp.fc1), _linear(block.mlp.fc2), approximation),
+        Mlp(_linear(mlp.fc1), _linear(mlp.fc2, block.ls2), approximation, _activation(mlp.act)),
     )
 
 
-def _linear(layer: nn.Linear) -> LinearLayer:
-    bias: torch.Tensor | None = layer.bias
-    return LinearLayer(layer.weight.detach().clone(), None if bias is None else bias.detach().clone())
+def _activation(layer: nn.Module) -> Activation:
+    if isinstance(layer, nn.GELU) and layer.approximate == "tanh":
+        return "tanh gelu"
+    return _ACTIVATION_LAYERS[type(layer)]
 
 
-def _wrong_layers(model: nn.Module) -> list[str]:
-    problems: dict[str, str] = {}
+def _linear(layer: nn.Linear, scale: nn.Module | None = None) -> LinearLayer:
+    """A copy; scale: the LayerScale behind it, or the identity."""
+    factor: torch.Tensor | None = getattr(scale, "gamma", None)
+    with torch.no_grad():
+        weight, bias = layer.weight.clone(), None if layer.bias is None else layer.bias.clone()
+        if factor is not None:
+            weight *= factor[:, None]
+            bias = None if bias is None else bias * factor
+        return LinearLayer(weight, bias)
+
+
+def unsupported(model: nn.Module) -> str:
+    """The first part of a model that keeps it from being converted; empty if it can be. Weights are not read."""
+    # Not isinstance: a subclass may compute something else.
+    if type(model) not in _KINDS:
+        return f"the architecture {type(model).__name__} is not supported"
     for name, layer in model.named_modules():
-        if not name or any(name.startswith(f"{other}.") for other in problems):
-            continue
-        expected, reason = next(
-            (found for pattern, found in _LAYERS.items() if re.fullmatch(pattern, name)),
-            (_NOTHING, "the friendly transformer has no such layer"),
-        )
-        # Not isinstance: a subclass may compute something else.
-        if type(layer) not in expected:
-            problems[name] = reason
-    kinds = dict(model.named_modules())
-    return [f"{name} ({type(kinds[name]).__name__}): {reason}" for name, reason in problems.items()]
+        expected = next((found for pattern, found in _LAYERS.items() if re.fullmatch(pattern, name)), _NOTHING)
+        if name and type(layer) not in expected:
+            return f"{name} ({type(layer).__name__}) is not supported"
+    return _wrong_setting(model)
 
 
-def _other_gelu(model: nn.Module, approximation: Approximation) -> list[str]:
-    if approximation.quadratic_gelu:
-        return []
-    return [
-        f"{name} ({type(layer).__name__}): only GELU itself is supported, not the one by a tanh"
-        for name, layer in model.named_modules()
-        if isinstance(layer, _layers.GELUTanh) or (isinstance(layer, nn.GELU) and layer.approximate != "none")
-    ]
-
-
-def _wrong_settings(model: Any) -> list[str]:
-    norms = [(name, layer) for name, layer in model.named_modules() if type(layer) in _NORM]
+def _wrong_setting(model: Any) -> str:
+    """The first setting with which the same layers compute something else."""
+    convolution = model.patch_embed.proj
     settings = {
-        "global_pool": (model.global_pool != "token", "the class token has to be classified"),
-        "cls_token": (model.cls_token is None, "there has to be a class token"),
-        "reg_token": (getattr(model, "reg_token", None) is not None, "register tokens are not supported"),
-        "pos_embed": (model.pos_embed is None, "there has to be a position embedding"),
-        "no_embed_class": (model.no_embed_class, "the class token has to have a position"),
-        "dynamic_img_size": (model.dynamic_img_size, "the size of the images has to be fixed"),
+        f'global_pool = "{model.global_pool}"': model.global_pool not in ("token", "avg"),
+        "pool_include_prefix": model.global_pool == "avg" and model.pool_include_prefix,
+        "dynamic_img_size": model.dynamic_img_size,
+        "no LayerNorm behind the blocks": isinstance(model.norm, nn.Identity) == isinstance(model.fc_norm, nn.Identity),
+        f"a convolution of {convolution.kernel_size} with a stride of {convolution.stride}": (
+            convolution.kernel_size != convolution.stride or len(set(convolution.kernel_size)) > 1
+        ),
+        f"heads whose width is not that of a token over {model.blocks[0].attn.num_heads}": any(
+            block.attn.qkv.out_features != 3 * model.embed_dim for block in model.blocks
+        ),
         **{
-            name: (layer.weight is None or layer.bias is None, "LayerNorm has to have weight and bias")
-            for name, layer in norms
+            f"{name} without weight and bias": layer.weight is None or layer.bias is None
+            for name, layer in model.named_modules()
+            if type(layer) in _NORM
         },
     }
-    return [f"{name}: {reason}" for name, (wrong, reason) in settings.items() if wrong]
+    return next((f"{name} is not supported" for name, wrong in settings.items() if wrong), "")

@@ -24,12 +24,12 @@ SIZES = {
 
 @pytest.fixture(scope="session")
 def build() -> Callable[..., VisionTransformer]:
-    """build(option=...): a model of 5 tokens with these options of timm."""
+    """build(option=...): a model of 4 patches with these options of timm, a VisionTransformer or another kind."""
 
-    def build(**options: Any) -> VisionTransformer:
+    def build(kind: type[VisionTransformer] = VisionTransformer, **options: Any) -> VisionTransformer:
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            model = VisionTransformer(**{**SIZES, **options})
+            model = kind(**{**SIZES, **options})
             for parameter in model.parameters():
                 torch.nn.init.normal_(parameter, std=0.25)
         return model.eval()
