@@ -14,7 +14,9 @@ from operator import itemgetter
 from typing import Final
 
 import numpy as np
+import torch
 
+from tacit.models.friendly.transformer import ACTIVATIONS
 from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scores import Bounds, Functions
 from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum
@@ -66,6 +68,7 @@ def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: i
     found: list[tuple[tuple[int, int], FittedHidden]] = []
     failure: FitError | None = None
     slack = spread_slack(width)
+    activation = ACTIVATIONS[functions.activation]
     for period, spread in zip(hidden_periods(ceiling), bounds.hidden_spread, strict=True):
         high = spread + 2 * slack
         # No single value of a token in range has more than the sum of all; comparisons are a little coarser than that.
@@ -75,7 +78,7 @@ def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: i
         try:
             wave = fitted_wave(
                 "GELU",
-                _true_gelu,
+                lambda values: activation(torch.from_numpy(values)).numpy(),
                 _gelu_tolerance,
                 period=period,
                 noise=_GELU_NOISE,
@@ -124,10 +127,6 @@ def hidden_periods(ceiling: float) -> tuple[float, ...]:
     """Of the waves of hidden values that can reach so far: none goes round. The wider one serves where what is in range
     is hardly less than what is possible."""
     return tuple(2 * ceiling / (SPARE * window) for window in _HIDDEN_WINDOWS)
-
-
-def _true_gelu(values: Floats) -> Floats:
-    return np.array([value / 2 * (1 + math.erf(value / math.sqrt(2))) for value in values.tolist()])
 
 
 def _gelu_tolerance(values: Floats) -> Floats:

@@ -20,16 +20,18 @@ import torch
 from msgspec import Meta
 
 from tacit.models.friendly.calibration import block_ceiling, folded, logit_ceiling, token_ceiling
-from tacit.models.friendly.transformer import Block, FriendlyTransformer, LinearLayer, with_parameters
+from tacit.models.friendly.transformer import Block, FriendlyTransformer, LayerNorm, LinearLayer, with_parameters
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scales import (
     HEAD_INPUT,
     Scales,
     Shape,
+    before_norm,
     checked_norm,
     fitted,
     fitted_norm,
     functions_of,
+    mean_scale,
     measured,
     power_of_two,
     stream_scale,
@@ -48,12 +50,22 @@ PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
+class NormPreScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of the LayerNorm before the blocks."""
+
+    stream: Positive
+    """Of what it takes."""
+    norm: Norm
+
+
 class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the patches."""
 
     pixel: Positive
     largest: Positive
     """Pixel, of either sign."""
+    norm_pre: NormPreScales | None = None
+    """None where no LayerNorm stands before the blocks."""
 
 
 class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +86,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     white: Annotated[int, Meta(ge=1, le=255)]
     """The number of a white pixel."""
     classes: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...]
-    """Their names, which the data owner's terminal shows."""
+    """Their names, which the data owner's terminal shows; none: results are features, not logits of classes."""
 
 
 class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,11 +111,15 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"{self.sizes.blocks} blocks have as many scales, and the residual stream has one for all")
         if any((scales.far is None) is self.sizes.far for scales in self.blocks):
             raise ValueError(f"far = {self.sizes.far} is said of the sizes, and something else of a block")
+        if (self.embedding.norm_pre is None) is self.sizes.norm_pre:
+            raise ValueError(f"norm_pre = {self.sizes.norm_pre} is said of the sizes, and something else of the scales")
         if (told := self.interface) is not None:
             sizes = self.sizes
-            if (len(told.mean), len(told.std), len(told.classes)) != (sizes.channels, sizes.channels, sizes.classes):
+            channels = (len(told.mean), len(told.std))
+            if channels != (sizes.channels, sizes.channels) or len(told.classes) not in (0, sizes.classes):
                 raise ValueError(
-                    f"{sizes.channels} channels have as many means and deviations, {sizes.classes} classes names"
+                    f"{sizes.channels} channels have as many means and deviations, {sizes.classes} classes names, or "
+                    "none"
                 )
 
     @property
@@ -146,26 +162,34 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         hidden=blocks[0].mlp.fc1.weight.shape[0],
         blocks=len(blocks),
         classes=exact.head.weight.shape[0],
+        prefix=exact.prefix,
+        norm_pre=exact.norm_pre is not None,
+        pooling=exact.pooling,
     )
     if sizes.tokens != exact.size[0]:
         raise ValueError(
-            f"the model takes images of {exact.size[0] - 1} patches, not square ones of {sizes.side} pixels"
+            f"the model takes images of {exact.size[0] - exact.prefix} patches, not square ones of {sizes.side} pixels"
         )
     ceilings = [block_ceiling(block, sizes.tokens) for block in blocks]
     found, last = measured(exact, ceilings, images, margin)
     largest = max(images.abs().max().item() * margin, _SMALLEST_SPREAD)
     shape = Shape(images=1, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
+    embedded = _embedded_norms(exact, largest)
+    norm_pre = None if exact.norm_pre is None else _norm_pre(exact, images, embedded, margin)
+    first = embedded if exact.norm_pre is None else _normalised_norms(exact.norm_pre)
     # A first scale, and a finer one when all norms are known.
-    stream, embedded = 2.0**24, _embedded_norms(exact, largest)
+    stream = 2.0**24
     reach: list[float] = []
     for _ in range(2):
-        norms = TokenNorms(*embedded)
+        norms = first
         reach = []
         for (bounds, _), ceiling in zip(found, ceilings, strict=True):
             for variance, half in ((bounds.first_variance, ceiling.attention), (bounds.second_variance, ceiling.mlp)):
                 reach.append(norms.before(variance))
                 norms = norms.after(variance, half.norm, sizes.width, exact.norm.steps, stream, reach[-1])
-        reach.append(norms.first)
+        # A mean has no larger norm than what it is of.
+        last_norms = {"token": norms.first, "two tokens": max(norms.first, norms.others)}
+        reach.append(last_norms.get(sizes.pooling, norms.others))
         # Inference does not read the other tokens that the last block leaves, adapters do.
         stream = stream_scale(max(*reach, norms.others))
     pixels, weights = (
@@ -194,13 +218,16 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
             raise
         sizes = msgspec.structs.replace(sizes, far=True)
         scales = fitted_blocks(sizes)
+    entering = stream if norm_pre is None else norm_pre.stream
+    pooled = mean_scale(sizes.patches) if sizes.pooling == "mean" else 1.0
     public = PublicModel(
         sizes=sizes,
         waves=table_digest(),
         embedding=EmbeddingScales(
             # As coarse for the pixels as for the weights, beside what each of them typically is.
-            pixel=2.0 ** round(math.log2(stream * weights / pixels) / 2),
+            pixel=2.0 ** round(math.log2(entering * weights / pixels) / 2),
             largest=largest,
+            norm_pre=norm_pre,
         ),
         blocks=scales,
         head=HeadScales(
@@ -209,7 +236,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
                 width=sizes.width,
                 epsilon=exact.norm.eps,
                 steps=exact.norm.steps,
-                stream=stream,
+                stream=stream * pooled,
                 norm=reach[-1],
                 normalised=HEAD_INPUT,
             ),
@@ -224,7 +251,7 @@ class TokenNorms:
     """What the norms of tokens of the residual stream are at most."""
 
     first: float
-    """Of the class token."""
+    """Of the first token, the class token where there is one."""
     others: float
 
     def before(self, bounds: VarianceBounds) -> float:
@@ -243,15 +270,41 @@ class TokenNorms:
         return TokenNorms(*(norm / SPARE for norm in found))
 
 
-def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> tuple[float, float]:
-    """Of the class token, and of any other: that of its patch times the largest singular value, and of its offset."""
+def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> TokenNorms:
+    """Of tokens before any LayerNorm: those of their offsets, and for patches the pixels times the largest singular
+    value."""
     projection: Any = exact.patch_embed.proj
-    weight, positions = projection.weight.flatten(1), exact.pos_embed[0]
+    weight = projection.weight.flatten(1)
     patch = pixel * math.sqrt(weight.shape[1]) * torch.linalg.matrix_norm(weight, 2).item()
-    offsets = (positions[1:] + projection.bias).norm(dim=-1).max().item()
-    return (positions[0] + exact.cls_token[0, 0]).norm().item(), min(
-        patch + offsets, math.hypot(*token_ceiling(exact, pixel))
+    norms = exact.offsets[0].norm(dim=-1)
+    norms[exact.prefix :] = (norms[exact.prefix :] + patch).clamp(max=math.hypot(*token_ceiling(exact, pixel)))
+    return TokenNorms(norms[0].item(), norms[1:].max().item())
+
+
+def _norm_pre(exact: FriendlyTransformer, images: torch.Tensor, embedded: TokenNorms, margin: float) -> NormPreScales:
+    """Of the LayerNorm before the blocks, whose input has a scale of its own."""
+    bounds, layer = before_norm(exact, images, margin), exact.norm_pre
+    assert layer is not None
+    norm = embedded.before(bounds)
+    stream = stream_scale(norm)
+    return NormPreScales(
+        stream=stream,
+        norm=fitted_norm(
+            bounds,
+            width=exact.size[1],
+            epsilon=layer.eps,
+            steps=layer.steps,
+            stream=stream,
+            norm=norm,
+            normalised=HEAD_INPUT,
+        ),
     )
+
+
+def _normalised_norms(layer: LayerNorm) -> TokenNorms:
+    """Of any tokens behind a LayerNorm, whose normalised values have a norm of sqrt(width) at most."""
+    largest = layer.weight.abs().max().item() * math.sqrt(len(layer.weight)) + layer.bias.norm().item()
+    return TokenNorms(largest / SPARE, largest / SPARE)
 
 
 def _entries(block: Block, balance: torch.Tensor, tokens: int) -> tuple[float, float]:
@@ -293,32 +346,44 @@ def integer_model(
     balances: of every block, as of a FittedModel. ValueError for another model than the public one was made
     of, and for weights that are too large, too coarse, or not finite.
     """
-    stream, pixel = public.stream, public.embedding.pixel
+    pixel, norm_pre = public.embedding.pixel, public.embedding.norm_pre
+    if (transformer.norm_pre is None) is not (norm_pre is None):
+        raise ValueError("the model, or the public one, has a LayerNorm before the blocks, and the other has none")
     projection: Any = transformer.patch_embed.proj
     blocks: list[Block] = list(transformer.blocks)  # type: ignore[arg-type]
     if len(blocks) != public.sizes.blocks:
         raise ValueError(f"the model has {len(blocks)} blocks, the public one {public.sizes.blocks}")
     with torch.no_grad():
-        offsets = transformer.pos_embed.double()[0]
-        first = torch.zeros(len(offsets), 1, dtype=torch.float64)
-        first[0] = 1
-        offsets = offsets + first * transformer.cls_token.double()[0] + (1 - first) * projection.bias.double()
+        offsets = _centred(with_parameters(transformer, lambda name, tensor: tensor.double()).offsets[0], -1)
         patches = _centred(projection.weight.double().flatten(1), 0)
+    entering = public.stream if norm_pre is None else norm_pre.stream
+    head, bias = folded(transformer.norm, transformer.head)
+    if public.sizes.pooling == "mean of normalised":
+        head = head / public.sizes.patches  # Their sum is what it reads.
     found = {
-        "embedding": _integer("embedding", patches, _centred(offsets, -1), pixel, stream),
+        "embedding": _integer("embedding", patches, offsets, pixel, entering),
+        **_scaled(transformer.norm_pre, public),
         **{
             f"{index}.{name}": weight
             for index, (block, scales, balance) in enumerate(zip(blocks, public.blocks, balances, strict=True))
             for name, weight in integer_weights(block, scales, balance, public.sizes.tokens).items()
         },
-        "head": _integer(
-            "head", *folded(transformer.norm, transformer.head), public.head.norm.normalised, public.head.logits
-        ),
+        "head": _integer("head", head, bias, public.head.norm.normalised, public.head.logits),
     }
     shapes = {name: tuple(weight.words.shape) for name, weight in found.items()}
     if list(shapes.items()) != list(layer_shapes(public.sizes).items()):
         raise ValueError(f"the model does not have the public sizes {public.sizes}")
     return found
+
+
+def _scaled(layer: LayerNorm | None, public: PublicModel) -> dict[str, IntegerWeight]:
+    """Of a LayerNorm before the blocks, the scale of each channel as a linear layer."""
+    before = public.embedding.norm_pre
+    if layer is None or before is None:
+        return {}
+    weight, bias = folded(layer, LinearLayer(torch.eye(len(layer.weight)), None))
+    integer = _integer("norm_pre", _centred(weight, 0), _centred(bias, 0), before.norm.normalised, public.stream)
+    return {"norm_pre": integer}
 
 
 def weight_octets(weights: Mapping[str, IntegerWeight]) -> Iterator[memoryview]:

@@ -34,7 +34,7 @@ from msgspec import Meta
 
 from tacit.models.friendly.calibration import BlockCeiling
 from tacit.models.friendly.polynomials import Interval
-from tacit.models.friendly.transformer import Block, FriendlyTransformer
+from tacit.models.friendly.transformer import Block, FriendlyTransformer, LayerNorm
 from tacit.parties.inference.hidden import fitted_hidden, gelu_cut, hidden_periods
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import (
@@ -62,7 +62,7 @@ from tacit.parties.inference.tables import (
     largest,
 )
 from tacit.parties.inference.waves import Wave
-from tacit.protocol.inference.schedule import CENTRED, HALVES, STREAM, VECTORS, WEIGHTED
+from tacit.protocol.inference.schedule import CENTRED, HALVES, POOLED, STREAM, VECTORS, WEIGHTED
 
 ATTENTION_INPUT: Final = 2.0**27
 """Scale of what the first LayerNorm gives, which is not cut."""
@@ -336,6 +336,17 @@ def stream_scale(norm: float) -> float:
     return scale
 
 
+def mean_factor(patches: int) -> int:
+    """What the sum of the POOLED highest bits of so many tokens is multiplied by, to become their mean at about the
+    scale of the stream."""
+    return (1 << (STREAM - POOLED)) // patches
+
+
+def mean_scale(patches: int) -> float:
+    """The scale of that mean, relative to the stream's: LayerNorm sees no scale, only its epsilon does."""
+    return mean_factor(patches) * patches / 2.0 ** (STREAM - POOLED)
+
+
 def power_of_two(room: float) -> float:
     return 2.0 ** math.floor(math.log2(room * SPARE))
 
@@ -353,6 +364,7 @@ def functions_of(block: Block) -> Functions:
         degree=block.attn.degree,
         inverse_steps=block.attn.steps,
         quadratic=block.mlp.quadratic,
+        activation=block.mlp.activation,
         epsilons=(block.norm1.eps, block.norm2.eps),
     )
 
@@ -360,7 +372,7 @@ def functions_of(block: Block) -> Functions:
 def measured(
     exact: FriendlyTransformer, ceilings: Sequence[BlockCeiling], images: torch.Tensor, margin: float
 ) -> tuple[list[tuple[Bounds, torch.Tensor]], Interval]:
-    """Of every block of a model in float64, and the variances before the last LayerNorm.
+    """Of every block of a model in float64, and the variances of what the last LayerNorm takes.
 
     With each block goes its balance, float64 [H] and secret: queries are multiplied by it, and keys divided."""
     found = []
@@ -371,7 +383,7 @@ def measured(
             assert isinstance(block, Block)
             found.append(_joined(block, [_Seen.of(block, ceiling, x, margin) for x in streams], margin))
             streams = [block(x) for x in streams]
-    last = _widened([_variance(x[:, :1]) for x in streams], margin**2)
+    last = _widened([_variance(exact.pooled(x)) for x in streams], margin**2)
     return found, last
 
 
@@ -408,13 +420,23 @@ class _Seen:
         )
 
 
+def before_norm(exact: FriendlyTransformer, images: torch.Tensor, margin: float) -> VarianceBounds:
+    """Variances that the LayerNorm before the blocks takes."""
+    assert exact.norm_pre is not None
+    with torch.no_grad():
+        parts = torch.split(images, max(1, _TOGETHER // exact.size[0]))
+        streams = [exact.project(exact.patches(part.double())) for part in parts]
+    first, others = [_variance(x[:, :1]) for x in streams], [_variance(x[:, 1:]) for x in streams]
+    return _lifted(exact.norm_pre, _widened(first, margin**2), _widened(others, margin**2))
+
+
 def _joined(block: Block, seen: Sequence[_Seen], margin: float) -> tuple[Bounds, torch.Tensor]:
     variances = [_widened([each.variances[place] for each in seen], margin**2) for place in range(4)]
     # The product of both norms has the margin.
     norms = torch.stack([each.norms for each in seen]).amax(0).clamp(min=_LEAST_NORM) * math.sqrt(margin)
     bounds = Bounds(
-        first_variance=_lifted(block, *variances[:2]),
-        second_variance=_lifted(block, *variances[2:]),
+        first_variance=_lifted(block.norm1, *variances[:2]),
+        second_variance=_lifted(block.norm2, *variances[2:]),
         vectors=norms.prod(0).sqrt().max().item(),
         total=max(each.total for each in seen) * margin**2,
         half_total=max(each.half_total for each in seen) * margin,
@@ -429,9 +451,9 @@ def _vectors(block: Block, x: torch.Tensor) -> torch.Tensor:
     return joint.reshape(*x.shape[:2], 3, block.attn.heads, -1).permute(2, 0, 3, 1, 4)
 
 
-def _lifted(block: Block, first: Interval, others: Interval) -> VarianceBounds:
+def _lifted(norm: LayerNorm, first: Interval, others: Interval) -> VarianceBounds:
     # A polynomial is another function of what is multiplied.
-    exact = block.norm1.steps is None
+    exact = norm.steps is None
     lift = math.sqrt(math.sqrt(others.low * others.high / (first.low * first.high))) if exact else 1
     lift = min(max(round(lift), 1), LARGEST_LIFT)
     return VarianceBounds(Interval(first.low * lift**2, first.high * lift**2).joined(others), lift)

@@ -24,6 +24,7 @@ import torch
 from msgspec import Meta
 
 from tacit.models.friendly.polynomials import Interval
+from tacit.models.friendly.transformer import Activation
 from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS
 from tacit.parties.inference.operations import NarrowValue, Party, Program, cosine_bits
 from tacit.parties.inference.ring import SPARE, WORD_BITS, shifted
@@ -134,8 +135,9 @@ class Functions:
     """Of the Taylor series, None for the exponential itself."""
     inverse_steps: int | None
     quadratic: bool
-    """GELU."""
+    """Whether a square stands for the activation."""
     epsilons: tuple[float, float]
+    activation: Activation = "gelu"
 
     def exponential(self, scores: Floats) -> Floats:
         """Of centred scores times the attention's scale."""

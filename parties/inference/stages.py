@@ -21,15 +21,17 @@ import torch
 from torch.nn import functional
 
 from tacit.parties.inference.block import BlockProgram, block_requests
-from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, correction_bytes
+from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, Narrow, correction_bytes
 from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.operations import DATA, MODEL, FixedLinear, Party, Program, together
+from tacit.parties.inference.operations import DATA, MODEL, FixedLinear, NarrowValue, Party, Program, together
 from tacit.parties.inference.ranking import rankings, reduced, result_requests
-from tacit.parties.inference.scales import Scales
+from tacit.parties.inference.ring import shifted
+from tacit.parties.inference.scales import Scales, mean_factor
 from tacit.parties.inference.tables import LayerNormProgram, LookedUp, Range, layer_norm_requests
 from tacit.protocol.inference.schedule import (
     LOGITS,
     PLACE,
+    POOLED,
     RANGE,
     STREAM,
     WORD_BITS,
@@ -131,25 +133,44 @@ class ModelStage:
 
 
 class Embedding(ModelStage):
-    """Patches [B, T - 1, C P P] of the data owner to the stream [B, T, D]."""
+    """Patches [B, P, C P P] of the data owner to the stream [B, T, D]; the LayerNorm before the blocks, where there is
+    one, with the scale of each channel as a linear layer behind it."""
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        return (Fixed(MODEL, self._rows(images), numbers["embedding"], self._sizes("embedding"), STREAM),)
+        sizes, before = self.public.sizes, self.public.embedding.norm_pre
+        embedding = Fixed(MODEL, (images, sizes.patches), numbers["embedding"], self._sizes("embedding"), STREAM)
+        if before is None:
+            return (embedding,)
+        scaled = Fixed(MODEL, (images, sizes.tokens), numbers["norm_pre"], self._sizes("norm_pre"), STREAM)
+        return (embedding, scaled, *layer_norm_requests(self._stream(images), before.norm))
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        linear = layers["embedding"].prepared(party, self._rows(images), STREAM)
+        sizes, before = self.public.sizes, self.public.embedding.norm_pre
+        linear = layers["embedding"].prepared(party, (images, sizes.patches), STREAM)
 
-        def run(carried: Carried) -> Program[Carried]:
+        def embedded(carried: Carried) -> Program[torch.Tensor]:
             patches = yield from linear.multiplied("embedding", carried.share)
-            stream = functional.pad(patches, (0, 0, 1, 0))  # The class token has no pixels.
+            stream = functional.pad(patches, (0, 0, sizes.prefix, 0))  # Other tokens have no pixels.
             if linear.linear.bias is not None:
                 stream += linear.linear.bias
-            return Carried(stream)
+            return stream
 
-        return run
+        def run(carried: Carried) -> Program[Carried]:
+            return Carried((yield from embedded(carried)))
 
-    def _rows(self, images: int) -> tuple[int, int]:
-        return images, self.public.sizes.tokens - 1
+        if before is None:
+            return run
+        scaled = layers["norm_pre"].prepared(party, (images, sizes.tokens), STREAM)
+        norm = LayerNormProgram(party, "norm pre", self._stream(images), before.norm)
+
+        def normalised(carried: Carried) -> Program[Carried]:
+            normal, outside = yield from norm.run((yield from embedded(carried)))
+            return Carried((yield from scaled.apply("norm pre", normal)), outside)
+
+        return normalised
+
+    def _stream(self, images: int) -> tuple[int, int, int]:
+        return images, self.public.sizes.tokens, self.public.sizes.width
 
 
 @dataclass(frozen=True)
@@ -179,7 +200,7 @@ class BlockStage(ModelStage):
 
 @dataclass(frozen=True)
 class Head(ModelStage):
-    """The stream [B, T, D] to what is told of the logits [B, classes] of class tokens, if everything was in range."""
+    """The stream [B, T, D] to what is revealed of the logits [B, classes], or features, if everything was in range."""
 
     results: Results
 
@@ -188,9 +209,9 @@ class Head(ModelStage):
         return (*super().requests(images, numbers), COUNTED, *told)
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        shape = (images, 1, self.public.sizes.width)
         linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"), STREAM)
-        return (linear, *layer_norm_requests(shape, self.public.head.norm))
+        pooled = [_pooled_request(self.public.sizes, images)] if self.public.sizes.pooling == "mean" else []
+        return (linear, *pooled, *layer_norm_requests(self._normed(images), self.public.head.norm))
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         computed = super().prepared(party, images, layers)
@@ -205,14 +226,48 @@ class Head(ModelStage):
         return run
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
+        sizes = self.public.sizes
         linear = layers["head"].prepared(party, (images,), STREAM)
-        norm = LayerNormProgram(party, "final norm", (images, 1, self.public.sizes.width), self.public.head.norm)
+        mean = _Mean(party, sizes, images) if sizes.pooling == "mean" else None
+        norm = LayerNormProgram(party, "final norm", self._normed(images), self.public.head.norm)
 
         def run(carried: Carried) -> Program[Carried]:
-            normal, outside = yield from norm.run(carried.share[:, :1])
-            return Carried((yield from linear.apply("head", normal[:, 0])), outside)
+            stream = carried.share
+            if mean is not None:
+                rows = yield from mean.run(stream)
+            elif sizes.pooling == "mean of normalised":
+                rows = stream[:, sizes.prefix :]
+            else:
+                rows = stream[:, : sizes.normed]
+            normal, outside = yield from norm.run(rows)
+            if sizes.pooling == "mean of normalised":
+                normal = normal.sum(1)  # The weights are divided by their number.
+            return Carried((yield from linear.apply("head", normal.reshape(images, -1))), outside)
 
         return run
+
+    def _normed(self, images: int) -> tuple[int, int, int]:
+        return images, self.public.sizes.normed, self.public.sizes.width
+
+
+def _pooled_request(sizes: Sizes, images: int) -> Narrow:
+    return Narrow((images, sizes.patches, sizes.width), POOLED, 1, None, STREAM)
+
+
+class _Mean:
+    """The mean of the tokens of patches, which their sum modulo 2^STREAM does not tell: their highest bits are opened
+    under a mask, and shares of them in a ring as wide as before have room for the sum. One use."""
+
+    def __init__(self, party: Party, sizes: Sizes, images: int) -> None:
+        self._party, self._sizes = party, sizes
+        request = _pooled_request(sizes, images)
+        self._value = NarrowValue(party, request.shape, request.bits, ring=request.words)
+
+    def run(self, stream: torch.Tensor) -> Program[torch.Tensor]:
+        """[B, T, D] to [B, 1, D] of the scale of the stream times `mean_scale`, modulo 2^STREAM."""
+        tokens = shifted(stream[:, self._sizes.prefix :], STREAM, STREAM - POOLED)
+        self._value.settle(*(yield from self._party.open("pooling", self._value.masked(tokens))))
+        return self._value.value().sum(1, keepdim=True) * mean_factor(self._sizes.patches)
 
 
 def in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[None]:
@@ -230,7 +285,8 @@ def stages(public: PublicModel, *, results: Results = LOGITS) -> tuple[ModelStag
 def backbone_stages(public: PublicModel) -> tuple[ModelStage, ...]:
     """Those before the head: the embedding, and every block."""
     blocks = (block_stage(public, index) for index in range(public.sizes.blocks))
-    return (Embedding("embedding", public, ("embedding",)), *blocks)
+    layers = ("embedding", "norm_pre") if public.sizes.norm_pre else ("embedding",)
+    return (Embedding("embedding", public, layers), *blocks)
 
 
 def block_stage(public: PublicModel, index: int) -> BlockStage:
@@ -251,7 +307,7 @@ def input_share(public: PublicModel, images: int, pixels: torch.Tensor | None) -
     """
     sizes, scales = public.sizes, public.embedding
     if pixels is None:
-        return torch.zeros(images, sizes.tokens - 1, sizes.pixels, dtype=torch.int64)
+        return torch.zeros(images, sizes.patches, sizes.pixels, dtype=torch.int64)
     expected = (images, sizes.channels, sizes.side, sizes.side)
     if tuple(pixels.shape) != expected:
         raise ValueError(f"images of shape {tuple(pixels.shape)} were given; the model takes {expected}")

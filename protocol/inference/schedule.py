@@ -1,16 +1,16 @@
 """What private inference sends, from the sizes of a model alone: every round of a pass, in order, with its bytes.
 
-A pass is: the patches' embedding, block after block, the head. Nobody knows the residual stream. At the end the owners
-open whether all values were in range, and only then the data owner is told the results: logits of so many bits, or the
-best labels. Both owners send at once in a round; a side that sends nothing waits. Bytes are those of the words of
-shares, without headers.
+A pass is: the patches' embedding, in some models with a LayerNorm, block after block, the head. Nobody knows the
+residual stream. At the end the owners open whether all values were in range, and only then the data owner receives the
+results: logits (or features) of so many bits, or the best labels. Both owners send at once in a round; a side that
+sends nothing waits. Bytes are those of the words of shares, without headers.
 
 The widths of the rings (in bits) are what the bytes follow from; tacit.parties.inference.scales says what is in them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +24,8 @@ WEIGHTED: Final = 24
 """Of sums of values, weighted by exponentials."""
 HALVES: Final = 32
 """Of exponentials of half the scores."""
+POOLED: Final = 24
+"""Of tokens whose mean is taken."""
 VECTORS: Final = 32
 """Of queries and keys, and their products."""
 STREAM: Final = 40
@@ -52,7 +54,7 @@ RANGE: Final = "range"
 LARGEST_PIXELS: Final = 1 << 14
 """Words in the row of a patch. Whoever names sizes cannot make others allocate more than these four allow."""
 LARGEST_TOKENS: Final = 1 << 10
-"""Tokens of an image, the class token among them."""
+"""Tokens of an image, those without pixels among them."""
 LARGEST_SCORES: Final = 1 << 24
 """Attention scores of an image, all heads of a layer."""
 LARGEST_WEIGHTS: Final = 1 << 30
@@ -64,8 +66,13 @@ def byte_width(bits: int) -> int:
     return -(-bits // 8)
 
 
+Pooling = Literal["token", "two tokens", "mean", "mean of normalised"]
+"""Tokens behind the blocks that the last LayerNorm takes: the first; the first two, whose results the head reads beside
+each other; the mean of those of the patches; or all of these, whose results the head reads the mean of."""
+
+
 class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes of a vision transformer with a class token. ValueError for sizes that do not fit together, or the rings."""
+    """Sizes of a vision transformer. ValueError for sizes that do not fit together, or the rings."""
 
     side: Annotated[int, Meta(ge=1, le=1 << 12)]
     """Pixels along an edge of the square images."""
@@ -81,11 +88,18 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     classes: Annotated[int, Meta(ge=1, le=1 << 16)]
     far: bool = False
     """Whether scores reach so far that a softmax is computed in two steps: three rounds more."""
+    prefix: Annotated[int, Meta(ge=0, le=1 << 10)] = 1
+    """Tokens before those of the patches, without pixels: class token, distillation token, registers."""
+    norm_pre: bool = False
+    """Whether a LayerNorm stands before the first block: four rounds more."""
+    pooling: Pooling = "token"
 
     def __post_init__(self) -> None:
-        numbers = (value for name, value in msgspec.structs.asdict(self).items() if name != "far")
+        numbers = (self.side, self.channels, self.patch, self.width, self.heads, self.hidden, self.blocks, self.classes)
         if min(numbers) < 1 or self.side % self.patch or self.width % self.heads:
             raise ValueError(f"{self}: sizes are at least 1, patches share the side evenly, and heads the width")
+        if self.tokens < 2:
+            raise ValueError(f"{self}: attention needs at least two tokens, and this model has {self.tokens}")
         for name, count, limit in (
             ("words in a patch", self.pixels, LARGEST_PIXELS),
             ("tokens", self.tokens, LARGEST_TOKENS),
@@ -101,9 +115,24 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.channels * self.patch**2
 
     @property
+    def patches(self) -> int:
+        """Those of an image."""
+        return (self.side // self.patch) ** 2
+
+    @property
     def tokens(self) -> int:
-        """Patches, and the class token before them."""
-        return 1 + (self.side // self.patch) ** 2
+        """Patches, and what stands before them."""
+        return self.prefix + self.patches
+
+    @property
+    def normed(self) -> int:
+        """Tokens of an image that the last LayerNorm takes."""
+        return {"token": 1, "two tokens": 2, "mean": 1, "mean of normalised": self.patches}[self.pooling]
+
+    @property
+    def read(self) -> int:
+        """Words of an image that the head takes."""
+        return 2 * self.width if self.pooling == "two tokens" else self.width
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,8 +181,12 @@ class Round(NamedTuple):
 
 def embedding_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
     """Of the patches of these images, to the residual stream."""
-    patches = images * (sizes.tokens - 1) * sizes.pixels
-    return (Round("embedding", 0, byte_width(STREAM) * patches),)
+    patches, rows = images * sizes.patches * sizes.pixels, images * sizes.tokens
+    embedded = Round("embedding", 0, byte_width(STREAM) * patches)
+    if not sizes.norm_pre:
+        return (embedded,)
+    normed = Round("norm pre", 0, byte_width(STREAM) * rows * sizes.width)
+    return embedded, *_norm_rounds("norm pre", rows, sizes.width), normed
 
 
 def block_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
@@ -188,10 +221,12 @@ def _far_rounds(scores: int, sums: int) -> tuple[Round, ...]:
 
 
 def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
-    """Of the class tokens, to the results."""
+    """From the tokens that the last block leaves to the results."""
+    pooled = byte_width(POOLED) * images * sizes.patches * sizes.width
     return (
-        *_norm_rounds("final norm", images, sizes.width),
-        Round("head", 0, byte_width(STREAM) * images * sizes.width),
+        *((_both("pooling", pooled),) if sizes.pooling == "mean" else ()),
+        *_norm_rounds("final norm", images * sizes.normed, sizes.width),
+        Round("head", 0, byte_width(STREAM) * images * sizes.read),
         *result_rounds(sizes.classes, images, results),
     )
 
@@ -258,8 +293,9 @@ def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
     block = block_layer_shapes(sizes.width, sizes.hidden)
     return {
         "embedding": (sizes.pixels, sizes.width),
+        **({"norm_pre": (sizes.width, sizes.width)} if sizes.norm_pre else {}),
         **{f"{index}.{name}": shape for index in range(sizes.blocks) for name, shape in block.items()},
-        "head": (sizes.width, sizes.classes),
+        "head": (sizes.read, sizes.classes),
     }
 
 

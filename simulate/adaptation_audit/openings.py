@@ -67,7 +67,7 @@ def received_words(
             words = unpacked(
                 np.frombuffer(octets, np.uint8).reshape(-1, byte_width(STREAM)),
                 STREAM,
-                (len(own), public.sizes.tokens - 1, public.sizes.pixels),
+                (len(own), public.sizes.patches, public.sizes.pixels),
             )
             found.append(OpenedWords(owner, signed(words, STREAM), own))
     return found

@@ -87,7 +87,7 @@ def _revealed_words(sizes: Sizes) -> int:
 
 def _enrolled_words(sizes: Sizes) -> int:
     """Words of an image's patches, and its label."""
-    return (sizes.tokens - 1) * sizes.pixels + 1
+    return sizes.patches * sizes.pixels + 1
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

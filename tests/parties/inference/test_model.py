@@ -26,6 +26,7 @@ with pytest.MonkeyPatch.context() as patch:
     from conftest import ModelConfiguration, Transformer
 
 Way = tuple[str | int, ...]
+OPTIONAL = ("lift", "levels", "steps", "divisor", "far", "prefix", "norm_pre", "pooling")
 
 
 def leaves(plain: Any, path: Way = ()) -> Iterator[tuple[Way, int | float]]:
@@ -134,7 +135,7 @@ def test_nothing_may_be_missing_or_added(one_block: Transformer) -> None:
                 part = part[key]
             if isinstance(part, dict):
                 less = {key: value for key, value in part.items() if key != path[depth]}
-                optional = path[depth] in ("lift", "levels", "steps", "divisor", "far")
+                optional = path[depth] in OPTIONAL
                 for wrong in (*(() if optional else (less,)), part | {"extra": 1}):
                     assert accepted(changed(plain, path[:depth], wrong)) is None
     for wrong in ((), plain["blocks"] * 2):
@@ -149,6 +150,7 @@ def test_parts_that_contradict_each_other_are_refused(one_block: Transformer) ->
     wave, table = plain["blocks"][0]["exponential"], ("blocks", 0, "totals")
     for path, value, message in (
         (("sizes", "far"), True, "far = True is said of the sizes, and something else of a block"),
+        (("sizes", "norm_pre"), True, "norm_pre = True is said of the sizes, and something else of the scales"),
         (("blocks", 0, "exponential"), wave | {"sines": [1]}, "cosines come with 1 sines"),
         ((*table, "domain"), 4, r"intervals of .* bits do not fit a domain of 4"),
         (("waves",), bytes(32), "both owners need the table of the specification"),

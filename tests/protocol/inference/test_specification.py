@@ -2,15 +2,27 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.protocol.inference.schedule import Round, Sizes, layer_shapes, pass_rounds, ranking_rounds, weight_bytes
+from tacit.protocol.inference.schedule import (
+    Pooling,
+    Round,
+    Sizes,
+    layer_shapes,
+    pass_rounds,
+    ranking_rounds,
+    weight_bytes,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "inference.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([a-z0-9 ]+) \| ([^|]+) \| ([^|]+) \| ((?:once|every block).*?) \|$", PAGE, re.MULTILINE)
 RANKING = re.findall(r"^\| ranking \| ([^|]+) \| likewise \| every step, labels only(.*?) \|$", PAGE, re.MULTILINE)
+POOLINGS = {
+    name: (rows, words) for name, rows, words in re.findall(r"^\| `([a-z ]+)` \| ([^|]+) \| ([^|]+) \|", PAGE, re.M)
+}
 LAYERS = re.findall(r"`(\w+)` \(([^)]+)\)", PAGE[PAGE.index("The layers, in their order") :])
 
 
@@ -24,24 +36,28 @@ def value(formula: str, sizes: dict[str, int]) -> int:
 @given(
     patch=st.integers(1, 3), grid=st.integers(1, 4), channels=st.integers(1, 3), heads=st.integers(1, 3),
     head=st.integers(1, 5), hidden=st.integers(1, 20), blocks=st.integers(1, 3), classes=st.integers(1, 9),
-    images=st.integers(1, 5), far=st.booleans(),
+    images=st.integers(1, 5), far=st.booleans(), prefix=st.integers(2, 6), norm_pre=st.booleans(),
+    pooling=st.sampled_from(get_args(Pooling)),
 )  # fmt: skip
 def test_rounds_and_layers_of_the_page(
     patch: int, grid: int, channels: int, heads: int, head: int, hidden: int, blocks: int, classes: int, images: int,
-    far: bool,
+    far: bool, prefix: int, norm_pre: bool, pooling: Pooling,
 ) -> None:  # fmt: skip
-    assert len(ROWS) == 26
+    assert len(ROWS) == 31
+    only = {"far only": far, "norm_pre only": norm_pre, "mean only": pooling == "mean"}
     sizes = Sizes(
         side=patch * grid, channels=channels, patch=patch, width=heads * head, heads=heads, hidden=hidden,
-        blocks=blocks, classes=classes, far=far,
+        blocks=blocks, classes=classes, far=far, prefix=prefix, norm_pre=norm_pre, pooling=pooling,
     )  # fmt: skip
     letters = {
-        "N": images, "T": 1 + grid**2, "D": heads * head, "H": heads, "F": hidden, "P": grid**2,
+        "N": images, "T": prefix + grid**2, "D": heads * head, "H": heads, "F": hidden, "P": grid**2,
         "X": patch**2 * channels, "K": classes,
     }  # fmt: skip
+    for letter, formula in zip("RW", POOLINGS[pooling], strict=True):
+        letters[letter] = value(re.sub(r"(\d) ([A-Z])", r"\1 * \2", formula), letters)
     parts: dict[str, list[Round]] = {"before": [], "block": [], "after": []}
     for operation, ours, theirs, where in ROWS:
-        if far < ("far only" in where):
+        if not all(there for condition, there in only.items() if condition in where):
             continue
         part = "block" if where.startswith("every block") else "after" if parts["block"] else "before"
         parts[part].append(Round(operation, value(ours, letters), value(theirs, letters)))
@@ -51,8 +67,8 @@ def test_rounds_and_layers_of_the_page(
     for name, shape in LAYERS:
         rows, columns = (re.sub(r"(\d) ([A-Z])", r"\1 * \2", side) for side in re.split(r",\s+", shape))
         shapes[name] = value(rows, letters), value(columns, letters)
-    first, *block, last = shapes
-    named = {first: shapes[first]}
+    first, before, *block, last = shapes
+    named = {first: shapes[first]} | ({before: shapes[before]} if norm_pre else {})
     named |= {f"{index}.{name}": shapes[name] for index in range(blocks) for name in block}
     named |= {last: shapes[last]}
     assert list(layer_shapes(sizes).items()) == list(named.items())
