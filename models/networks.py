@@ -16,12 +16,14 @@ followed by batch normalisation and a ReLU, the sixth and the ninth by a 3 x 3 m
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import timm
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.models import get_arch_pretrained_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -112,12 +114,22 @@ def _own(configuration: Architecture, classes: int, channels: int) -> nn.Module:
     )
 
 
+def check_known(name: str, *, key: str, own: Sequence[str] = ()) -> None:
+    """Raise ValueError unless timm has an architecture of this name, with the tag that it may have. key: what gave the
+    name; own: names that are known too."""
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, [*own, *timm.list_models()])
+        hint = (
+            f"did you mean {', '.join(close)}?" if close else "see timm.list_models()" + ', or take "vit"' * bool(own)
+        )
+        raise ValueError(f"{key} {name!r} is unknown to timm; {hint}")
+    if "." in name and name not in (tagged := get_arch_pretrained_cfgs(name.partition(".")[0])):
+        raise ValueError(f"{key} {name!r} is unknown to timm; it has {', '.join(tagged)}")
+
+
 def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module:
     name, size = configuration.name, configuration.image_size
-    if not timm.is_model(name):
-        close = difflib.get_close_matches(name, [*OWN_MODELS, *timm.list_models()])
-        hint = f"did you mean {', '.join(close)}?" if close else 'see timm.list_models(), or take "vit"'
-        raise ValueError(f"model.name {name!r} is unknown to timm; {hint}")
+    check_known(name, key="model.name", own=OWN_MODELS)
     options: dict[str, Any] = {"num_classes": classes, "in_chans": channels, "img_size": size}
     try:
         model = timm.create_model(name, **options)

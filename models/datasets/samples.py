@@ -10,10 +10,10 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -134,11 +134,41 @@ class ArrayImages:
         return ArrayImages(self.array[indices])
 
 
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """How an image of any size becomes a square one of S pixels, as timm scales images for evaluation.
+
+    Pillow's filters widen with the factor of a reduction: they are antialiased."""
+
+    interpolation: Interpolation = "bilinear"
+    squash: bool = True
+    """Whether both edges are scaled to S / crop pixels. Otherwise the shorter one is, and the other in proportion."""
+    crop: float = 1.0
+    """Above 0, at most 1; the square of S pixels in the middle is cut out."""
+
+    def square(self, image: Image.Image, size: int) -> Image.Image:
+        """The image as a square one."""
+        edge = int(size / self.crop)
+        shorter = min(image.size)
+        width, height = (edge, edge) if self.squash else (int(edge * side / shorter) for side in image.size)
+        scaled = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        return scaled.crop((left, top, left + size, top + size))
+
+
+SQUASHED: Final = Scaling()
+"""The whole image, whatever the ratio of its edges."""
+
+
 @dataclass(frozen=True, eq=False)
 class FileImages:
     """Images in files of a format that Pillow reads; always three channels, grey ones become equal red, green, blue."""
 
     paths: tuple[Path, ...] = field(repr=False)
+    scaling: Scaling = field(default=SQUASHED, kw_only=True, repr=False)
 
     channels: ClassVar[int] = 3
 
@@ -155,8 +185,7 @@ class FileImages:
         decoded = np.empty((len(indices), size, size, self.channels), dtype=np.uint8)
         for row, index in enumerate(indices):
             with _opened(self.paths[index]) as image:
-                # Pillow's bilinear filter widens with the factor of a reduction: it is antialiased.
-                decoded[row] = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+                decoded[row] = np.asarray(self.scaling.square(image.convert("RGB"), size))
         return decoded
 
     def representative(self) -> Indices:
@@ -164,8 +193,8 @@ class FileImages:
         count = min(len(self), MOST_DECODED_FOR_STATISTICS)
         return np.arange(count) * len(self) // count
 
-    def part(self, indices: Indices) -> "FileImages":
-        return FileImages(tuple(self.paths[index] for index in indices))
+    def part(self, indices: Indices) -> Self:
+        return replace(self, paths=tuple(self.paths[index] for index in indices))
 
 
 Images = ArrayImages | FileImages

@@ -277,8 +277,8 @@ class Projection(nn.Module):
 class FriendlyTransformer(nn.Module):
     """A vision transformer, for images in the clear or patches on shares.
 
-    Its first tokens, the `prefix`, have no pixels: class token, distillation token, registers. `features` says that the
-    head is the identity: results are embeddings, not logits of classes.
+    Its first tokens, the `prefix`, have no pixels: class token, distillation token, registers. The head of a model
+    without one is the identity.
     """
 
     def __init__(
@@ -293,7 +293,6 @@ class FriendlyTransformer(nn.Module):
         norm: LayerNorm,
         pooling: Pooling,
         head: LinearLayer,
-        features: bool,
     ) -> None:
         super().__init__()
         self.cls_token = None if cls_token is None else nn.Parameter(cls_token.detach().clone())
@@ -310,7 +309,6 @@ class FriendlyTransformer(nn.Module):
         """Tokens and their width."""
         self.prefix = prefix
         self.pooling: Pooling = pooling
-        self.features = features
 
     def patches(self, images: torch.Tensor) -> torch.Tensor:
         """Images [B, C, S, S] as rows of pixels [B, T, C P P]; those of the prefix are zero.
@@ -361,7 +359,7 @@ class FriendlyTransformer(nn.Module):
         return patches.mean(1, keepdim=True) if self.pooling == "mean" else patches
 
     def classify(self, tokens: Any) -> Any:
-        """Tokens after the last block, [B, T, D], to logits [B, classes], or features."""
+        """Tokens after the last block, [B, T, D], to logits [B, classes], or features where there is no head."""
         normal = self.norm(self.pooled(tokens))
         if self.pooling == "mean of normalised":
             normal = normal.mean(1, keepdim=True)
@@ -430,7 +428,6 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
     timm: Any = model
     prefix: int = timm.num_prefix_tokens
     norm = timm.fc_norm if isinstance(timm.norm, nn.Identity) else timm.norm
-    features = isinstance(timm.head, nn.Identity)
     pooling: Pooling = "token"
     if timm.global_pool == "avg":
         pooling = "mean" if norm is timm.fc_norm else "mean of normalised"
@@ -446,7 +443,6 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
         norm=LayerNorm(norm, approximation),
         pooling=pooling,
         head=_head(timm, pooling),
-        features=features,
     )
     for name, part in friendly.named_modules():
         if isinstance(part, Gauge):
@@ -532,7 +528,6 @@ def _wrong_setting(model: Any) -> str:
     settings = {
         f'global_pool = "{model.global_pool}"': model.global_pool not in ("token", "avg"),
         "pool_include_prefix": model.global_pool == "avg" and model.pool_include_prefix,
-        "dynamic_img_size": model.dynamic_img_size,
         "no LayerNorm behind the blocks": isinstance(model.norm, nn.Identity) == isinstance(model.fc_norm, nn.Identity),
         f"a convolution of {convolution.kernel_size} with a stride of {convolution.stride}": (
             convolution.kernel_size != convolution.stride or len(set(convolution.kernel_size)) > 1

@@ -1,0 +1,150 @@
+"""Checkpoints of timm's vision transformers, with what their pretrained configuration says of images and classes.
+
+A file of safetensors is read, never a pickle. Where it lies beside the `config.json` with which models are published
+on the Hugging Face hub, that says how images are prepared, and what classes are called; otherwise timm's own
+configuration of the architecture does ("NAME.TAG" names one of several). Position embeddings are resampled to the size
+of the images, as timm does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from timm import data as timm_data
+from timm.models import get_arch_pretrained_cfgs
+from torch import nn
+
+from tacit.models.datasets.samples import Interpolation, Scaling
+from tacit.models.friendly.transformer import SUPPORTED, ConversionError, unsupported
+from tacit.models.networks import check_known
+
+_USUAL_SIZE: Final = 224
+"""Pixels of an edge, where images of the pretrained size would have too many patches (DINOv2's of 518 pixels)."""
+_SHOWN: Final = 200
+"""Characters of a reason that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """Read by `read_pretrained`."""
+
+    model: nn.Module = field(repr=False)
+    """In evaluation mode."""
+    image_size: int
+    mean: tuple[float, ...]
+    """Of every channel, as a fraction of 255; subtracted from the pixels, which are divided by `std` then."""
+    std: tuple[float, ...]
+    scaling: Scaling
+    class_names: tuple[str, ...]
+    """None for a model whose results are features: one without a head, or with a projection as CLIP has."""
+
+
+class _Published(msgspec.Struct):
+    """What is read of a config.json."""
+
+    architecture: str = ""
+    label_names: tuple[str, ...] | None = None
+    pretrained_cfg: dict[str, Any] = {}
+
+
+class _Images(msgspec.Struct):
+    """What is read of a pretrained configuration."""
+
+    input_size: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+    crop_pct: float
+    crop_mode: str
+
+    @property
+    def scaling(self) -> Scaling:
+        if self.crop_mode not in ("center", "squash"):
+            raise ValueError(f"crop_mode = {self.crop_mode!r} is not supported; center and squash are")
+        interpolation: Interpolation = "bicubic" if self.interpolation == "bicubic" else "bilinear"
+        return Scaling(interpolation=interpolation, squash=self.crop_mode == "squash", crop=self.crop_pct)
+
+
+# timm does not declare what it exports.
+_data: Any = timm_data
+
+
+def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_size: int = 0) -> Pretrained:
+    """The model of timm's architecture whose weights are in a file.
+
+    image_size: of an edge, in pixels; 0: the pretrained one, or _USUAL_SIZE where that has more than `most_tokens`.
+    FileNotFoundError for a missing file; ConversionError for an architecture that is not supported; ValueError for an
+    unknown one, a file that does not fit it, and a size that its patches do not share evenly.
+    """
+    check_known(architecture, key="architecture")
+    with torch.device("meta"):
+        shape: Any = timm.create_model(architecture)
+    if problem := unsupported(shape):
+        raise ConversionError(f"{architecture}: {problem}; {SUPPORTED}")
+    classes = _classes(path)
+    published = _published(path, architecture)
+    configured: Any = timm.get_pretrained_cfg(architecture)
+    images = msgspec.convert({**configured.to_dict(), **published.pretrained_cfg}, _Images)
+    size, patch = image_size or images.input_size[-1], shape.patch_embed.patch_size[0]
+    if not image_size and (size // patch) ** 2 + shape.num_prefix_tokens > most_tokens:
+        size = _USUAL_SIZE
+    if size % patch:
+        raise ValueError(f"images of {size} pixels do not have whole patches of {patch}: take a multiple of it")
+    options: dict[str, Any] = {"num_classes": classes, "img_size": size}
+    overlay = {"state_dict": load_file(path), "num_classes": classes}
+    try:
+        model = timm.create_model(architecture, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+    except (RuntimeError, KeyError, ValueError, IndexError, AssertionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"checkpoint {str(path)!r} does not fit {architecture}: {reason[:_SHOWN]}") from error
+    for name, tensor in model.named_parameters():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"checkpoint {str(path)!r}: {name} holds a value that is not finite")
+    return Pretrained(
+        model=model.eval(),
+        image_size=size,
+        mean=images.mean,
+        std=images.std,
+        scaling=images.scaling,
+        class_names=_class_names(architecture, classes, published),
+    )
+
+
+def _classes(path: Path) -> int:
+    """Outputs of the head in a file, 0 without one."""
+    if not path.is_file():
+        raise FileNotFoundError(f"checkpoint {str(path)!r} is no file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(file.get_slice("head.weight").get_shape()[0]) if "head.weight" in file.keys() else 0  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
+
+
+def _published(path: Path, architecture: str) -> _Published:
+    """What lies beside a checkpoint, if it is of this architecture."""
+    try:
+        found = msgspec.json.decode(path.with_name("config.json").read_bytes(), type=_Published)
+    except FileNotFoundError:
+        return _Published()
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path.with_name('config.json')} is no configuration of timm's: {error}") from None
+    return found if found.architecture == architecture.partition(".")[0] else _Published()
+
+
+def _class_names(architecture: str, classes: int, published: _Published) -> tuple[str, ...]:
+    """Names, where they are known; numbers for classes of one's own; none for features."""
+    if published.label_names is not None and len(published.label_names) == classes:
+        return published.label_names
+    if subset := _data.infer_imagenet_subset({"num_classes": classes}):
+        return tuple(_data.ImageNetInfo(subset).label_descriptions())
+    if classes in {each.num_classes for each in get_arch_pretrained_cfgs(architecture.partition(".")[0]).values()}:
+        return ()
+    return tuple(f"class {number}" for number in range(classes))
