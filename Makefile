@@ -96,6 +96,9 @@ format: setup ## format the sources
 docs: setup ## write the generated documents again
 	$(BIN)/python -m docs.generate.documents docs
 
+models-page: setup ## write the page of accepted models again, which takes a minute
+	$(BIN)/python -m docs.generate.inference_models docs
+
 site: setup ## build the site over docs/ into site/; TACIT_REPOSITORY=https://... for links to sources
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
