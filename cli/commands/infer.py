@@ -18,8 +18,37 @@ if TYPE_CHECKING:
 
 def infer(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run of `tacit simulate`, or results of `tacit distill`.")
-    ],
+        Path | None, typer.Argument(metavar="[DIR]", help="A run of `tacit simulate`, or results of `tacit distill`.")
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of DIR: an architecture of timm, with the tag of its weights if images are prepared as for "
+            "these (vit_base_patch16_224.mae).",
+        ),
+    ] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its weights, as timm names them: a .safetensors file.")
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Typical images for the bounds of a checkpoint's values: a file, or a folder of them; default: those "
+            "of --images.",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=4096,
+            metavar="PIXELS",
+            help="Edge of the images that a checkpoint takes; 0: that of its pretraining, or 224 where this has more "
+            "than 1,024 tokens.",
+        ),
+    ] = 0,
     images: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +87,8 @@ def infer(
 ) -> None:
     """Private inference: a model owner's model classifies images that only their owner sees.
 
-    The model is a vision transformer of timm's that `tacit simulate` has trained, as it is, or a distilled student.
+    The model is a vision transformer of timm's that `tacit simulate` has trained, or a checkpoint, as it is; or a
+    distilled student. A model without a head, or with a projection in its place, gives features: --json holds them.
     Model owner, data owners and dealer are processes of this machine that talk over ZeroMQ with CURVE. Only the data
     owner learns labels, and confidences unless labels alone are revealed. They are compared with the model in the
     clear, which a real data owner does not have.
@@ -67,10 +97,18 @@ def infer(
     input; 130 Ctrl-C.
     """
     from tacit.simulate.federation.processes import ProcessError, warm_up
-    from tacit.simulate.private_inference.inference_request import InferenceRequest
+    from tacit.simulate.private_inference.inference_request import InferenceRequest, wanted_model
 
     def work(progress: Callable[[str], None]) -> InferenceResult:
-        request = InferenceRequest(directory=directory, images=images, source=data)
+        served = wanted_model(
+            directory,
+            architecture=model,
+            checkpoint=checkpoint,
+            calibration=calibration,
+            images=images,
+            image_size=image_size,
+        )
+        request = InferenceRequest(model=served, images=images, source=data)
         progress("loading torch")
         # If the parties cannot be started here, `private_images.infer` says so.
         with suppress(OSError):

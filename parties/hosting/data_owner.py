@@ -30,7 +30,7 @@ from msgspec import structs
 from tacit.models.configuration import ImagesConfiguration
 from tacit.models.data import normalise, read
 from tacit.models.datasets.image_files import ScaledFiles, image_files
-from tacit.models.datasets.samples import Samples, Source
+from tacit.models.datasets.samples import SQUASHED, Samples, Scaling, Source
 from tacit.models.file_system import FILES
 from tacit.models.training import resolve_device
 from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
@@ -67,16 +67,16 @@ class OwnImages:
     _files: tuple[Path, ...] = field(repr=False)
     _samples: Samples | None = field(repr=False)
 
-    def samples(self, *, white: int = 255) -> Samples:
+    def samples(self, *, white: int = 255, scaling: Scaling = SQUASHED) -> Samples:
         """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
         if self._samples is not None:
             return self._samples
-        return Samples(ScaledFiles(self._files, white=white), np.zeros(len(self._files), np.int64))
+        return Samples(ScaledFiles(self._files, white=white, scaling=scaling), np.zeros(len(self._files), np.int64))
 
     def prepared(self, interface: Interface, *, side: int, first: int) -> torch.Tensor:
         """Those from the first on, as a model of this interface takes them: float32 [n, C, side, side]. ValueError for
         one that cannot be decoded, or has other channels."""
-        samples = self.samples(white=interface.white)
+        samples = self.samples(white=interface.white, scaling=interface.scaling)
         source = Source(train=samples, test=samples, class_names=())
         data = normalise(source, image_size=side, mean=interface.mean, std=interface.std)
         return data.normalised(samples.images, np.arange(first, len(self.names)))
@@ -119,14 +119,16 @@ class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     weights: str
     """The commitment to the model, in hexadecimal digits."""
     classes: tuple[str, ...]
+    features: int = 0
+    """How many of an image, where the model has no classes."""
 
 
 class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pass"):
     """The answers of a pass, about the next images."""
 
     logits: tuple[tuple[float, ...] | None, ...]
-    """A row for each image, a number for each class; None for an image of a pass that was refused, or whose labels
-    alone were received."""
+    """A row for each image, a number for each class or feature; None for an image of a pass that was refused, or whose
+    labels alone were received."""
     labels: tuple[tuple[int, ...] | None, ...] = ()
     """Where these were: a row for each image, the numbers of the best classes; None for an image that was refused."""
     online_seconds: float
@@ -200,8 +202,9 @@ class AnswersFile:
             return
         self.passes.append(entry)
         classes = 0 if self.by is None else len(self.by.classes)
+        outputs = 0 if self.by is None else classes or self.by.features
         misfit = (
-            any(row is not None and len(row) != classes for row in entry.logits)
+            any(row is not None and len(row) != outputs for row in entry.logits)
             or len(entry.labels) not in (0, len(entry.logits))
             or any(row is not None and not _labels(row, classes) for row in entry.labels)
         )
@@ -339,7 +342,9 @@ class _Asking:
             self._learned.check(terms)
         interface = interface_of(session.public, self._answers, self._learned)
         if self._answers.by is None:
-            self._answers.write(AnsweredBy(weights=terms.weights.hex(), classes=interface.classes))
+            features = 0 if interface.classes else terms.sizes.classes
+            by = AnsweredBy(weights=terms.weights.hex(), classes=interface.classes, features=features)
+            self._answers.write(by)
         self._event_log.write(ModelAgreed(weights=terms.weights.hex()))
         prepared = partial(self._images.prepared, interface, side=terms.sizes.side, first=self._answers.count)
         return await session.worker(prepared)
@@ -425,5 +430,7 @@ def _answered(name: str, row: AnsweredRow, classes: Sequence[str]) -> AnsweredIm
         return AnsweredImage.of_labels(name, [classes[number] for number in row.labels])
     if row.logits is None:
         return AnsweredImage.out_of_range(name)
+    if not classes:
+        return AnsweredImage.of_features(name, list(row.logits))
     confidence, number = torch.tensor(row.logits, dtype=torch.float64).softmax(dim=0).max(dim=0)
     return AnsweredImage.of_logits(name, classes[int(number)], confidence.item(), list(row.logits))

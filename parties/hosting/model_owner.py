@@ -37,7 +37,7 @@ from tacit.parties.inference.conversation import AHEAD, ReconnectPolicy
 from tacit.parties.inference.events import ModelLoaded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.runs.served import ServedModel, read_served
+from tacit.parties.runs.served import Checkpoint, ServedModel, read_served
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed, SessionEnded
 from tacit.parties.session.shell import Hooks
@@ -55,8 +55,8 @@ class ModelOwnerHooks(Hooks):
     """See ModelOwnerSettings."""
 
     def served(self, file: ModelOwnerFile) -> ServedModel:
-        """Read the model. ValueError or OSError for what is none."""
-        return read_served(Path(file.model))
+        """Read the model. Raises as read_model()."""
+        return read_model(file)
 
     def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
         """Prepare the model for private inference. ValueError for one that cannot be used."""
@@ -65,6 +65,19 @@ class ModelOwnerHooks(Hooks):
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
         """What is made of settings, model and event log; usual: on hosts."""
         return usual
+
+
+def read_model(file: ModelOwnerFile) -> ServedModel:
+    """The model that a file names. Raises as read_served() and Checkpoint.read() do."""
+    if not file.architecture:
+        return read_served(Path(file.model))
+    checkpoint = Checkpoint(
+        architecture=file.architecture,
+        path=Path(file.model),
+        calibration=Path(file.calibration),
+        image_size=file.image_size,
+    )
+    return checkpoint.read()
 
 
 async def run_model_owner(

@@ -378,10 +378,31 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
         str,
         Meta(
             description="The folder that `tacit distill` or `tacit simulate` has written. The images that the model "
-            "has learned from are needed too, where they were, for the bounds of the numbers.",
+            "has learned from are needed too, where they were, for the bounds of the numbers. With `architecture`, a "
+            "checkpoint of timm: a .safetensors file.",
             min_length=1,
         ),
     ]
+    architecture: Annotated[
+        str,
+        Meta(
+            description="The architecture of a checkpoint, as timm names it, with the tag of its weights if images are "
+            'prepared as for these (vit_base_patch16_224.mae); "": `model` is a folder.',
+        ),
+    ] = ""
+    calibration: Annotated[
+        str,
+        Meta(description="Typical images for the bounds of a checkpoint's values: an image file, or a folder of them."),
+    ] = ""
+    image_size: Annotated[
+        int,
+        Meta(
+            description="Edge of the images that a checkpoint takes, in pixels; 0: that of its pretraining, or 224 "
+            "where this has more than 1,024 tokens.",
+            ge=0,
+            le=4096,
+        ),
+    ] = 0
     most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
     most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
     patience: PatienceSeconds = 3600.0
@@ -402,6 +423,16 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         super().__post_init__()
         check_addresses(dealer=self.dealer)
+        if self.architecture and not self.calibration:
+            raise ValueError(
+                "calibration is missing: typical images, from which come the bounds of a checkpoint's values"
+            )
+        if not self.architecture and (self.calibration or self.image_size):
+            raise ValueError(
+                "calibration and image_size are for a checkpoint: name its architecture, or leave them out"
+            )
+        if self.architecture and self.adaptation is not None:
+            raise ValueError("[adaptation] takes a folder: images of a checkpoint have no labels to rehearse with")
         key, batch = "most_batch", self.most_batch
         if self.adaptation is not None:
             key, batch = "adaptation.batch", self.adaptation.batch
@@ -628,7 +659,7 @@ def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return {**section, **{name: str(folder / path) for name, path in found.items()}}
 
     defaults = {"roster": "roster.toml", "directory": "state"}
-    home = placed({**defaults, **data}, ("key", "roster", "directory", "model", "start"))
+    home = placed({**defaults, **data}, ("key", "roster", "directory", "model", "calibration", "start"))
     if data.get("images") != "digits":
         home = placed(home, ("images",))
     if isinstance(images := data.get("data"), Mapping):

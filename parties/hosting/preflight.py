@@ -50,7 +50,7 @@ from tacit.parties.hosting.data_owner import (
 )
 from tacit.parties.hosting.folder import MENDABLE, AnswersError, PartyFolder, available_memory
 from tacit.parties.hosting.learner import Learned, own_source, read_learned
-from tacit.parties.hosting.model_owner import kept_salt
+from tacit.parties.hosting.model_owner import kept_salt, read_model
 from tacit.parties.hosting.party_file import (
     ClientFile,
     DataOwnerFile,
@@ -70,6 +70,7 @@ from tacit.parties.hosting.server import (
     standing_in,
     task_of,
 )
+from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.private_model import PrivateModel, public_of
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ProposedTask
@@ -82,7 +83,6 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.results import Result
-from tacit.parties.runs.served import read_served
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.blob import NO_BLOB
@@ -719,12 +719,12 @@ def check_model(file: ModelOwnerFile) -> tuple[str, PrivateModel]:
     """The model can be read, and offered."""
     device, salt = resolve_device(file.device), PartyFolder(Path(file.directory)).salt
     kept = salt.exists()
-    model = read_served(Path(file.model)).prepared(salt=kept_salt(salt) if kept else None)
+    model = read_model(file).prepared(salt=kept_salt(salt) if kept else None)
     sizes = model.terms(results=file.results, most_images=file.most_images, most_batch=file.most_batch).sizes
     which = model.commitment.hex() if kept else "without a commitment before its first start"
     if (learning := file.adaptation) is not None:
         which = f"{which}; {len(learning.classes)} classes are learned beside it"
-    return f"{which}: {_takes(sizes)}, {sizes.blocks} blocks, {sizes.classes} classes, on {device.type}", model
+    return f"{which}: {_takes(sizes)}, {sizes.blocks} blocks, {_gives(model.public)}, on {device.type}", model
 
 
 @check("memory")
@@ -791,9 +791,10 @@ def check_terms(
             agreed = output
     assert agreed is not None
     terms = agreed.terms
-    interface_of(public_of(terms), answers)
+    public = public_of(terms)
+    interface_of(public, answers)
     return (
-        f"model {terms.weights.hex()}, {terms.sizes.classes} classes; {_takes(terms.sizes)}",
+        f"model {terms.weights.hex()}, {_gives(public)}; {_takes(terms.sizes)}",
         agreed,
     )
 
@@ -813,6 +814,11 @@ def check_pixels(file: DataOwnerFile, images: OwnImages, answers: AnswersFile, a
     interface = interface_of(public_of(agreed.terms), answers)
     prepared = images.prepared(interface, side=agreed.terms.sizes.side, first=answers.count)
     return f"{len(prepared):,} images fit the model, {agreed.batch} at a time, on {device.type}"
+
+
+def _gives(public: PublicModel) -> str:
+    what = "features" if public.interface is not None and not public.interface.classes else "classes"
+    return f"{public.sizes.classes} {what}"
 
 
 def _takes(sizes: Sizes) -> str:

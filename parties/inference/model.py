@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from msgspec import Meta
 
+from tacit.models.datasets.samples import Interpolation, Scaling
 from tacit.models.friendly.calibration import block_ceiling, folded, logit_ceiling, token_ceiling
 from tacit.models.friendly.transformer import Block, FriendlyTransformer, LayerNorm, LinearLayer, with_parameters
 from tacit.parties.inference.ring import SPARE, WORD_BITS
@@ -85,8 +86,17 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """By which they are divided then."""
     white: Annotated[int, Meta(ge=1, le=255)]
     """The number of a white pixel."""
+    interpolation: Interpolation = "bilinear"
+    """By which image files are scaled; with `squash` and `crop` as of tacit.models.datasets.samples.Scaling."""
+    squash: bool = True
+    crop: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     classes: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...]
     """Their names, which the data owner's terminal shows; none: results are features, not logits of classes."""
+
+    @property
+    def scaling(self) -> Scaling:
+        """How image files are scaled."""
+        return Scaling(interpolation=self.interpolation, squash=self.squash, crop=self.crop)
 
 
 class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 import torch
@@ -24,6 +25,8 @@ from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.protocol.inference.states import InferenceLabel
 
+NO_CLASSES: Final = "labels were asked for, and this model has features instead of classes: leave them out"
+
 
 @dataclass(frozen=True)
 class PrivateModel:
@@ -35,7 +38,10 @@ class PrivateModel:
     """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
 
     def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS) -> Terms:
-        """What the owner offers to data owners. ValueError for a number below one, and results that cannot be told."""
+        """What the owner offers to data owners. ValueError for a number below one, and results that cannot be revealed:
+        labels of a model that has features."""
+        if results.labels and (interface := self.public.interface) is not None and not interface.classes:
+            raise ValueError(NO_CLASSES)
         check(self.public.head.logits, self.public.sizes.classes, results)
         return msgspec.convert(
             {

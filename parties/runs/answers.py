@@ -16,7 +16,7 @@ MOST_SHOWN: Final = 20
 
 
 class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer about an image. Either labels or logits are received; a refused image has neither."""
+    """The answer about an image: labels, logits, or features of a model without classes; a refused image has none."""
 
     image: str
     label: str | None
@@ -26,23 +26,41 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None
     """Softmax of the best logit; null where labels alone were received."""
     logits: list[float] | None
+    features: list[float] | None
+    """What a model without classes makes of the image."""
     refused: bool
     """Whether a value of its pass was out of range."""
 
     @classmethod
     def of_labels(cls, image: str, labels: list[str]) -> AnsweredImage:
         """An image whose best labels were received."""
-        return cls(image=image, label=labels[0], labels=labels, confidence=None, logits=None, refused=False)
+        return cls(
+            image=image, label=labels[0], labels=labels, confidence=None, logits=None, features=None, refused=False
+        )
 
     @classmethod
     def of_logits(cls, image: str, label: str, confidence: float, logits: list[float]) -> AnsweredImage:
         """An image whose logits were received."""
-        return cls(image=image, label=label, labels=None, confidence=confidence, logits=logits, refused=False)
+        return cls(
+            image=image, label=label, labels=None, confidence=confidence, logits=logits, features=None, refused=False
+        )
+
+    @classmethod
+    def of_features(cls, image: str, features: list[float]) -> AnsweredImage:
+        """An image whose features were received."""
+        return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=features, refused=False)
 
     @classmethod
     def out_of_range(cls, image: str) -> AnsweredImage:
         """A refused image."""
-        return cls(image=image, label=None, labels=None, confidence=None, logits=None, refused=True)
+        return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=None, refused=True)
+
+    @property
+    def shown(self) -> str:
+        """In a table: labels, how many features there are, or that it was refused."""
+        if self.features is not None:
+            return f"{len(self.features)} features"
+        return ", ".join(self.labels or [self.label or REFUSED])
 
 
 class PrivateAnswers(Result, frozen=True, kw_only=True):
@@ -61,13 +79,15 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
         shown = self.images[:MOST_SHOWN]
         yield Table(
             columns=(Column("image"), Column("label", prose), Column("confidence", decimals(3))),
-            rows=[(one.image, ", ".join(one.labels or [one.label or REFUSED]), one.confidence) for one in shown],
+            rows=[(one.image, one.shown, one.confidence) for one in shown],
             flagged=[number for number, one in enumerate(shown) if one.refused],
         )
         if more := len(self.images) - len(shown):
             yield f"and {more} more; --json FILE has all of them"
         if any(one.labels for one in self.images):
             yield "The model owner reveals labels alone: there are no confidences."
+        if any(one.features for one in self.images):
+            yield "The model has no classes: --json FILE has the features of every image."
 
     def sentence(self, compared: str = "") -> str:
         """Count, accuracy and time for an image; compared: a comparison, between these."""
@@ -79,7 +99,7 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
         )
 
 
-class Answers(PrivateAnswers, frozen=True, kw_only=True, tag="tacit.answers.4"):
+class Answers(PrivateAnswers, frozen=True, kw_only=True, tag="tacit.answers.5"):
     """Answers of a model owner on another host, and their cost; bytes are those of shares, by sender."""
 
     classes: list[str]

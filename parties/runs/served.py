@@ -1,7 +1,8 @@
 """A model that others may ask, as its owner finds it: the experiment that it came from, its images, and its weights.
 
 Two kinds of directories hold one. `tacit distill` leaves a student, whose functions are polynomials (experiment.py). A
-run of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves.
+run of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves. So
+does a checkpoint of timm's, a file; typical images come with it, as bounds are those of what occurs on them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from tacit.models.datasets.image_files import image_files
+from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.parties.runs import experiment as experiments
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release
 from tacit.parties.runs.distillation import RESULT, STUDENT, DistillationExperiment, distilled
 from tacit.parties.runs.experiment import Experiment
+from tacit.protocol.inference.schedule import LARGEST_TOKENS
 
 if TYPE_CHECKING:
     import torch
@@ -39,16 +43,21 @@ _WHITE_OF_DIGITS: Final = 16
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What `tacit distill` or a run has left."""
+    """What `tacit distill` or a run has left, or a checkpoint."""
 
-    experiment: Experiment
+    experiment: Experiment | None
+    """None of a checkpoint."""
     data: Dataset
+    """Its training images are typical ones, and without labels, where there is no experiment."""
     transformer: FriendlyTransformer = field(repr=False)
+    scaling: Scaling = SQUASHED
+    """How image files are brought to its size."""
 
     @property
     def white(self) -> int:
         """The number of a white pixel in its images."""
-        return _WHITE_OF_DIGITS if self.experiment.data.source == "digits" else _WHITE
+        digits = self.experiment is not None and self.experiment.data.source == "digits"
+        return _WHITE_OF_DIGITS if digits else _WHITE
 
     @property
     def margin(self) -> float:
@@ -65,9 +74,15 @@ class ServedModel:
         from tacit.parties.inference.private_model import prepared_model
 
         mean, std = self.data.normalisation
-        told = {"mean": mean, "std": std, "white": self.white, "classes": self.data.source.class_names}
+        stated = {
+            "mean": mean,
+            "std": std,
+            "white": self.white,
+            "classes": self.data.source.class_names,
+            **vars(self.scaling),
+        }
         try:
-            interface = msgspec.convert(told, Interface)
+            interface = msgspec.convert(stated, Interface)
         except msgspec.ValidationError as error:
             raise ValueError(f"what data owners are told of the model's images: {error}") from None
         return prepared_model(self.transformer, self.typical(), margin=self.margin, interface=interface, salt=salt)
@@ -78,7 +93,12 @@ class ServedModel:
         return images
 
     def rehearsed(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Training images [N, C, S, S] and their labels [N], for a rehearsal of a learning."""
+        """Training images [N, C, S, S] and their labels [N], for a rehearsal of a learning. ValueError for a
+        checkpoint, whose images have none."""
+        if self.experiment is None:
+            raise ValueError(
+                "a rehearsal of a learning needs labelled images, and those of a checkpoint have no labels"
+            )
         return self._spaced(_REHEARSED)
 
     def _spaced(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,6 +119,42 @@ def read_served(directory: Path) -> ServedModel:
     not there any more.
     """
     return read_student(directory) if _is_student(directory) else _read_trained(RunDirectory(directory))
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint of timm's to be served. ValueError for a file or images that are not there."""
+
+    architecture: str
+    path: Path
+    calibration: Path
+    """Typical images, whose values are in range: a file, or a folder of them."""
+    image_size: int = 0
+    """As of read_pretrained()."""
+
+    def __post_init__(self) -> None:
+        if not self.path.is_file():
+            raise ValueError(f"checkpoint {str(self.path)!r} is no file")
+        self.images()
+
+    def images(self) -> tuple[Path, ...]:
+        """The files of the typical images."""
+        try:
+            return image_files(self.calibration)
+        except ValueError as error:
+            raise ValueError(f"calibration images {self.calibration}: {error}") from None
+
+    def read(self) -> ServedModel:
+        """The model. Raises as read_pretrained() does."""
+        from tacit.models.data import normalise
+        from tacit.models.friendly.pretrained import read_pretrained
+        from tacit.models.friendly.transformer import STOCK, convert
+
+        found = read_pretrained(self.architecture, self.path, most_tokens=LARGEST_TOKENS, image_size=self.image_size)
+        files = FileImages(self.images(), scaling=found.scaling)
+        typical = Samples(files, np.zeros(len(files), np.int64))
+        source = Source(train=typical, test=typical.part(np.arange(0)), class_names=found.class_names)
+        data = normalise(source, image_size=found.image_size, mean=found.mean, std=found.std)
+        return ServedModel(None, data, convert(found.model, STOCK), found.scaling)
 
 
 def read_student(directory: Path) -> ServedModel:

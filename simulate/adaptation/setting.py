@@ -73,7 +73,7 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
     if own.backbone:
         served = read_served(backbone(experiment, directory))
         mean, std = served.data.normalisation
-        images = normalise(read(experiment.data), image_size=served.experiment.model.image_size, mean=mean, std=std)
+        images = normalise(read(experiment.data), image_size=served.data.image_size, mean=mean, std=std)
         wanted = np.arange(images.classes)
     else:
         images = load(experiment.data, image_size=experiment.model.image_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.parties.runs.served import served_experiment
+from tacit.parties.runs.served import Checkpoint, ServedModel, read_served, served_experiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,45 @@ class WantedImages:
 class InferenceRequest(WantedImages):
     """Images to ask a model about. ValueError for a directory without a model that can be asked, too."""
 
-    directory: Path
-    """Results of `tacit distill`, or a run of `tacit simulate`."""
+    model: Path | Checkpoint
+    """Results of `tacit distill`, or a run of `tacit simulate`; or a checkpoint."""
     source: str | None = None
     """Where test images come from, if not where the model's did: "digits", or an .npz file."""
 
     def __post_init__(self) -> None:
-        served_experiment(self.directory)
+        if isinstance(self.model, Path):
+            served_experiment(self.model)
         super().__post_init__()
         if self.path is not None and self.source is not None:
             raise ValueError(f"--data {self.source} is for test images: leave it out, or --images {self.images}")
+
+    def read(self) -> ServedModel:
+        """The model. Raises as read_served() and Checkpoint.read() do."""
+        return read_served(self.model) if isinstance(self.model, Path) else self.model.read()
+
+
+def wanted_model(
+    directory: Path | None,
+    *,
+    architecture: str,
+    checkpoint: Path | None,
+    calibration: Path | None,
+    images: str | None,
+    image_size: int,
+) -> Path | Checkpoint:
+    """The directory, or the checkpoint, whose typical images are those to ask about if no others are named. ValueError
+    for both or neither, for what belongs to the other, and as of Checkpoint."""
+    if directory is not None:
+        if architecture or checkpoint or calibration or image_size:
+            raise ValueError(
+                "--model, --checkpoint, --calibration and --image-size go without a directory: leave it out"
+            )
+        return directory
+    if not architecture or checkpoint is None:
+        raise ValueError("name a directory, or an architecture of timm with --model and its weights with --checkpoint")
+    if images is None or images.isdecimal():
+        raise ValueError("a checkpoint comes without test images: name a file or a folder of images with --images")
+    WantedImages(images=images)
+    return Checkpoint(
+        architecture=architecture, path=checkpoint, calibration=calibration or Path(images), image_size=image_size
+    )

@@ -28,12 +28,13 @@ from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
 from tacit.parties.hosting.model_owner import kept_salt
 from tacit.parties.inference.data_owner import Inferred, PassCosts
+from tacit.parties.inference.private_model import NO_CLASSES
 from tacit.parties.inference.ranking import check_labels
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.answers import AnsweredImage
 from tacit.parties.runs.directory import RunDirectoryError, check_release
 from tacit.parties.runs.experiment import Experiment, load_as
-from tacit.parties.runs.served import ServedModel, read_served
+from tacit.parties.runs.served import ServedModel
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning, teaching
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
@@ -68,11 +69,13 @@ def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
     ValueError for more test images than there are, and for images that cannot be decoded or are none for this model.
     """
     data = model.data
-    if request.path is None:
+    if request.path is None and model.experiment is not None:
         test = _test_images(model.experiment, data, request.source)
         names = request.tests(len(test.labels))
         pixels = data.normalised(test.images, np.arange(len(names)))
         return Chosen(names, pixels, torch.from_numpy(test.labels[: len(names)]))
+    if request.path is None:
+        raise ValueError("a checkpoint comes without test images: name a file or a folder with --images")
     return chosen_files(request.path, model)
 
 
@@ -82,7 +85,7 @@ def chosen_files(path: Path, model: ServedModel) -> Chosen:
         files = image_files(path)
     except ValueError as error:
         raise ValueError(f"--images {path}: {error}") from None
-    pixels = model.data.normalised(ScaledFiles(files, white=model.white))
+    pixels = model.data.normalised(ScaledFiles(files, white=model.white, scaling=model.scaling))
     return Chosen(tuple(str(file) for file in files), pixels, None)
 
 
@@ -103,11 +106,13 @@ def infer(
     """
     resolve_device(device)
     progress("reading the model")
-    served = read_served(request.directory)
+    served = request.read()
     images = chosen(request, served)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
     results = Results(labels=labels, bits=0) if labels else LOGITS
+    if labels and not served.data.classes:
+        raise ValueError(f"--labels {labels}: {NO_CLASSES}")
     if labels:
         check_labels(served.data.classes, labels)
     progress("asking the model in the clear")
@@ -182,9 +187,9 @@ def compared_answers(
     logits, labels, refused = (
         torch.cat([getattr(each, name) for each in found]) for name in ("logits", "labels", "refused")
     )
-    answered, best = ~refused, labels[:, 0]
+    answered, best = ~refused & bool(classes), labels[:, 0]
     # A student in the clear refuses what is beyond its polynomials.
-    both = answered & clear.isfinite().all(dim=1)
+    both = ~refused & clear.isfinite().all(dim=1)
     with_logits = both & logits.isfinite().all(dim=1)
     difference = (logits - clear)[with_logits]
     measured = bool(with_logits.any())
@@ -195,7 +200,7 @@ def compared_answers(
         passes=len(passes),
         online_seconds=sum(each.online_seconds for each in passes),
         preprocessing_wait_seconds=sum(each.offline_seconds for each in passes),
-        agreement=_share(best == clear.argmax(dim=1), both),
+        agreement=_share(best == clear.argmax(dim=1), both & answered),
         largest_difference=difference.abs().max().item() if measured else None,
         relative_error=(difference.norm() / clear[with_logits].norm()).item() if measured else None,
         weights_bytes=sum(each.weights_bytes for each in found),
@@ -214,6 +219,8 @@ def _answered_images(
     ):
         if out:
             answers.append(AnsweredImage.out_of_range(name))
+        elif not classes:
+            answers.append(AnsweredImage.of_features(name, row))
         elif math.isnan(confidence):
             answers.append(AnsweredImage.of_labels(name, [classes[label] for label in best]))
         else:

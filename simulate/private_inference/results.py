@@ -31,11 +31,11 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
     """Answers to data owners on this machine, compared with those of the model in the clear."""
 
     agreement: float | None
-    """Share of the answered images with the same label in the clear; null without any."""
+    """Share of the answered images with the same label in the clear; null without any, and for features."""
     largest_difference: float | None
-    """Largest difference of a logit from that in the clear; null where labels alone were received."""
+    """Largest difference of a logit, or feature, from that in the clear; null where labels alone were received."""
     relative_error: float | None
-    """Norm of these differences, relative to that of the logits in the clear; null likewise."""
+    """Norm of these differences, relative to that of the logits, or features, in the clear; null likewise."""
     weights_bytes: int
     """Bytes of masked weights, received once by each data owner."""
     per_operation: dict[str, OperationMetrics]
@@ -47,10 +47,12 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
         """The first images, the cost of all operations, and the comparison."""
         yield from self.first_images()
         yield self.operation_table
-        compared = "" if self.agreement is None else f"the same label in the clear for {self.agreement:.1%}; "
+        compared = [] if self.agreement is None else [f"the same label in the clear for {self.agreement:.1%}"]
         if self.largest_difference is not None:
-            compared = f"{compared[:-2]}, logits differ by at most {self.largest_difference:.4f}; "
-        yield f"{self.sentence(compared)}; masked weights: {byte_count(self.weights_bytes)}"
+            what = "features" if any(one.features for one in self.images) else "logits"
+            compared.append(f"{what} differ by at most {self.largest_difference:.4f}")
+        comparison = f"{', '.join(compared)}; " if compared else ""
+        yield f"{self.sentence(comparison)}; masked weights: {byte_count(self.weights_bytes)}"
 
     @property
     def operation_table(self) -> Table:
@@ -73,7 +75,7 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
         )
 
 
-class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inference.3"):
+class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inference.4"):
     """Private inference with the model of a run or a distillation."""
 
     input: Input
@@ -87,7 +89,7 @@ class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inf
         yield from super().view()
 
 
-class PredictionResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.prediction.2"):
+class PredictionResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.prediction.3"):
     """Private inference with the adapters that data owners have learned."""
 
     round: int

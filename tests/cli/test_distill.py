@@ -146,7 +146,7 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[Any]], str]] = {
     ),
     "a model that cannot be converted": (
         lambda tmp, images: [write(tmp / "x.toml", images, model='name = "resnet10t"')],
-        "a ResNet cannot be converted; only timm's VisionTransformer can",
+        "the architecture ResNet is not supported; supported are timm's VisionTransformer",
     ),
 }  # fmt: skip
 

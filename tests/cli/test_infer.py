@@ -235,7 +235,7 @@ def test_files_are_scaled_to_the_pixels_of_digits(out: Path, tmp_path: Path) -> 
     (digit,) = data.source.test.images.pixels(np.array([0]), size=8)
     assert digit.max() == 16
     Image.fromarray(np.rint(digit[..., 0] * (255 / 16)).astype(np.uint8)).save(tmp_path / "digit.png")
-    found = private_images.chosen(InferenceRequest(directory=out, images=str(tmp_path / "digit.png")), model)
+    found = private_images.chosen(InferenceRequest(model=out, images=str(tmp_path / "digit.png")), model)
     # The same numbers but for the mean of three equal colours, taken in float64 on the way.
     assert torch.allclose(found.pixels, data.x_test[:1], rtol=0, atol=1e-6)
 
