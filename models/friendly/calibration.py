@@ -125,7 +125,15 @@ def token_ceiling(model: FriendlyTransformer, pixel: float) -> tuple[float, ...]
 
 def logit_ceiling(model: FriendlyTransformer) -> float:
     """Magnitude of a logit: |A_j| sqrt(n D) + |a_j| of the layer behind the last LayerNorm, which reads n tokens beside
-    each other; the largest. A mean of tokens has no larger norm than one of them."""
+    each other; the largest. A mean of tokens has no larger norm than one of them. Behind a pool, where there is no such
+    LayerNorm, |W_j| times what the pool leaves, plus the bias."""
+    if model.norm is None:
+        with torch.no_grad():
+            ceiling = block_ceiling(model.blocks[-1], model.size[0])  # type: ignore[arg-type]
+            largest = model.head.weight.double().norm(dim=-1) * (ceiling.attention.norm + ceiling.mlp.norm)
+            bias = 0.0 if model.head.bias is None else model.head.bias.double().abs()
+            ceiled: float = (largest + bias).max().item()
+            return ceiled
     return _entries(*folded(model.norm, model.head)).max().item()
 
 

@@ -51,9 +51,10 @@ ACTIVATIONS: Final[dict[Activation, Callable[[torch.Tensor], torch.Tensor]]] = {
     "tanh gelu": partial(gelu, approximate="tanh"),
     "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
 }
-Pooling = Literal["token", "two tokens", "mean", "mean of normalised"]
+Pooling = Literal["token", "two tokens", "mean", "mean of normalised", "attention"]
 """Rows that the last LayerNorm takes: the first token; the first two, whose results the head reads beside each other;
-the mean of the patches' tokens; or all of these, whose results the head reads the mean of."""
+the mean of the patches' tokens; or all of these, whose results the head reads the mean of. With "attention" there is no
+such LayerNorm: the last block is a pool, and the head reads its first token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +228,12 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block."""
+    """A pre-norm transformer block; or an attention pool, whose attention takes the place of what goes in. The query of
+    a pool is the same for all tokens, and so is what leaves it."""
 
-    def __init__(self, norm1: LayerNorm, attn: Attention, norm2: LayerNorm, mlp: Mlp) -> None:
+    def __init__(self, norm1: LayerNorm, attn: Attention, norm2: LayerNorm, mlp: Mlp, *, residual: bool = True) -> None:
         super().__init__()
+        self.residual = residual
         self.norm1 = norm1
         self.attn = attn
         self.norm2 = norm2
@@ -239,11 +242,16 @@ class Block(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """[B, T, D] to the same shape."""
-        middle = x + self.attn(self.norm1(x))
+        middle = self.attended(x)
         output = middle + self.mlp(self.norm2(middle))
         for values in (x, middle, output):
             self.stream.note(values)
         return output
+
+    def attended(self, x: Any) -> Any:
+        """What the second half takes."""
+        added = self.attn(self.norm1(x))
+        return x + added if self.residual else added
 
 
 def with_parameters(module: AnyModule, make: Callable[[str, torch.Tensor], Any]) -> AnyModule:
@@ -290,7 +298,7 @@ class FriendlyTransformer(nn.Module):
         projection: Projection,
         norm_pre: LayerNorm | None,
         blocks: list[Block],
-        norm: LayerNorm,
+        norm: LayerNorm | None,
         pooling: Pooling,
         head: LinearLayer,
     ) -> None:
@@ -352,15 +360,15 @@ class FriendlyTransformer(nn.Module):
         return tokens if self.norm_pre is None else self.norm_pre(tokens)
 
     def pooled(self, tokens: Any) -> Any:
-        """Of tokens [B, T, D] after the last block, the rows [B, R, D] that the last LayerNorm takes."""
-        if self.pooling in ("token", "two tokens"):
-            return tokens[:, : 1 if self.pooling == "token" else 2]
+        """Of tokens [B, T, D] after the last block, the rows [B, R, D] that the last LayerNorm, or the head, takes."""
+        if self.pooling in ("token", "two tokens", "attention"):
+            return tokens[:, : 2 if self.pooling == "two tokens" else 1]
         patches = tokens[:, self.prefix :]
         return patches.mean(1, keepdim=True) if self.pooling == "mean" else patches
 
     def classify(self, tokens: Any) -> Any:
         """Tokens after the last block, [B, T, D], to logits [B, classes], or features where there is no head."""
-        normal = self.norm(self.pooled(tokens))
+        normal = self.pooled(tokens) if self.norm is None else self.norm(self.pooled(tokens))
         if self.pooling == "mean of normalised":
             normal = normal.mean(1, keepdim=True)
         logits = self.head(normal.reshape(normal.shape[0], -1))
@@ -403,13 +411,19 @@ _LAYERS: Final[dict[str, tuple[type[nn.Module], ...]]] = {
     r"blocks\.\d+\.mlp": (_layers.Mlp,),
     r"blocks\.\d+\.(attn\.(qkv|proj)|mlp\.fc[12])": (nn.Linear,),
     r"blocks\.\d+\.mlp\.act": tuple(_ACTIVATION_LAYERS),
+    r"attn_pool": (_layers.AttentionPoolLatent,),
+    r"attn_pool\.(q|kv|proj|mlp\.fc[12])": (nn.Linear,),
+    r"attn_pool\.norm": _NORM,
+    r"attn_pool\.mlp": (_layers.Mlp,),
+    r"attn_pool\.mlp\.act": tuple(_ACTIVATION_LAYERS),
     r"head|head_dist": (nn.Linear, nn.Identity),
 }
 """What may stand where. Elsewhere only layers that do nothing may."""
 SUPPORTED: Final = (
     "supported are timm's VisionTransformer and its distilled DeiT: patches by one convolution, class and register "
     "tokens, positions that were learned, a LayerNorm before the blocks, pre-norm blocks of plain attention and an MLP "
-    "with GELU, tanh GELU or quick GELU, LayerScale, the class token or the mean of the patches, a linear head or none"
+    "with GELU, tanh GELU or quick GELU, LayerScale, the class token, the mean of the patches or an attention pool, a "
+    "linear head or none"
 )
 
 
@@ -428,8 +442,14 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
     timm: Any = model
     prefix: int = timm.num_prefix_tokens
     norm = timm.fc_norm if isinstance(timm.norm, nn.Identity) else timm.norm
+    blocks = [_block(block, approximation) for block in timm.blocks]
     pooling: Pooling = "token"
-    if timm.global_pool == "avg":
+    if timm.attn_pool is not None:
+        if approximation != STOCK:
+            raise ConversionError(f"attn_pool has no form of polynomials; {SUPPORTED}")
+        pooling = "attention"
+        blocks.append(_pool(norm, timm.attn_pool, approximation))
+    elif timm.global_pool == "avg":
         pooling = "mean" if norm is timm.fc_norm else "mean of normalised"
     elif type(model) is VisionTransformerDistilled:
         pooling = "two tokens"
@@ -439,8 +459,8 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
         prefix=prefix,
         projection=Projection(timm.patch_embed.proj),
         norm_pre=None if isinstance(timm.norm_pre, nn.Identity) else LayerNorm(timm.norm_pre, approximation),
-        blocks=[_block(block, approximation) for block in timm.blocks],
-        norm=LayerNorm(norm, approximation),
+        blocks=blocks,
+        norm=None if pooling == "attention" else LayerNorm(norm, approximation),
         pooling=pooling,
         head=_head(timm, pooling),
     )
@@ -493,6 +513,22 @@ def _block(block: Any, approximation: Approximation) -> Block:
     )
 
 
+def _pool(norm: nn.LayerNorm, pool: Any, approximation: Approximation) -> Block:
+    """An attention pool with the LayerNorm before it: a block whose queries are its one query, as their bias."""
+    with torch.no_grad():
+        query = pool.q(pool.latent)[0, 0]
+        weight = torch.cat([torch.zeros_like(pool.q.weight), pool.kv.weight])
+        bias = torch.cat([query, torch.zeros(len(pool.kv.weight)).to(query) if pool.kv.bias is None else pool.kv.bias])
+    qkv, mlp = LinearLayer(weight, bias), pool.mlp
+    return Block(
+        LayerNorm(norm, approximation),
+        Attention(qkv, _linear(pool.proj), heads=pool.num_heads, scale=pool.scale, approximation=approximation),
+        LayerNorm(pool.norm, approximation),
+        Mlp(_linear(mlp.fc1), _linear(mlp.fc2), approximation, _activation(mlp.act)),
+        residual=False,
+    )
+
+
 def _activation(layer: nn.Module) -> Activation:
     if isinstance(layer, nn.GELU) and layer.approximate == "tanh":
         return "tanh gelu"
@@ -522,12 +558,23 @@ def unsupported(model: nn.Module) -> str:
     return _wrong_setting(model)
 
 
+def _one_query(pool: Any) -> bool:
+    return bool(pool.latent_len == 1 and pool.pool == "token" and pool.pos_embed is None)
+
+
 def _wrong_setting(model: Any) -> str:
     """The first setting with which the same layers compute something else."""
     convolution = model.patch_embed.proj
     settings = {
-        f'global_pool = "{model.global_pool}"': model.global_pool not in ("token", "avg"),
+        f'global_pool = "{model.global_pool}"': model.global_pool not in ("token", "avg", "map"),
         "pool_include_prefix": model.global_pool == "avg" and model.pool_include_prefix,
+        "attn_pool without the tokens before the patches": (
+            model.global_pool == "map" and model.num_prefix_tokens > 0 and not model.pool_include_prefix
+        ),
+        "attn_pool of another form": model.global_pool == "map" and not _one_query(model.attn_pool),
+        "attn_pool with a LayerNorm behind it": (
+            model.global_pool == "map" and not isinstance(model.fc_norm, nn.Identity)
+        ),
         "no LayerNorm behind the blocks": isinstance(model.norm, nn.Identity) == isinstance(model.fc_norm, nn.Identity),
         f"a convolution of {convolution.kernel_size} with a stride of {convolution.stride}": (
             convolution.kernel_size != convolution.stride or len(set(convolution.kernel_size)) > 1

@@ -76,7 +76,7 @@ def rehearsed_bounds(
         tokens=widened("tokens"),
         derivatives=math.sqrt(margin) * widened("derivatives"),
         variances=((reached.least("deviations") / margin) ** 2, (reached.largest("deviations") * margin) ** 2),
-        epsilon=public.head.norm.variance.inverse.offset,
+        epsilon=public.epsilon,
         logits=told_reach(classes, widened("logits")),
     )
 
@@ -123,7 +123,7 @@ def rehearsed_learning(
     """
     typical = Features(outputs=block_outputs(transformer, images).double(), labels=labels)
     schedule, classes, seed = lesson.schedule, lesson.classes, lesson.seed
-    epsilon, work = model.public.head.norm.variance.inverse.offset, FullBatches(lesson.batch, lesson.batches)
+    epsilon, work = model.public.epsilon, FullBatches(lesson.batch, lesson.batches)
     reached = rehearsal(typical, lesson.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
     sizes = step_sizes(model.public, lesson.adapter, classes=classes, batch=lesson.batch)
     fitted = fitted_learning(reached, model.public, sizes, rate=schedule.learning_rate, margin=margin)

@@ -55,10 +55,13 @@ from tacit.protocol.inference.schedule import COARSE, HALVES, PLACE, STREAM, VEC
 LAYER_RINGS = {"qkv": WORD_BITS, "proj": STREAM, "fc1": STREAM, "fc2": STREAM}
 
 
-def block_requests(shape: Shape, scales: Scales, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-    """What the program asks its source of material for, in this order; `numbers` are those of the weights' masks."""
+def block_requests(
+    shape: Shape, scales: Scales, numbers: Mapping[str, int], *, pool: bool = False
+) -> tuple[AnyBlockRequest, ...]:
+    """What the program asks its source of material for, in this order; `numbers` are those of the weights' masks.
+    pool: whether the block is an attention pool."""
     rows = (shape.images, shape.tokens)
-    linear = block_layer_shapes(shape.width, shape.hidden).items()
+    linear = block_layer_shapes(shape.width, shape.hidden, pool=pool).items()
     gelu, sums = scales.gelu, shape.scores[:-1]
     return (
         *(Fixed(MODEL, rows, numbers[name], size, LAYER_RINGS[name]) for name, size in linear),
@@ -92,10 +95,13 @@ def _exponential_requests(shape: Shape, scales: Scales) -> tuple[AnyBlockRequest
 
 
 class BlockProgram:
-    """One pass of one block at one party: made ahead of the input, used once."""
+    """One pass of one block at one party: made ahead of the input, used once. pool: whether it is an attention pool,
+    whose attention takes the place of the input. It leaves the mean of each token behind its centred values."""
 
-    def __init__(self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear]) -> None:
-        self._party, self._shape, self._scales = party, shape, scales
+    def __init__(
+        self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear], *, pool: bool = False
+    ) -> None:
+        self._party, self._shape, self._scales, self._pool = party, shape, scales, pool
         rows, sums = (shape.images, shape.tokens), shape.scores[:-1]
         hidden = (*rows, shape.hidden)
         self._linear: dict[str, PreparedLinear] = {
@@ -128,8 +134,9 @@ class BlockProgram:
         self._outside += outside
         joint = yield from self._linear["qkv"].apply("qkv", normalised)
         mixed = yield from self._attention(joint)
-        stream = stream + (yield from self._linear["proj"].apply("projection", mixed))
-        normalised, outside = yield from self._second.run(stream)
+        added = yield from self._linear["proj"].apply("projection", mixed)
+        stream = added if self._pool else stream + added
+        normalised, outside = yield from self._second.run(stream[..., : self._shape.width])
         self._outside += outside
         hidden = yield from self._linear["fc1"].apply("fc1", normalised)
         activated, spread = yield from self._activated(hidden)

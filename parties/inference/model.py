@@ -40,7 +40,7 @@ from tacit.parties.inference.scales import (
 from tacit.parties.inference.scores import VarianceBounds
 from tacit.parties.inference.tables import BoundError, Norm, Positive
 from tacit.parties.inference.waves import FitError, table_digest
-from tacit.protocol.inference.schedule import COARSE, STREAM, VECTORS, Sizes, layer_shapes
+from tacit.protocol.inference.schedule import COARSE, POOLED, STREAM, VECTORS, Sizes, layer_shapes
 
 _LOGITS: Final = 2.0**28
 """Scale of logits before they are cut, unless they may be too large for it."""
@@ -72,7 +72,8 @@ class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the last LayerNorm and the linear layer behind it."""
 
-    norm: Norm
+    norm: Norm | None
+    """None behind an attention pool."""
     logits: Positive
     """Before they are cut."""
 
@@ -121,6 +122,8 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"{self.sizes.blocks} blocks have as many scales, and the residual stream has one for all")
         if any((scales.far is None) is self.sizes.far for scales in self.blocks):
             raise ValueError(f"far = {self.sizes.far} is said of the sizes, and something else of a block")
+        if (self.head.norm is None) is not (self.sizes.pooling == "attention"):
+            raise ValueError(f"pooling = {self.sizes.pooling!r} is said of the sizes, and something else of the head")
         if (self.embedding.norm_pre is None) is self.sizes.norm_pre:
             raise ValueError(f"norm_pre = {self.sizes.norm_pre} is said of the sizes, and something else of the scales")
         if (told := self.interface) is not None:
@@ -136,6 +139,15 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def stream(self) -> float:
         """The scale of the residual stream."""
         return self.blocks[0].stream
+
+    @property
+    def epsilon(self) -> float:
+        """What is added to the variance of the token that the head reads. ValueError unless it is the first alone."""
+        if self.sizes.pooling != "token" or self.head.norm is None:
+            raise ValueError(
+                f"learning needs a model whose head reads its first token: this one has {self.sizes.pooling}"
+            )
+        return self.head.norm.variance.inverse.offset
 
     def shape(self, images: int) -> Shape:
         """Sizes of a block's input."""
@@ -196,7 +208,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         for (bounds, _), ceiling in zip(found, ceilings, strict=True):
             for variance, half in ((bounds.first_variance, ceiling.attention), (bounds.second_variance, ceiling.mlp)):
                 reach.append(norms.before(variance))
-                norms = norms.after(variance, half.norm, sizes.width, exact.norm.steps, stream, reach[-1])
+                norms = norms.after(variance, half.norm, sizes.width, blocks[0].norm1.steps, stream, reach[-1])
         # A mean has no larger norm than what it is of.
         last_norms = {"token": norms.first, "two tokens": max(norms.first, norms.others)}
         reach.append(last_norms.get(sizes.pooling, norms.others))
@@ -241,7 +253,9 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         ),
         blocks=scales,
         head=HeadScales(
-            norm=fitted_norm(
+            norm=None
+            if exact.norm is None
+            else fitted_norm(
                 VarianceBounds(last, 1),
                 width=sizes.width,
                 epsilon=exact.norm.eps,
@@ -367,9 +381,7 @@ def integer_model(
         offsets = _centred(with_parameters(transformer, lambda name, tensor: tensor.double()).offsets[0], -1)
         patches = _centred(projection.weight.double().flatten(1), 0)
     entering = public.stream if norm_pre is None else norm_pre.stream
-    head, bias = folded(transformer.norm, transformer.head)
-    if public.sizes.pooling == "mean of normalised":
-        head = head / public.sizes.patches  # Their sum is what it reads.
+    head, bias, before = _head(transformer, public)
     found = {
         "embedding": _integer("embedding", patches, offsets, pixel, entering),
         **_scaled(transformer.norm_pre, public),
@@ -378,12 +390,26 @@ def integer_model(
             for index, (block, scales, balance) in enumerate(zip(blocks, public.blocks, balances, strict=True))
             for name, weight in integer_weights(block, scales, balance, public.sizes.tokens).items()
         },
-        "head": _integer("head", head, bias, public.head.norm.normalised, public.head.logits),
+        "head": _integer("head", head, bias, before, public.head.logits),
     }
     shapes = {name: tuple(weight.words.shape) for name, weight in found.items()}
     if list(shapes.items()) != list(layer_shapes(public.sizes).items()):
         raise ValueError(f"the model does not have the public sizes {public.sizes}")
     return found
+
+
+def _head(transformer: FriendlyTransformer, public: PublicModel) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Weight and bias of the head, and the scale of what it takes. Behind a pool these are values and their mean."""
+    if transformer.norm is None or public.head.norm is None:
+        with torch.no_grad():
+            weight = transformer.head.weight.double()
+            bias = transformer.head.bias
+            shift = torch.zeros(len(weight), dtype=torch.float64) if bias is None else bias.double()
+        return torch.cat([weight, weight.sum(1, keepdim=True)], 1), shift, public.stream / 2.0 ** (STREAM - POOLED)
+    weight, shift = folded(transformer.norm, transformer.head)
+    if public.sizes.pooling == "mean of normalised":
+        weight = weight / public.sizes.patches  # Their sum is what it reads.
+    return weight, shift, public.head.norm.normalised
 
 
 def _scaled(layer: LayerNorm | None, public: PublicModel) -> dict[str, IntegerWeight]:
@@ -420,18 +446,20 @@ def integer_weights(block: Block, scales: Scales, balance: torch.Tensor, tokens:
     hidden = scales.hidden * 2.0 ** (STREAM - COARSE)
     return {
         "qkv": _integer("qkv", weight, bias, scales.first_norm.normalised, joint),
-        "proj": _integer("proj", *_stream(block.attn.proj), scales.mixed, scales.stream),
+        "proj": _integer("proj", *_stream(block.attn.proj, mean=not block.residual), scales.mixed, scales.stream),
         "fc1": _integer("fc1", *folded(block.norm2, block.mlp.fc1), scales.second_norm.normalised, hidden),
-        "fc2": _integer("fc2", *_stream(block.mlp.fc2), scales.activated, scales.stream),
+        "fc2": _integer("fc2", *_stream(block.mlp.fc2, mean=not block.residual), scales.activated, scales.stream),
     }
 
 
-def _stream(layer: LinearLayer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of a layer that adds to the residual stream, without what LayerNorm would take away again."""
+def _stream(layer: LinearLayer, *, mean: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of a layer that adds to the residual stream, without what LayerNorm would take away again.
+    mean: that follows as one output more."""
     with torch.no_grad():
         weight = layer.weight.double()
         bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.double()
-    return _centred(weight, 0), _centred(bias, 0)
+    means = (weight.mean(0, keepdim=True), bias.mean(0, keepdim=True)) if mean else (weight[:0], bias[:0])
+    return torch.cat([_centred(weight, 0), means[0]]), torch.cat([_centred(bias, 0), means[1]])
 
 
 def _centred(values: torch.Tensor, axis: int) -> torch.Tensor:

@@ -406,7 +406,7 @@ class _Seen:
         key = key - key.mean(2, keepdim=True)
         scores = (query.matmul(key.transpose(2, 3)) * functions.scale).numpy()
         total, half_total = (functions.exponential(part).sum(-1).max().item() for part in (scores, scores / 2))
-        middle = x + block.attn(block.norm1(x))
+        middle = block.attended(x)
         hidden = block.mlp.fc1(block.norm2(middle)).abs() * margin
         first, others, second_first, second_others = (
             _variance(part) for y in (x, middle) for part in (y[:, :1], y[:, 1:])

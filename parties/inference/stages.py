@@ -180,17 +180,22 @@ class BlockStage(ModelStage):
     index: int
 
     @property
+    def pool(self) -> bool:
+        """Whether it is an attention pool."""
+        return self.public.sizes.is_pool(self.index)
+
+    @property
     def scales(self) -> Scales:
         """Those of this block."""
         return self.public.blocks[self.index]
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         own = {_short(name): numbers[name] for name in self.layers}
-        return block_requests(self.public.shape(images), self.scales, own)
+        return block_requests(self.public.shape(images), self.scales, own, pool=self.pool)
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         own = {_short(name): layers[name] for name in self.layers}
-        program = BlockProgram(party, self.public.shape(images), self.scales, own)
+        program = BlockProgram(party, self.public.shape(images), self.scales, own, pool=self.pool)
 
         def run(carried: Carried) -> Program[Carried]:
             return Carried(*(yield from program.run(carried.share)))
@@ -210,8 +215,12 @@ class Head(ModelStage):
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"), STREAM)
-        pooled = [_pooled_request(self.public.sizes, images)] if self.public.sizes.pooling == "mean" else []
-        return (linear, *pooled, *layer_norm_requests(self._normed(images), self.public.head.norm))
+        pooled, norm = _pooled_request(self.public.sizes, images), self.public.head.norm
+        return (
+            linear,
+            *(() if pooled is None else (pooled,)),
+            *(() if norm is None else layer_norm_requests(self._normed(images), norm)),
+        )
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         computed = super().prepared(party, images, layers)
@@ -228,13 +237,20 @@ class Head(ModelStage):
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         sizes = self.public.sizes
         linear = layers["head"].prepared(party, (images,), STREAM)
-        mean = _Mean(party, sizes, images) if sizes.pooling == "mean" else None
-        norm = LayerNormProgram(party, "final norm", self._normed(images), self.public.head.norm)
+        request = _pooled_request(sizes, images)
+        wide = None if request is None else _Wide(party, request)
+        scales = self.public.head.norm
+        norm = None if scales is None else LayerNormProgram(party, "final norm", self._normed(images), scales)
 
         def run(carried: Carried) -> Program[Carried]:
             stream = carried.share
-            if mean is not None:
-                rows = yield from mean.run(stream)
+            if norm is None:
+                assert wide is not None
+                rows = yield from wide.run(stream[:, :1])
+                return Carried((yield from linear.apply("head", rows[:, 0])))
+            if wide is not None:
+                tokens = yield from wide.run(stream[:, sizes.prefix :])
+                rows = tokens.sum(1, keepdim=True) * mean_factor(sizes.patches)
             elif sizes.pooling == "mean of normalised":
                 rows = stream[:, sizes.prefix :]
             else:
@@ -250,24 +266,28 @@ class Head(ModelStage):
         return images, self.public.sizes.normed, self.public.sizes.width
 
 
-def _pooled_request(sizes: Sizes, images: int) -> Narrow:
-    return Narrow((images, sizes.patches, sizes.width), POOLED, 1, None, STREAM)
+def _pooled_request(sizes: Sizes, images: int) -> Narrow | None:
+    """For tokens that the head takes in a wider ring than the stream's, which has no room for their sum, or for their
+    product with a weight."""
+    if sizes.pooling == "mean":
+        return Narrow((images, sizes.patches, sizes.width), POOLED, 1, None, STREAM)
+    if sizes.pooling == "attention":
+        return Narrow((images, 1, sizes.read), POOLED, 1, None, STREAM)
+    return None
 
 
-class _Mean:
-    """The mean of the tokens of patches, which their sum modulo 2^STREAM does not tell: their highest bits are opened
-    under a mask, and shares of them in a ring as wide as before have room for the sum. One use."""
+class _Wide:
+    """The POOLED highest bits of tokens, opened under a mask: shares of them modulo 2^STREAM. One use."""
 
-    def __init__(self, party: Party, sizes: Sizes, images: int) -> None:
-        self._party, self._sizes = party, sizes
-        request = _pooled_request(sizes, images)
+    def __init__(self, party: Party, request: Narrow) -> None:
+        self._party = party
         self._value = NarrowValue(party, request.shape, request.bits, ring=request.words)
 
     def run(self, stream: torch.Tensor) -> Program[torch.Tensor]:
-        """[B, T, D] to [B, 1, D] of the scale of the stream times `mean_scale`, modulo 2^STREAM."""
-        tokens = shifted(stream[:, self._sizes.prefix :], STREAM, STREAM - POOLED)
-        self._value.settle(*(yield from self._party.open("pooling", self._value.masked(tokens))))
-        return self._value.value().sum(1, keepdim=True) * mean_factor(self._sizes.patches)
+        """Modulo 2^STREAM, to the scale of the stream divided by 2^(STREAM - POOLED)."""
+        highest = shifted(stream, STREAM, STREAM - POOLED)
+        self._value.settle(*(yield from self._party.open("pooling", self._value.masked(highest))))
+        return self._value.value()
 
 
 def in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[None]:

@@ -66,9 +66,11 @@ def byte_width(bits: int) -> int:
     return -(-bits // 8)
 
 
-Pooling = Literal["token", "two tokens", "mean", "mean of normalised"]
+Pooling = Literal["token", "two tokens", "mean", "mean of normalised", "attention"]
 """Tokens behind the blocks that the last LayerNorm takes: the first; the first two, whose results the head reads beside
-each other; the mean of those of the patches; or all of these, whose results the head reads the mean of."""
+each other; the mean of those of the patches; or all of these, whose results the head reads the mean of. With attention
+there is no such LayerNorm: the last block is a pool, whose attention takes the place of what goes in. It leaves the
+mean of a token's values beside them, which no LayerNorm takes away any more, and the head reads its first token."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,12 +129,17 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def normed(self) -> int:
         """Tokens of an image that the last LayerNorm takes."""
-        return {"token": 1, "two tokens": 2, "mean": 1, "mean of normalised": self.patches}[self.pooling]
+        found = {"token": 1, "two tokens": 2, "mean": 1, "mean of normalised": self.patches, "attention": 0}
+        return found[self.pooling]
 
     @property
     def read(self) -> int:
         """Words of an image that the head takes."""
-        return 2 * self.width if self.pooling == "two tokens" else self.width
+        return {"two tokens": 2 * self.width, "attention": self.width + 1}.get(self.pooling, self.width)
+
+    def is_pool(self, block: int) -> bool:
+        """Whether the block of this number, from 0, is an attention pool."""
+        return self.pooling == "attention" and block == self.blocks - 1
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -222,10 +229,10 @@ def _far_rounds(scores: int, sums: int) -> tuple[Round, ...]:
 
 def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
     """From the tokens that the last block leaves to the results."""
-    pooled = byte_width(POOLED) * images * sizes.patches * sizes.width
+    pooled = {"mean": sizes.patches * sizes.width, "attention": sizes.read}.get(sizes.pooling, 0)
     return (
-        *((_both("pooling", pooled),) if sizes.pooling == "mean" else ()),
-        *_norm_rounds("final norm", images * sizes.normed, sizes.width),
+        *((_both("pooling", byte_width(POOLED) * images * pooled),) if pooled else ()),
+        *(_norm_rounds("final norm", images * sizes.normed, sizes.width) if sizes.normed else ()),
         Round("head", 0, byte_width(STREAM) * images * sizes.read),
         *result_rounds(sizes.classes, images, results),
     )
@@ -290,18 +297,19 @@ def pass_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tupl
 
 def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
     """(in, out) of every layer by its name, in the order in which they are computed."""
-    block = block_layer_shapes(sizes.width, sizes.hidden)
+    blocks = [block_layer_shapes(sizes.width, sizes.hidden, pool=sizes.is_pool(index)) for index in range(sizes.blocks)]
     return {
         "embedding": (sizes.pixels, sizes.width),
         **({"norm_pre": (sizes.width, sizes.width)} if sizes.norm_pre else {}),
-        **{f"{index}.{name}": shape for index in range(sizes.blocks) for name, shape in block.items()},
+        **{f"{index}.{name}": shape for index, block in enumerate(blocks) for name, shape in block.items()},
         "head": (sizes.read, sizes.classes),
     }
 
 
-def block_layer_shapes(width: int, hidden: int) -> dict[str, tuple[int, int]]:
-    """Those of one block."""
-    return {"qkv": (width, 3 * width), "proj": (width, width), "fc1": (width, hidden), "fc2": (hidden, width)}
+def block_layer_shapes(width: int, hidden: int, *, pool: bool = False) -> dict[str, tuple[int, int]]:
+    """Those of one block, or of an attention pool."""
+    left = width + pool
+    return {"qkv": (width, 3 * width), "proj": (width, left), "fc1": (width, hidden), "fc2": (hidden, left)}
 
 
 def weight_bytes(sizes: Sizes) -> tuple[int, ...]:

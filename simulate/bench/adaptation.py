@@ -139,7 +139,7 @@ def _task(setting: AdaptationBenchmark) -> _Task:
         schedule,
         FullBatches(setting.batch, batches),
         classes=_CLASSES,
-        epsilon=public.head.norm.variance.inverse.offset,
+        epsilon=public.epsilon,
         seed=1,
     )
     sizes = step_sizes(public, adapter, classes=_CLASSES, batch=setting.batch)

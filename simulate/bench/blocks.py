@@ -393,7 +393,8 @@ def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:
             model: Any = timm.create_model(setting.model, pretrained=False, depth=setting.blocks).eval()
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"{setting.model} is no vision transformer of timm's: {error}") from error
-        torch.nn.init.normal_(model.cls_token, std=_TOKEN)
+        if model.cls_token is not None:
+            torch.nn.init.normal_(model.cls_token, std=_TOKEN)
         if approximation.softmax_degree is not None:
             _halve_queries(model)
         friendly = convert(model, approximation)

@@ -28,6 +28,15 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.schedule import LOGITS, STREAM, Results, Round, Sizes, byte_width, pass_rounds
 
 
+def check_sizes(sizes: Sizes) -> None:
+    """Raise ValueError for a model whose stages do not end with the rounds after which outputs are disclosed."""
+    if sizes.norm_pre or sizes.pooling == "attention":
+        raise ValueError(
+            "--input known: models with a LayerNorm before the blocks, or an attention pool, are not disclosed; leave "
+            "it out"
+        )
+
+
 def known_rounds(sizes: Sizes, images: int, results: Results = LOGITS) -> tuple[Round, ...]:
     """Return the rounds of a pass."""
     disclosed = Round("result", byte_width(STREAM) * images * sizes.tokens * sizes.width, 0)

@@ -36,7 +36,7 @@ from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded
 from tacit.parties.inference.model import Interface
 from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.runs.served import ServedModel
+from tacit.parties.runs.served import Checkpoint, ServedModel
 from tacit.parties.runs.state import parse_event
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.adaptation.plan import SimulatedDealer
@@ -53,7 +53,7 @@ from tacit.simulate.federation.party_files import (
 )
 from tacit.simulate.federation.processes import Message, ProcessError, Program, results
 from tacit.simulate.insecure import Input
-from tacit.simulate.insecure.known_input import KnownInputParty, KnownSession
+from tacit.simulate.insecure.known_input import KnownInputParty, KnownSession, check_sizes
 
 DATA_OWNER: Final = "data-owner"
 
@@ -93,7 +93,7 @@ class LearnedFolders:
 
 
 def run(
-    model: PrivateModel | Path,
+    model: PrivateModel | Path | Checkpoint,
     images: Sequence[torch.Tensor],
     plan: InferencePlan,
     progress: Callable[[str, int], None],
@@ -101,7 +101,7 @@ def run(
     learned: LearnedFolders | None = None,
 ) -> list[Inferred]:
     """What each data owner learns of its images [N, C, S, S], all served at the same time. model: prepared, or a
-    directory where the model owner finds it; learned: where data owners ask with what one of them has learned.
+    directory or a checkpoint where the model owner finds it; learned: where data owners ask with what one of them has learned.
 
     `progress` gets the name of a data owner and how many of its images are done. ValueError for a model that cannot be
     asked. ProcessError names the party that failed, and says what it knows itself of the reason; or that this process
@@ -144,7 +144,7 @@ def run(
 
 def _programs(
     files: PartyFiles,
-    model: PrivateModel | Path,
+    model: PrivateModel | Path | Checkpoint,
     images: Mapping[str, torch.Tensor],
     plan: InferencePlan,
     learned: LearnedFolders | None,
@@ -161,7 +161,7 @@ def _programs(
     owner = ModelOwnerFile(
         bind=LISTEN,
         dealer=NOT_YET,
-        model=str(model) if isinstance(model, Path) else "given by this process",
+        **_named(model),
         device=device,
         most_batch=plan.batch,
         policy=structs.replace(NO_QUOTA, labels=revealed.labels, logits_bits=revealed.bits or LOGITS.bits),
@@ -169,7 +169,7 @@ def _programs(
         **common,
         **files.common(MODEL_OWNER),
     )
-    given = None if isinstance(model, Path) else model
+    given = model if isinstance(model, PrivateModel) else None
     programs = {
         DEALER: program(DEALER, DealerFile(bind=LISTEN, **common, **files.common(DEALER)), SimulatedDealer),
         MODEL_OWNER: program(MODEL_OWNER, owner, partial(SimulatedModelOwner, given, known=known, ahead=plan.ahead)),
@@ -194,6 +194,20 @@ def _programs(
     return programs
 
 
+def _named(model: PrivateModel | Path | Checkpoint) -> dict[str, Any]:
+    """The keys of a model owner's file that name the model."""
+    if isinstance(model, PrivateModel):
+        return {"model": "given by this process"}
+    if isinstance(model, Path):
+        return {"model": str(model.absolute())}
+    return {
+        "model": str(model.path.absolute()),
+        "architecture": model.architecture,
+        "calibration": str(model.calibration.absolute()),
+        "image_size": model.image_size,
+    }
+
+
 class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
     """A model owner whose model is given, or found as on hosts."""
 
@@ -205,7 +219,10 @@ class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
 
     def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
         if self._model is None:
-            return super().model(served, salt)
+            found = super().model(served, salt)
+            if self._known:
+                check_sizes(found.public.sizes)
+            return found
         public = self._model.public
         if public.interface is not None:
             return self._model

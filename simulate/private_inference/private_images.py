@@ -125,12 +125,8 @@ def infer(
         progress(f"{sum(done.values())} of {len(images.names)} images")
 
     progress("starting the parties")
-    found = run(
-        request.directory.absolute(),
-        parts,
-        InferencePlan(input=input, batch=batch, device=device, results=results),
-        show,
-    )
+    plan = InferencePlan(input=input, batch=batch, device=device, results=results)
+    found = run(request.model, parts, plan, show)
     return compared_answers(
         InferenceResult,
         images,

@@ -192,9 +192,9 @@ NOT_SERVED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
         lambda run, tmp: changed(run, tmp, model={"name": "lenet"}),
         "has no vision transformer of timm's that could be asked: model.name = 'lenet': the architecture LeNet is not",
     ),
-    "a transformer with attention pooling": (
-        lambda run, tmp: changed(run, tmp, model={"name": "test_vit3", "image_size": 32}),
-        "model.name = 'test_vit3': attn_pool (AttentionPoolLatent) is not supported; supported are ",
+    "a transformer with other norms": (
+        lambda run, tmp: changed(run, tmp, model={"name": "test_vit4", "image_size": 32}),
+        "model.name = 'test_vit4': blocks.0.norm1 (RmsNorm) is not supported; supported are ",
     ),
     "a model of one's own": (
         lambda run, tmp: changed(run, tmp, model={"factory": "some:made"}, policy={"factories": ["some:made"]}),

@@ -114,7 +114,7 @@ def test_whatever_does_not_fit_is_refused_in_one_line(made: Any, tmp_path: Path)
         ("vit_smal_patch16_224", path, ValueError, "architecture 'vit_smal_patch16_224' is unknown to timm; did you"),
         (f"{NAME}.nothing", path, ValueError, f"architecture '{NAME}.nothing' is unknown to timm; it has {NAME}."),
         ("resnet18", path, ConversionError, "resnet18: the architecture ResNet is not supported; supported are"),
-        ("test_vit3", path, ConversionError, r"test_vit3: attn_pool \(AttentionPoolLatent\) is not supported"),
+        ("test_vit4", path, ConversionError, r"test_vit4: blocks\.0\.norm1 \(RmsNorm\) is not supported"),
         ("test_vit2", path, ValueError, "model.safetensors' does not fit test_vit2: .*reg_token"),
         (NAME, tmp_path / "text.safetensors", ValueError, "text.safetensors' is not a safetensors file: "),
         (NAME, tmp_path / "gone.safetensors", FileNotFoundError, "gone.safetensors' is no file"),

@@ -43,8 +43,12 @@ def test_rounds_and_layers_of_the_page(
     patch: int, grid: int, channels: int, heads: int, head: int, hidden: int, blocks: int, classes: int, images: int,
     far: bool, prefix: int, norm_pre: bool, pooling: Pooling,
 ) -> None:  # fmt: skip
-    assert len(ROWS) == 31
-    only = {"far only": far, "norm_pre only": norm_pre, "mean only": pooling == "mean"}
+    assert len(ROWS) == 32
+    pooled = pooling == "attention"
+    only = {
+        "far only": far, "norm_pre only": norm_pre, "mean only": pooling == "mean", "attention only": pooled,
+        "not attention": not pooled,
+    }  # fmt: skip
     sizes = Sizes(
         side=patch * grid, channels=channels, patch=patch, width=heads * head, heads=heads, hidden=hidden,
         blocks=blocks, classes=classes, far=far, prefix=prefix, norm_pre=norm_pre, pooling=pooling,
@@ -70,6 +74,8 @@ def test_rounds_and_layers_of_the_page(
     first, before, *block, last = shapes
     named = {first: shapes[first]} | ({before: shapes[before]} if norm_pre else {})
     named |= {f"{index}.{name}": shapes[name] for index in range(blocks) for name in block}
+    if pooled:
+        named |= {f"{blocks - 1}.{name}": (shapes[name][0], shapes[name][1] + 1) for name in ("proj", "fc2")}
     named |= {last: shapes[last]}
     assert list(layer_shapes(sizes).items()) == list(named.items())
     assert weight_bytes(sizes) == tuple(8 * rows * columns for rows, columns in named.values())
