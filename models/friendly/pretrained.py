@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import timm
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from timm import data as timm_data
@@ -39,7 +40,7 @@ class Pretrained:
     """In evaluation mode."""
     image_size: int
     mean: tuple[float, ...]
-    """Of every channel, as a fraction of 255; subtracted from the pixels, which are divided by `std` then."""
+    """For every channel, as a fraction of 255; subtracted from the pixels, which are divided by `std` then."""
     std: tuple[float, ...]
     scaling: Scaling
     class_names: tuple[str, ...]
@@ -47,21 +48,25 @@ class Pretrained:
 
 
 class _Published(msgspec.Struct):
-    """What is read of a config.json."""
+    """The keys of a config.json that are read."""
 
     architecture: str = ""
     label_names: tuple[str, ...] | None = None
     pretrained_cfg: dict[str, Any] = {}
 
 
+_Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+_Part = Annotated[float, Meta(gt=0.0, le=1.0)]
+
+
 class _Images(msgspec.Struct):
-    """What is read of a pretrained configuration."""
+    """The keys of a pretrained configuration that say how images are prepared."""
 
     input_size: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[_Share, _Share, _Share]
+    std: tuple[_Part, _Part, _Part]
     interpolation: str
-    crop_pct: float
+    crop_pct: _Part
     crop_mode: str
 
     @property
@@ -84,14 +89,21 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
     unknown one, a file that does not fit it, and a size that its patches do not share evenly.
     """
     check_known(architecture, key="architecture")
-    with torch.device("meta"):
-        shape: Any = timm.create_model(architecture)
+    try:
+        with torch.device("meta"):
+            shape: Any = timm.create_model(architecture)
+    except (RuntimeError, NotImplementedError) as error:
+        # Those that are supported read no weight when they are built.
+        raise ConversionError(f"{architecture} is not supported; {SUPPORTED}") from error
     if problem := unsupported(shape):
         raise ConversionError(f"{architecture}: {problem}; {SUPPORTED}")
     classes = _classes(path)
     published = _published(path, architecture)
     configured: Any = timm.get_pretrained_cfg(architecture)
-    images = msgspec.convert({**configured.to_dict(), **published.pretrained_cfg}, _Images)
+    try:
+        images = msgspec.convert({**configured.to_dict(), **published.pretrained_cfg}, _Images)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"images of checkpoint {str(path)!r}: {error}") from None
     size, patch = image_size or images.input_size[-1], shape.patch_embed.patch_size[0]
     if not image_size and (size // patch) ** 2 + shape.num_prefix_tokens > most_tokens:
         size = _USUAL_SIZE
@@ -129,7 +141,7 @@ def _classes(path: Path) -> int:
 
 
 def _published(path: Path, architecture: str) -> _Published:
-    """What lies beside a checkpoint, if it is of this architecture."""
+    """The config.json beside a checkpoint, if it is of this architecture."""
     try:
         found = msgspec.json.decode(path.with_name("config.json").read_bytes(), type=_Published)
     except FileNotFoundError:

@@ -249,7 +249,7 @@ class Block(nn.Module):
         return output
 
     def attended(self, x: Any) -> Any:
-        """What the second half takes."""
+        """The input of the second half, [B, T, D]."""
         added = self.attn(self.norm1(x))
         return x + added if self.residual else added
 
@@ -338,7 +338,7 @@ class FriendlyTransformer(nn.Module):
 
     @property
     def offsets(self) -> Any:
-        """What is added to the projected patches, [1, T, D]: positions, the class token, and the projection's bias."""
+        """Positions, class token and the projection's bias, [1, T, D], which are added to the projected patches."""
         patch = torch.ones(self.size[0], 1, dtype=torch.int64)
         patch[: self.prefix] = 0
         first = torch.zeros_like(patch)
@@ -360,7 +360,7 @@ class FriendlyTransformer(nn.Module):
         return tokens if self.norm_pre is None else self.norm_pre(tokens)
 
     def pooled(self, tokens: Any) -> Any:
-        """Of tokens [B, T, D] after the last block, the rows [B, R, D] that the last LayerNorm, or the head, takes."""
+        """Rows [B, R, D] that the last LayerNorm, or the head, takes of the tokens [B, T, D] after the last block."""
         if self.pooling in ("token", "two tokens", "attention"):
             return tokens[:, : 2 if self.pooling == "two tokens" else 1]
         patches = tokens[:, self.prefix :]
@@ -471,7 +471,7 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
 
 
 def _positions(timm: Any, prefix: int) -> torch.Tensor:
-    """Of all tokens [1, T, D]; rows of the prefix behind the class token hold the tokens themselves too."""
+    """Positions of all tokens, [1, T, D]; rows of the prefix behind the class token hold the tokens themselves too."""
     with torch.no_grad():
         width, count = timm.embed_dim, timm.patch_embed.num_patches
         positions: torch.Tensor = timm.patch_embed.proj.weight.new_zeros(1, prefix + count, width)

@@ -48,25 +48,6 @@ from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.inference.quota import Quota
 
 
-class ModelOwnerHooks(Hooks):
-    """Points at which a simulation, an audit or a benchmark changes a model owner; the defaults are those of hosts."""
-
-    ahead: int | None = AHEAD
-    """See ModelOwnerSettings."""
-
-    def served(self, file: ModelOwnerFile) -> ServedModel:
-        """Read the model. Raises as read_model()."""
-        return read_model(file)
-
-    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
-        """Prepare the model for private inference. ValueError for one that cannot be used."""
-        return served().prepared(salt=salt)
-
-    def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
-        """What is made of settings, model and event log; usual: on hosts."""
-        return usual
-
-
 def read_model(file: ModelOwnerFile) -> ServedModel:
     """The model that a file names. Raises as read_served() and Checkpoint.read() do."""
     if not file.architecture:
@@ -78,6 +59,25 @@ def read_model(file: ModelOwnerFile) -> ServedModel:
         image_size=file.image_size,
     )
     return checkpoint.read()
+
+
+class ModelOwnerHooks(Hooks):
+    """Points at which a simulation, an audit or a benchmark changes a model owner; the defaults are those of hosts."""
+
+    ahead: int | None = AHEAD
+    """See ModelOwnerSettings."""
+
+    def served(self, file: ModelOwnerFile) -> ServedModel:
+        """Read the model. ValueError or OSError for what is none."""
+        return read_model(file)
+
+    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
+        """Prepare the model for private inference. ValueError for one that cannot be used."""
+        return served().prepared(salt=salt)
+
+    def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
+        """What is made of settings, model and event log; usual: on hosts."""
+        return usual
 
 
 async def run_model_owner(

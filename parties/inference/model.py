@@ -52,10 +52,10 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class NormPreScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the LayerNorm before the blocks."""
+    """Scales of the LayerNorm before the blocks."""
 
     stream: Positive
-    """Of what it takes."""
+    """Scale of its input."""
     norm: Norm
 
 
@@ -142,7 +142,7 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def epsilon(self) -> float:
-        """What is added to the variance of the token that the head reads. ValueError unless it is the first alone."""
+        """Addend of the variance of the token that the head reads. ValueError unless it is the first alone."""
         if self.sizes.pooling != "token" or self.head.norm is None:
             raise ValueError(
                 f"learning needs a model whose head reads its first token: this one has {self.sizes.pooling}"
@@ -275,7 +275,7 @@ class TokenNorms:
     """What the norms of tokens of the residual stream are at most."""
 
     first: float
-    """Of the first token, the class token where there is one."""
+    """Norm of the first token, the class token where there is one."""
     others: float
 
     def before(self, bounds: VarianceBounds) -> float:
@@ -295,8 +295,7 @@ class TokenNorms:
 
 
 def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> TokenNorms:
-    """Of tokens before any LayerNorm: those of their offsets, and for patches the pixels times the largest singular
-    value."""
+    """Bounds before any LayerNorm: norms of offsets, and for patches the pixels times the largest singular value."""
     projection: Any = exact.patch_embed.proj
     weight = projection.weight.flatten(1)
     patch = pixel * math.sqrt(weight.shape[1]) * torch.linalg.matrix_norm(weight, 2).item()
@@ -306,7 +305,7 @@ def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> TokenNorms:
 
 
 def _norm_pre(exact: FriendlyTransformer, images: torch.Tensor, embedded: TokenNorms, margin: float) -> NormPreScales:
-    """Of the LayerNorm before the blocks, whose input has a scale of its own."""
+    """Scales of the LayerNorm before the blocks; its input has one of its own."""
     bounds, layer = before_norm(exact, images, margin), exact.norm_pre
     assert layer is not None
     norm = embedded.before(bounds)
@@ -326,7 +325,7 @@ def _norm_pre(exact: FriendlyTransformer, images: torch.Tensor, embedded: TokenN
 
 
 def _normalised_norms(layer: LayerNorm) -> TokenNorms:
-    """Of any tokens behind a LayerNorm, whose normalised values have a norm of sqrt(width) at most."""
+    """Bounds behind a LayerNorm, whose normalised values have a norm of sqrt(width) at most."""
     largest = layer.weight.abs().max().item() * math.sqrt(len(layer.weight)) + layer.bias.norm().item()
     return TokenNorms(largest / SPARE, largest / SPARE)
 
@@ -413,7 +412,7 @@ def _head(transformer: FriendlyTransformer, public: PublicModel) -> tuple[torch.
 
 
 def _scaled(layer: LayerNorm | None, public: PublicModel) -> dict[str, IntegerWeight]:
-    """Of a LayerNorm before the blocks, the scale of each channel as a linear layer."""
+    """The scale of each channel of a LayerNorm before the blocks, as a linear layer."""
     before = public.embedding.norm_pre
     if layer is None or before is None:
         return {}

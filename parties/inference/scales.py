@@ -337,8 +337,8 @@ def stream_scale(norm: float) -> float:
 
 
 def mean_factor(patches: int) -> int:
-    """What the sum of the POOLED highest bits of so many tokens is multiplied by, to become their mean at about the
-    scale of the stream."""
+    """Factor that brings the sum of the POOLED highest bits of so many tokens to their mean, at about the scale of the
+    stream."""
     return (1 << (STREAM - POOLED)) // patches
 
 

@@ -27,7 +27,7 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
     """Softmax of the best logit; null where labels alone were received."""
     logits: list[float] | None
     features: list[float] | None
-    """What a model without classes makes of the image."""
+    """Embedding of the image; null of a model with classes."""
     refused: bool
     """Whether a value of its pass was out of range."""
 

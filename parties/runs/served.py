@@ -43,7 +43,7 @@ _WHITE_OF_DIGITS: Final = 16
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What `tacit distill` or a run has left, or a checkpoint."""
+    """The model that `tacit distill` or a run has left, or that a checkpoint holds."""
 
     experiment: Experiment | None
     """None of a checkpoint."""
@@ -135,6 +135,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         if not self.path.is_file():
             raise ValueError(f"checkpoint {str(self.path)!r} is no file")
         self.images()
+
+    def absolute(self) -> Checkpoint:
+        """The same wherever a process begins."""
+        return msgspec.structs.replace(self, path=self.path.absolute(), calibration=self.calibration.absolute())
 
     def images(self) -> tuple[Path, ...]:
         """The files of the typical images."""

@@ -25,7 +25,7 @@ WEIGHTED: Final = 24
 HALVES: Final = 32
 """Of exponentials of half the scores."""
 POOLED: Final = 24
-"""Of tokens whose mean is taken."""
+"""Bits of tokens whose mean is taken, or that a pool leaves."""
 VECTORS: Final = 32
 """Of queries and keys, and their products."""
 STREAM: Final = 40

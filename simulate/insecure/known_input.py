@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import torch
 
+from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import SessionKind
 from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.model import PublicModel
@@ -28,9 +29,9 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.schedule import LOGITS, STREAM, Results, Round, Sizes, byte_width, pass_rounds
 
 
-def check_sizes(sizes: Sizes) -> None:
+def check_disclosable(model: FriendlyTransformer) -> None:
     """Raise ValueError for a model whose stages do not end with the rounds after which outputs are disclosed."""
-    if sizes.norm_pre or sizes.pooling == "attention":
+    if model.norm_pre is not None or model.pooling == "attention":
         raise ValueError(
             "--input known: models with a LayerNorm before the blocks, or an attention pool, are not disclosed; leave "
             "it out"

@@ -53,7 +53,7 @@ from tacit.simulate.federation.party_files import (
 )
 from tacit.simulate.federation.processes import Message, ProcessError, Program, results
 from tacit.simulate.insecure import Input
-from tacit.simulate.insecure.known_input import KnownInputParty, KnownSession, check_sizes
+from tacit.simulate.insecure.known_input import KnownInputParty, KnownSession
 
 DATA_OWNER: Final = "data-owner"
 
@@ -101,7 +101,8 @@ def run(
     learned: LearnedFolders | None = None,
 ) -> list[Inferred]:
     """What each data owner learns of its images [N, C, S, S], all served at the same time. model: prepared, or a
-    directory or a checkpoint where the model owner finds it; learned: where data owners ask with what one of them has learned.
+    directory or checkpoint where the model owner finds it; learned: where data owners ask with what one of them has
+    learned.
 
     `progress` gets the name of a data owner and how many of its images are done. ValueError for a model that cannot be
     asked. ProcessError names the party that failed, and says what it knows itself of the reason; or that this process
@@ -195,17 +196,15 @@ def _programs(
 
 
 def _named(model: PrivateModel | Path | Checkpoint) -> dict[str, Any]:
-    """The keys of a model owner's file that name the model."""
-    if isinstance(model, PrivateModel):
-        return {"model": "given by this process"}
-    if isinstance(model, Path):
-        return {"model": str(model.absolute())}
-    return {
-        "model": str(model.path.absolute()),
-        "architecture": model.architecture,
-        "calibration": str(model.calibration.absolute()),
-        "image_size": model.image_size,
-    }
+    """Keys of the model owner's file."""
+    if isinstance(model, Checkpoint):
+        return {
+            "model": str(model.path),
+            "architecture": model.architecture,
+            "calibration": str(model.calibration),
+            "image_size": model.image_size,
+        }
+    return {"model": str(model) if isinstance(model, Path) else "given by this process"}
 
 
 class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
@@ -219,10 +218,7 @@ class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
 
     def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
         if self._model is None:
-            found = super().model(served, salt)
-            if self._known:
-                check_sizes(found.public.sizes)
-            return found
+            return super().model(served, salt)
         public = self._model.public
         if public.interface is not None:
             return self._model

@@ -41,6 +41,7 @@ from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setti
 from tacit.simulate.adaptation.summary import Judge, read_summary
 from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.insecure import Input
+from tacit.simulate.insecure.known_input import check_disclosable
 from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, LearnedFolders, data_owner_names, run
 from tacit.simulate.private_inference.inference_request import InferenceRequest, WantedImages
@@ -111,6 +112,8 @@ def infer(
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
     results = Results(labels=labels, bits=0) if labels else LOGITS
+    if input == "known":
+        check_disclosable(served.transformer)
     if labels and not served.data.classes:
         raise ValueError(f"--labels {labels}: {NO_CLASSES}")
     if labels:
@@ -125,8 +128,12 @@ def infer(
         progress(f"{sum(done.values())} of {len(images.names)} images")
 
     progress("starting the parties")
-    plan = InferencePlan(input=input, batch=batch, device=device, results=results)
-    found = run(request.model, parts, plan, show)
+    found = run(
+        request.model.absolute(),
+        parts,
+        InferencePlan(input=input, batch=batch, device=device, results=results),
+        show,
+    )
     return compared_answers(
         InferenceResult,
         images,

@@ -67,6 +67,9 @@ def test_class_names_are_known_or_numbers_or_there_are_none(made: Any, tmp_path:
     (tmp_path / "config.json").write_text(json.dumps(published))
     found = read(NAME, made(img_size=32, num_classes=3))
     assert (found.class_names, found.mean) == (("cat", "dog", "cow"), (0.1, 0.2, 0.3))
+    (tmp_path / "config.json").write_text(json.dumps(published | {"pretrained_cfg": {"crop_pct": 0}}))
+    with pytest.raises(ValueError, match=r"images of checkpoint .*crop_pct"):
+        read(NAME, made(img_size=32, num_classes=3))
     (tmp_path / "config.json").write_text(json.dumps(published | {"architecture": "test_vit2"}))
     assert read(NAME, made(img_size=32, num_classes=3)).class_names[0] == "class 0"
 
