@@ -10,7 +10,7 @@ import msgpack
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, ADAPTATION_VERSION
 from tacit.protocol.inference.messages import INFERENCE_VERSION
 from tests.vectors_corpus.inference import BODIES as INFERENCE_BODIES
-from tests.vectors_corpus.inference import SIZES, terms_with
+from tests.vectors_corpus.inference import PLAIN, SIZES, terms_with
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
@@ -138,7 +138,7 @@ def adaptation_terms_bad_value() -> Script:
 def adaptation_schedule() -> Script:
     about = "Rounds of passes of learning and of prediction, and words of a sum, for several sizes."
     script = Script(PROTOCOL, about)
-    one = dict.fromkeys(SIZES, 1) | {"far": False, "adapters": 1, "rank": 1, "classes": 2}
+    one = dict.fromkeys(SIZES, 1) | PLAIN | {"adapters": 1, "rank": 1, "classes": 2}
     predicts: dict[str, Any] = {"purpose": "prediction"}
     cases: tuple[tuple[dict[str, Any], int], ...] = (
         ({}, 5),

@@ -16,11 +16,11 @@ from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
 
 SESSION: Final = drawn("session of inference")
-SIZES: Final = {
-    "side": 6, "channels": 2, "patch": 3, "width": 8, "heads": 2, "hidden": 11, "blocks": 2, "classes": 7,
-    "far": False,
+PLAIN: Final = {"far": False, "prefix": 1, "norm_pre": False, "pooling": "token"}
+SIZES: Final[dict[str, Any]] = {
+    "side": 6, "channels": 2, "patch": 3, "width": 8, "heads": 2, "hidden": 11, "blocks": 2, "classes": 7, **PLAIN,
 }  # fmt: skip
-VIT_SMALL: Final = {
+VIT_SMALL: Final[dict[str, Any]] = SIZES | {
     "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000,
 }  # fmt: skip
 TERMS: Final[dict[str, Any]] = {
@@ -165,6 +165,7 @@ def inference_terms() -> Script:
         {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES},
         {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b""),
          "far": True},
+        {"prefix": 0, "norm_pre": True, "pooling": "mean of normalised"},
     ):  # fmt: skip
         written = script.do("write terms", terms=terms_with(**changes))
         script.do("read terms", encoding=written["encoding"])
@@ -178,6 +179,7 @@ def inference_terms_bad_sizes() -> Script:
         {"patch": 4}, {"heads": 3}, {"side": 129, "patch": 129, "channels": 1}, {"side": 32, "patch": 1},
         {"side": 31, "patch": 1, "width": 19, "heads": 19}, {"side": 0}, {"channels": 257}, {"blocks": 257},
         {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6}, {"far": 1}, {"far": None},
+        {"prefix": 0, "side": 3}, {"prefix": 1025}, {"norm_pre": 1}, {"pooling": "max"},
     ):  # fmt: skip
         changed = honest | {"sizes": honest["sizes"] | changes}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
@@ -224,14 +226,19 @@ def inference_material_keys() -> Script:
 
 def inference_schedule() -> Script:
     script = primitive("Layers, and rounds of passes: several sizes, and a last pass that has the rest.")
-    one = dict.fromkeys(SIZES, 1) | {"far": False}
-    for sizes in (SIZES, VIT_SMALL | {"blocks": 1}, one):
+    one = dict.fromkeys(SIZES, 1) | PLAIN
+    others: tuple[dict[str, Any], ...] = (
+        {"prefix": 5, "norm_pre": True},
+        *({"prefix": 2, "pooling": pooling} for pooling in ("two tokens", "mean", "mean of normalised", "attention")),
+    )
+    for sizes in (SIZES, VIT_SMALL | {"blocks": 1}, one, *(SIZES | other for other in others)):
         script.do("layers", sizes=sizes)
-    passes: tuple[tuple[dict[str, int], int, int, int], ...] = (
+    passes: tuple[tuple[dict[str, Any], int, int, int], ...] = (
         (SIZES, 3, 2, 1),
         (SIZES, 3, 2, 2),
         (VIT_SMALL | {"blocks": 1}, 16, 16, 1),
         (SIZES | {"far": True}, 2, 2, 1),
+        *((SIZES | other, 2, 2, 1) for other in others),
     )
     for sizes, images, batch, number in passes:
         script.do("schedule", sizes=sizes, images=images, batch=batch, number=number)

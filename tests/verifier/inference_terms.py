@@ -14,7 +14,7 @@ from constants import (
     TERMS_LIMIT,
     require,
 )
-from encoding import Binary, Boolean, Integer, Map, decode
+from encoding import Binary, Boolean, Integer, Map, choice, decode
 from messages import BODIES, HASH, NAME, NUMBER, Family
 from primitives import digest
 
@@ -49,6 +49,9 @@ SIZES = Map(
     blocks=Integer(1, 256),
     classes=Integer(1, 65536),
     far=Boolean(),
+    prefix=Integer(0, 1024),
+    norm_pre=Boolean(),
+    pooling=choice("token", "two tokens", "mean", "mean of normalised", "attention"),
 )
 TERMS = Map(
     sizes=SIZES,
@@ -60,17 +63,40 @@ TERMS = Map(
 )
 
 
-def layers_of(sizes: dict[str, int]) -> list[tuple[str, int, int]]:
+def layers_of(sizes: dict[str, Any]) -> list[tuple[str, int, int]]:
     """Name, rows and columns."""
     x = sizes["patch"] * sizes["patch"] * sizes["channels"]
     d, f, k = sizes["width"], sizes["hidden"], sizes["classes"]
-    of_a_block = [("qkv", d, 3 * d), ("proj", d, d), ("fc1", d, f), ("fc2", f, d)]
-    blocks = [(f"{block}.{name}", a, b) for block in range(sizes["blocks"]) for name, a, b in of_a_block]
-    return [("embedding", x, d), *blocks, ("head", d, k)]
+    _, w = pooled_of(sizes)
+    blocks = []
+    for block in range(sizes["blocks"]):
+        left = d + 1 if sizes["pooling"] == "attention" and block == sizes["blocks"] - 1 else d
+        of_a_block = [("qkv", d, 3 * d), ("proj", d, left), ("fc1", d, f), ("fc2", f, left)]
+        blocks += [(f"{block}.{name}", a, b) for name, a, b in of_a_block]
+    return [("embedding", x, d), *([("norm_pre", d, d)] if sizes["norm_pre"] else []), *blocks, ("head", w, k)]
 
 
-def tokens_of(sizes: dict[str, int]) -> int:
-    return 1 + (sizes["side"] // sizes["patch"]) ** 2
+def patches_of(sizes: dict[str, Any]) -> int:
+    found: int = (sizes["side"] // sizes["patch"]) ** 2
+    return found
+
+
+def tokens_of(sizes: dict[str, Any]) -> int:
+    prefix: int = sizes["prefix"]
+    return prefix + patches_of(sizes)
+
+
+def pooled_of(sizes: dict[str, Any]) -> tuple[int, int]:
+    """R and W: tokens that the last LayerNorm takes, words that the head reads."""
+    p, d = patches_of(sizes), sizes["width"]
+    found: dict[str, tuple[int, int]] = {
+        "token": (1, d),
+        "two tokens": (2, 2 * d),
+        "mean": (1, d),
+        "mean of normalised": (p, d),
+        "attention": (0, d + 1),
+    }
+    return found[sizes["pooling"]]
 
 
 def read_terms(encoded: bytes, form: Map = TERMS) -> dict[str, Any]:
@@ -81,7 +107,7 @@ def read_terms(encoded: bytes, form: Map = TERMS) -> dict[str, Any]:
     results = found["results"]
     require((results["labels"] > 0) != (results["bits"] > 0), "MALFORMED")
     t = tokens_of(sizes)
-    require(t <= LARGEST_TOKENS and sizes["heads"] * t * t <= LARGEST_SCORES, "MALFORMED")
+    require(2 <= t <= LARGEST_TOKENS and sizes["heads"] * t * t <= LARGEST_SCORES, "MALFORMED")
     require(sum(a * b for _, a, b in layers_of(sizes)) <= LARGEST_WEIGHTS, "MALFORMED")
     return found
 
@@ -90,21 +116,24 @@ def terms_digest(encoded: bytes) -> bytes:
     return digest(INFERENCE_TERMS, encoded)
 
 
-def rounds_of(sizes: dict[str, int], images: int, labels: int = 0) -> list[tuple[str, int, int]]:
+def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple[str, int, int]]:
     """Operation, bytes of the model owner, bytes of the data owner: the table of *Rounds*."""
     n, t, d, h = images, tokens_of(sizes), sizes["width"], sizes["heads"]
-    f, p, k = sizes["hidden"], t - 1, sizes["classes"]
+    f, p, k = sizes["hidden"], patches_of(sizes), sizes["classes"]
+    r, w = pooled_of(sizes)
     x = sizes["patch"] * sizes["patch"] * sizes["channels"]
     softmax = 2 * n * h * t * t + 8 * n * t * h
     mixing = 5 * n * h * t * t + 4 * n * t * h
     mixed = 3 * n * t * d + 8 * n * t * h
 
-    far = (4 * n * h * t * t + 4 * n * t * h, 8 * n * t * h, 3 * n * h * t * t) if sizes.get("far") else ()
+    far = (4 * n * h * t * t + 4 * n * t * h, 8 * n * t * h, 3 * n * h * t * t) if sizes["far"] else ()
 
     def normalisation(name: str, rows: int) -> list[tuple[str, int, int]]:
         return [(name, size, size) for size in (3 * rows * d, 4 * rows, 8 * rows)]
 
     first = [("embedding", 0, 5 * n * p * x)]
+    if sizes["norm_pre"]:
+        first += [*normalisation("norm pre", n * t), ("norm pre", 0, 5 * n * t * d)]
     block = [
         *normalisation("layer norm 1", n * t),
         ("qkv", 0, 8 * n * t * d),
@@ -118,9 +147,11 @@ def rounds_of(sizes: dict[str, int], images: int, labels: int = 0) -> list[tuple
         ("gelu", 2 * n * t * f, 2 * n * t * f),
         ("fc2", 4 * n * t, 5 * n * t * f + 4 * n * t),
     ]
+    pooling = {"mean": p * d, "attention": w}.get(sizes["pooling"], 0)
     last = [
-        *normalisation("final norm", n),
-        ("head", 0, 5 * n * d),
+        *([("pooling", 3 * n * pooling, 3 * n * pooling)] if pooling else []),
+        *(normalisation("final norm", n * r) if r else []),
+        ("head", 0, 5 * n * w),
         ("count", 4, 4),
         ("range", 8, 8),
         *(("ranking", n * size, n * size) for size in (ranking_bytes(k, labels) if labels else ())),
