@@ -135,6 +135,8 @@ class ArrayImages:
 
 
 Interpolation = Literal["bilinear", "bicubic"]
+LEAST_CROP: Final = 0.5
+"""Of what is scaled a crop keeps as much of an edge: with less whoever names it makes others scale to any size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ class Scaling:
     squash: bool = True
     """Whether both edges are scaled to S / crop pixels. Otherwise the shorter one is, and the other in proportion."""
     crop: float = 1.0
-    """Above 0, at most 1; the square of S pixels in the middle is cut out."""
+    """From LEAST_CROP to 1; the square of S pixels in the middle is cut out."""
 
     def square(self, image: Image.Image, size: int) -> Image.Image:
         """The image as a square one."""

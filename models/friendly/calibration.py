@@ -129,7 +129,9 @@ def logit_ceiling(model: FriendlyTransformer) -> float:
     LayerNorm, |W_j| times what the pool leaves, plus the bias."""
     if model.norm is None:
         with torch.no_grad():
-            ceiling = block_ceiling(model.blocks[-1], model.size[0])  # type: ignore[arg-type]
+            pool = model.blocks[-1]
+            assert isinstance(pool, Block)
+            ceiling = block_ceiling(pool, model.size[0])
             largest = model.head.weight.double().norm(dim=-1) * (ceiling.attention.norm + ceiling.mlp.norm)
             bias = 0.0 if model.head.bias is None else model.head.bias.double().abs()
             ceiled: float = (largest + bias).max().item()

@@ -22,7 +22,7 @@ from timm import data as timm_data
 from timm.models import get_arch_pretrained_cfgs
 from torch import nn
 
-from tacit.models.datasets.samples import Interpolation, Scaling
+from tacit.models.datasets.samples import LEAST_CROP, Interpolation, Scaling
 from tacit.models.friendly.transformer import SUPPORTED, ConversionError, unsupported
 from tacit.models.networks import check_known
 
@@ -66,7 +66,7 @@ class _Images(msgspec.Struct):
     mean: tuple[_Share, _Share, _Share]
     std: tuple[_Part, _Part, _Part]
     interpolation: str
-    crop_pct: _Part
+    crop_pct: Annotated[float, Meta(ge=LEAST_CROP, le=1.0)]
     crop_mode: str
 
     @property
@@ -92,7 +92,7 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
     try:
         with torch.device("meta"):
             shape: Any = timm.create_model(architecture)
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
         # Those that are supported read no weight when they are built.
         raise ConversionError(f"{architecture} is not supported; {SUPPORTED}") from error
     if problem := unsupported(shape):

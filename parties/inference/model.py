@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.models.datasets.samples import Interpolation, Scaling
+from tacit.models.datasets.samples import LEAST_CROP, Interpolation, Scaling
 from tacit.models.friendly.calibration import block_ceiling, folded, logit_ceiling, token_ceiling
 from tacit.models.friendly.transformer import Block, FriendlyTransformer, LayerNorm, LinearLayer, with_parameters
 from tacit.parties.inference.ring import SPARE, WORD_BITS
@@ -90,7 +90,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     interpolation: Interpolation = "bilinear"
     """By which image files are scaled; with `squash` and `crop` as of tacit.models.datasets.samples.Scaling."""
     squash: bool = True
-    crop: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    crop: Annotated[float, Meta(ge=LEAST_CROP, le=1.0)] = 1.0
     classes: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...]
     """Their names, which the data owner's terminal shows; none: results are features, not logits of classes."""
 

@@ -40,9 +40,7 @@ class PrivateModel:
     def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS) -> Terms:
         """What the owner offers to data owners. ValueError for a number below one, and results that cannot be revealed:
         labels of a model that has features."""
-        if results.labels and (interface := self.public.interface) is not None and not interface.classes:
-            raise ValueError(NO_CLASSES)
-        check(self.public.head.logits, self.public.sizes.classes, results)
+        _check_results(self.public, results)
         return msgspec.convert(
             {
                 "sizes": self.public.sizes,
@@ -84,5 +82,12 @@ def public_of(terms: Terms) -> PublicModel:
         raise ValueError(str(error)) from error
     if public.sizes != terms.sizes:
         raise ValueError(f"scales for {public.sizes} come with terms for {terms.sizes}")
-    check(public.head.logits, public.sizes.classes, terms.results)
+    _check_results(public, terms.results)
     return public
+
+
+def _check_results(public: PublicModel, results: Results) -> None:
+    """Either owner may be the one that errs: both look. ValueError for results that cannot be revealed of this model."""
+    if results.labels and (interface := public.interface) is not None and not interface.classes:
+        raise ValueError(NO_CLASSES)
+    check(public.head.logits, public.sizes.classes, results)

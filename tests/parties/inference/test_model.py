@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import torch
 
+from tacit.models.datasets.samples import LEAST_CROP
 from tacit.models.friendly.transformer import Approximation, convert
 from tacit.models.networks import build
 from tacit.parties.correlated.material import Request, check
@@ -143,6 +144,14 @@ def test_nothing_may_be_missing_or_added(one_block: Transformer) -> None:
     for number in (0, 49):
         wave = plain["blocks"][0]["exponential"] | {"cosines": [1] * number, "sines": [1] * number}
         assert accepted(changed(plain, ("blocks", 0, "exponential"), wave)) is None
+
+
+def test_a_crop_makes_no_data_owner_scale_to_any_size(one_block: Transformer) -> None:
+    plain = msgspec.to_builtins(one_block.public, builtin_types=(bytes,))
+    channels = plain["sizes"]["channels"]
+    for crop, good in ((1.0, True), (LEAST_CROP, True), (LEAST_CROP / 2, False), (1e-9, False)):
+        told = {"mean": (0.0,) * channels, "std": (1.0,) * channels, "white": 255, "classes": (), "crop": crop}
+        assert (accepted(plain | {"interface": told}) is not None) is good, crop
 
 
 def test_parts_that_contradict_each_other_are_refused(one_block: Transformer) -> None:

@@ -1,5 +1,6 @@
 """What a data owner is told of logits: cut on shares, by at most one last bit; and what cannot be told is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.model import Interface
 from tacit.parties.inference.private_model import PrivateModel, public_of
 from tacit.parties.inference.ranking import check, cut_bits, logits, reduced
 from tacit.protocol.core.errors import Code
@@ -20,6 +22,8 @@ with pytest.MonkeyPatch.context() as patch:
     from conftest import Transformer
     from in_memory import Pair
     from in_one_loop import MODEL_OWNER, house
+
+LABEL = Results(labels=1, bits=0)
 
 
 @given(
@@ -67,6 +71,18 @@ def test_what_cannot_be_told_is_refused(private: PrivateModel, scale: float, res
     offered = msgspec.structs.replace(terms, results=results, arithmetic=msgspec.msgpack.encode(public))
     with pytest.raises(ValueError, match=reason):
         public_of(offered)
+
+
+def test_labels_of_features_are_refused_by_both_owners(private: PrivateModel) -> None:
+    """Without names of classes a data owner could not keep the answers that it has paid for."""
+    channels = private.public.sizes.channels
+    features = Interface(mean=(0.0,) * channels, std=(1.0,) * channels, white=255, classes=())
+    public = msgspec.structs.replace(private.public, interface=features)
+    with pytest.raises(ValueError, match="features instead of classes"):
+        replace(private, public=public).terms(most_images=1, most_batch=1, results=LABEL)
+    terms = private.terms(most_images=1, most_batch=1, results=LABEL)
+    with pytest.raises(ValueError, match="features instead of classes"):
+        public_of(msgspec.structs.replace(terms, arithmetic=msgspec.msgpack.encode(public)))
 
 
 @pytest.mark.parametrize(("labels", "bits"), [(0, 0), (1, 1)])
