@@ -33,7 +33,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")
 
 @contextmanager
 def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
-    """What a party's owner can mend ends the command in one way, whatever the role. wrong_input: more of such kinds."""
+    """Map errors that a party's owner can mend to an exit status. wrong_input: more errors of that status."""
     from tacit.parties.hosting.folder import MENDABLE, WRONG_INPUT
     from tacit.parties.links.client_endpoint import UnreachableError
     from tacit.parties.links.endpoint import AddressError

@@ -32,16 +32,14 @@ from tacit.models.data import normalise, read
 from tacit.models.datasets.image_files import ScaledFiles, image_files
 from tacit.models.datasets.samples import SQUASHED, Samples, Scaling, Source
 from tacit.models.file_system import FILES
-from tacit.models.training import resolve_device
 from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
-from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, read_learned
+from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, owner_settings, read_learned
 from tacit.parties.hosting.party_file import DataOwnerFile
 from tacit.parties.hosting.running import PartyOutcome
-from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy
+from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import (
     Answer,
     DataOwnerSession,
-    DataOwnerSettings,
     SessionKind,
     open_session,
 )
@@ -49,7 +47,6 @@ from tacit.parties.inference.events import ImagesAnswered, ImagesRead, Inference
 from tacit.parties.inference.model import Interface, PublicModel
 from tacit.parties.runs.answers import AnsweredImage, Answers
 from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
-from tacit.parties.session.events import ConnectionFailed
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
@@ -224,7 +221,7 @@ _PAUSE: Final = 1.0
 
 
 class DataOwnerHooks(LearnerHooks):
-    """The same of a data owner that may also ask."""
+    """Points at which a simulation changes a data owner that asks, beside those of one that learns."""
 
     def images(self, file: DataOwnerFile) -> OwnImages:
         """Find what to ask about. ValueError or OSError, naming what is wrong with it."""
@@ -282,24 +279,12 @@ class _Asking:
         hooks: DataOwnerHooks,
     ) -> None:
         self._hooks = hooks
-        self._file = file = party.file
+        self._file = party.file
         self._images = images
         self._learned = learned
         self._answers = answers
         self._event_log = event_log
-        self._settings = DataOwnerSettings(
-            model_owner_address=file.model_owner,
-            dealer_address=file.dealer,
-            keys=party.keys,
-            roster=party.roster,
-            patience=file.answer,
-            reconnect=ReconnectPolicy(
-                seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
-            ),
-            device=resolve_device(file.device),
-            ahead=hooks.ahead,
-            hooks=hooks,
-        )
+        self._settings = owner_settings(party, InferencePolicy(), event_log, hooks)
 
     async def finish(self) -> None:
         """One session after the other, until all is answered."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from tacit.models.file_system import FILES, replace_file
+from tacit.models.file_system import replace_file
 from tacit.parties.adaptation.events import SumsResumed
 from tacit.parties.adaptation.rounds import (
     RoundsTask,
@@ -24,7 +23,7 @@ from tacit.parties.adaptation.rounds import (
     deal_and_sum,
     roster_of_sums,
 )
-from tacit.parties.hosting.folder import OpenedParty, Status, at_work
+from tacit.parties.hosting.folder import OpenedParty, Status, at_work, read_state
 from tacit.parties.hosting.party_file import DealerFile, SummingSection
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.hosting.server import describe
@@ -51,7 +50,7 @@ class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     round: Annotated[int, Meta(ge=1, le=2**31)]
     words: bytes
-    """What the next round begins with."""
+    """Initial state of the next round."""
 
 
 async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: DealerHooks | None = None) -> PartyOutcome:
@@ -89,7 +88,7 @@ async def _deal_and_sum(
     hooks: DealerHooks,
 ) -> Ended:
     kept = party.folder.sum
-    last = _kept_sum(kept)
+    last = read_state(kept, KeptSum, remedy="restore it, or remove it to begin with round 1")
     completed = 0 if last is None else last.round
     if completed:
         tell(SumsResumed(round=completed))
@@ -110,7 +109,7 @@ async def _deal_and_sum(
 
 
 def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: int) -> ServerSettings:
-    """Of the sums. ValueError if the roster has too few data owners, or other groups than the sums can have."""
+    """Settings of the server of the sums. ValueError for too few data owners, and groups that do not fit."""
     roster = roster_of_sums(party.roster)
     owners, needed = len(roster.clients), own.smallest_cohort + own.colluders
     if owners < needed:
@@ -130,7 +129,7 @@ def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: 
         keys=party.keys,
         roster=roster,
         configuration=configure_rounds(terms, RoundsTask(words=own.words, rounds=own.rounds)),
-        # One round more, in which nobody learns, tells the last sum.
+        # In one more round, which trains nothing, data owners receive the last sum.
         rounds=own.rounds + 1 - completed,
         completed=completed,
         smallest_cohort=needed,
@@ -138,12 +137,3 @@ def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: 
         regather_seconds=own.deadlines.join,
         grace=own.deadlines.grace,
     )
-
-
-def _kept_sum(path: Path) -> KeptSum | None:
-    try:
-        return msgspec.msgpack.decode(FILES.read(path), type=KeptSum)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path} holds no sum ({error}): restore it, or remove it to begin with round 1") from None

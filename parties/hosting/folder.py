@@ -40,7 +40,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -192,6 +192,20 @@ class PartyFolder:
     def _runs(self) -> dict[int, Path]:
         found = ((_RUN.fullmatch(path.name), path) for path in (self.path / "runs").glob("*"))
         return {int(match["number"]): path for match, path in found if match is not None}
+
+
+Held = TypeVar("Held")
+
+
+def read_state(path: Path, kind: type[Held], *, remedy: str) -> Held | None:
+    """Read what a party has persisted as MessagePack; None if the file is missing. ValueError, which names the file and
+    the remedy, if it holds something else."""
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} cannot be used ({error}): {remedy}") from None
 
 
 class Happened(msgspec.Struct, frozen=True):

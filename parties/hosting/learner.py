@@ -34,7 +34,7 @@ from tacit.parties.adaptation.events import AdaptersUpdated
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
-from tacit.parties.hosting.folder import OpenedParty, PartyFolder
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, read_state
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import AHEAD, CONNECT_SECONDS, FOR_OWNER, ReconnectPolicy
@@ -70,15 +70,9 @@ class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_kept(path: Path) -> KeptLearning | None:
-    """What a data owner goes by, if that is known. ValueError for a file that does not say it."""
-    try:
-        return msgspec.msgpack.decode(FILES.read(path), type=KeptLearning)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise ValueError(
-            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
-        ) from None
+    """Read the learning that a data owner agreed to; None before that. ValueError for a file that holds something
+    else."""
+    return read_state(path, KeptLearning, remedy="restore it, or name another `directory`")
 
 
 def kept_adapters(path: Path, learning: PublicLearning) -> tuple[AdapterParameters, int] | None:
@@ -163,11 +157,11 @@ class LearnerHooks(Hooks):
         return own_source(file)
 
     def accepts(self, own: LearningSection) -> Policy:
-        """What it accepts of the dealer's sums."""
+        """Return the policy for the dealer's sums."""
         return Policy(schemes=(SCHEME,), smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=())
 
     def learner(self, usual: Callable[..., PrivateLearner]) -> Callable[..., PrivateLearner]:
-        """What is made of settings, images and labels; usual: on hosts."""
+        """Factory of the learner, from settings, images and labels; usual: that of hosts."""
         return usual
 
 
@@ -224,6 +218,27 @@ def check_own(file: DataOwnerFile, own: LearningSection, source: Source, learnin
         )
 
 
+def owner_settings(
+    party: OpenedParty[DataOwnerFile], policy: InferencePolicy, event_log: EventLog, hooks: LearnerHooks
+) -> DataOwnerSettings:
+    """Return the settings of a data owner towards the model owner. ValueError for a device that is not there."""
+    file = party.file
+    return DataOwnerSettings(
+        model_owner_address=file.model_owner,
+        dealer_address=file.dealer,
+        keys=party.keys,
+        roster=party.roster,
+        policy=policy,
+        patience=file.answer,
+        reconnect=ReconnectPolicy(
+            seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
+        ),
+        device=resolve_device(file.device),
+        ahead=hooks.ahead,
+        hooks=hooks,
+    )
+
+
 @dataclass(frozen=True)
 class _Learning:
     party: OpenedParty[DataOwnerFile]
@@ -235,32 +250,16 @@ class _Learning:
 
     def _owner(self, weights: bytes | None) -> DataOwnerSettings:
         """Towards the model owner, whose model has this commitment, if it is known."""
-        file, roster = self.party.file, self.party.roster
+        file = self.party.file
         named = bytes.fromhex(file.policy.weights) or None
         if weights is not None and named not in (None, weights):
             raise ValueError(
                 f"policy.weights: {self.party.folder.learning} is of a learning beside another model; for another one "
                 "name another `directory`"
             )
-        event_log = EventLog(self.log, self.tell)
-        return DataOwnerSettings(
-            model_owner_address=file.model_owner,
-            dealer_address=file.dealer,
-            keys=self.party.keys,
-            roster=roster,
-            policy=InferencePolicy(
-                bits=file.policy.logits_bits,
-                labels=file.policy.labels,
-                weights=weights or named,
-            ),
-            patience=file.answer,
-            reconnect=ReconnectPolicy(
-                seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
-            ),
-            device=resolve_device(file.device),
-            ahead=self.hooks.ahead,
-            hooks=self.hooks,
-        )
+        own = file.policy
+        policy = InferencePolicy(bits=own.logits_bits, labels=own.labels, weights=weights or named)
+        return owner_settings(self.party, policy, EventLog(self.log, self.tell), self.hooks)
 
     async def agree(self, kept: KeptLearning | None) -> KeptLearning:
         """What is kept, or else what the model owner offers, which is kept then. ValueError for what does not do."""

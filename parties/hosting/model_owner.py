@@ -30,7 +30,7 @@ from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
-from tacit.parties.hosting.folder import OpenedParty, Status, at_work
+from tacit.parties.hosting.folder import OpenedParty, Status, at_work, read_state
 from tacit.parties.hosting.party_file import ModelOwnerFile, TeachingSection
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import AHEAD, ReconnectPolicy
@@ -76,7 +76,7 @@ class ModelOwnerHooks(Hooks):
         return served().prepared(salt=salt)
 
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
-        """What is made of settings, model and event log; usual: on hosts."""
+        """Factory of the party, from settings, model and event log; usual: that of hosts."""
         return usual
 
 
@@ -195,7 +195,7 @@ def kept_salt(path: Path) -> bytes:
 def _learning(
     path: Path, served: Callable[[], ServedModel], model: PrivateModel, own: TeachingSection, event_log: EventLog
 ) -> PublicLearning:
-    """What is kept of the learning, or what a rehearsal makes of it, which is kept then."""
+    """Read the persisted learning, or rehearse one and persist it."""
     kept = read_learning(path)
     schedule = Schedule(
         rounds=own.rounds, learning_rate=own.learning_rate, decay=own.decay, decay_rounds=own.decay_rounds
@@ -228,12 +228,5 @@ def _learning(
 
 
 def read_learning(path: Path) -> PublicLearning | None:
-    """What is kept of a learning, if anything is. ValueError for a file that holds none."""
-    try:
-        return msgspec.msgpack.decode(FILES.read(path), type=PublicLearning)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise ValueError(
-            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
-        ) from None
+    """Read the public part of a learning; None before it is made. ValueError for a file that holds something else."""
+    return read_state(path, PublicLearning, remedy="restore it, or name another `directory`")

@@ -24,16 +24,16 @@ from tacit.protocol.core.machine import Ended
 
 @dataclass(frozen=True)
 class PartyOutcome:
-    """What is left when a party has ended by itself."""
+    """End of a party that has ended by itself."""
 
     ended: Ended
     result: Result | None = None
-    """What the party knows then, for its owner and for programs."""
+    """Result for the party's owner and for programs."""
     run: RunDirectory | None = None
-    """Where everything of a server's run is."""
+    """Run directory of a server."""
 
 
-# By name: what a wrong file needs no torch for is said before torch is loaded.
+# By name: a wrong file is refused before torch is loaded.
 ROLES: Final[dict[type[PartyFile], str]] = {
     ServerFile: "server.run_server",
     ClientFile: "client.run_client",
@@ -45,10 +45,10 @@ ROLES: Final[dict[type[PartyFile], str]] = {
 
 
 async def run_party(party: OpenedParty[Any], *, show: Tell, hooks: Hooks | None = None) -> PartyOutcome:
-    """Run a party until it ends, or is cancelled: who serves others often serves until then.
+    """Run a party until it ends, or is cancelled: a party that serves others often serves until then.
 
-    show: called with every event of the party. hooks: what whoever starts it adds to its file; those of its role, None:
-    the ones of hosts. Raises MENDABLE (folder.py) for what the party's owner can mend.
+    show: called with every event of the party. hooks: additions of the starter to the file, of the class of the role;
+    None: those of hosts. Raises MENDABLE (folder.py), which the party's owner can mend.
     """
     module, name = ROLES[type(party.file)].split(".")
     run = getattr(import_module(f"tacit.parties.hosting.{module}"), name)

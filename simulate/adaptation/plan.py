@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import msgspec
 import torch
 
 from tacit.models.adapters.configuration import TeachingConfiguration
@@ -29,6 +28,7 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.hosting.data_owner import DataOwnerHooks
 from tacit.parties.hosting.dealer import DealerHooks
 from tacit.parties.hosting.model_owner import ModelOwnerHooks
+from tacit.parties.hosting.model_owner import read_learning as kept_learning
 from tacit.parties.hosting.party_file import (
     DataOwnerFile,
     DealerFile,
@@ -124,11 +124,11 @@ class Recorded:
 
 
 def read_learning(folder: Folder) -> PublicLearning:
-    """What is public of the learning of a run. ValueError or OSError if it cannot be read."""
-    try:
-        return msgspec.msgpack.decode(folder.learning.read_bytes(), type=PublicLearning)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{folder.learning} is not what `tacit adapt` writes: {error}") from error
+    """Read the public part of the learning of a run. ValueError or OSError if it cannot be read."""
+    found = kept_learning(folder.learning)
+    if found is None:
+        raise ValueError(f"{folder.learning} is missing: restore it")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class AdaptationPlan:
     """When that was, in seconds since 1970."""
 
     def enrol(self) -> None:
-        """Make keys and roster, and keep the learning for the model owner. RunDirectoryError, OSError."""
+        """Make keys and roster. RunDirectoryError."""
         files, names = self.folder.files, owner_names(self.experiment.clients)
         groups = dict(zip(names, self.experiment.groups(), strict=True))
         files.enrol({MODEL_OWNER: "server", DEALER: "dealer", **dict.fromkeys(names, "client")}, groups)
@@ -164,7 +164,8 @@ class AdaptationPlan:
         def program(name: str, file: PartyFile, hooks: Callable[[], HeldParty]) -> Program:
             return hold_party, {"program": PartyProgram(files, name, file, hooks)}
 
-        owner = partial(SimulatedModelOwner, self.model, self._revealing, self._recording(MODEL_OWNER))
+        reveals = partial(teacher, self._revealing)
+        owner = partial(SimulatedModelOwner, self.model, reveals, self._recording(MODEL_OWNER))
         programs = {
             DEALER: program(DEALER, self._dealer(), partial(SimulatedDealer, self._origin)),
             MODEL_OWNER: program(MODEL_OWNER, self._model_owner(), owner),
@@ -281,28 +282,32 @@ class SimulatedDealer(DealerHooks, HeldParty):
 
 
 class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
-    """A model owner whose model is prepared already; recording: in an audit."""
+    """A model owner of a simulation.
+
+    model: prepared already; None: it is read as on hosts. party: a factory in the place of the usual one; recording: in
+    an audit.
+    """
 
     def __init__(
         self,
-        model: PrivateModel,
-        revealing: Revealing,
-        recording: Callable[[], OwnerRecording] | None,
+        model: PrivateModel | None,
+        party: Callable[..., ModelOwnerParty] | None = None,
+        recording: Callable[[], OwnerRecording] | None = None,
         *,
         ahead: int | None = AHEAD,
     ) -> None:
         super().__init__()
         self.ahead = ahead
         self._model = model
-        self._revealing = revealing
+        self._party = party
         if recording is not None:
             self._around = recording()
 
     def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
-        return self._model
+        return self._model or super().model(served, salt)
 
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
-        return partial(teacher, self._revealing)
+        return self._party or usual
 
 
 class SimulatedLearner(DataOwnerHooks, HeldParty):

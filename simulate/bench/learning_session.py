@@ -45,7 +45,7 @@ from tacit.simulate.federation.party_files import (
     hold_party,
 )
 from tacit.simulate.federation.processes import Program, results
-from tacit.simulate.insecure.revealing_parties import Revealing, learner
+from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
 from tacit.simulate.private_inference.inference import DATA_OWNER
 
 _PATIENCE: Final = 120.0
@@ -127,7 +127,9 @@ def _programs(files: PartyFiles, session: LearningSession) -> dict[str, Program]
         adaptation=section,
         **files.common(MODEL_OWNER),
     )
-    hooks = partial(SimulatedModelOwner, session.model, Revealing(session.reveal), None, ahead=session.ahead)
+    hooks = partial(
+        SimulatedModelOwner, session.model, partial(teacher, Revealing(session.reveal)), ahead=session.ahead
+    )
     state = files.state(MODEL_OWNER)
     state.make()
     state.learning.write_bytes(msgspec.msgpack.encode(learning))

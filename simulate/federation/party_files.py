@@ -46,8 +46,9 @@ SUMS: Final = "sums"
 """The dealer's second service."""
 LISTEN: Final = "tcp://127.0.0.1:*"
 NOT_YET: Final = "tcp://127.0.0.1:1"
+"""Placeholder for the address of a peer that does not listen yet."""
 NO_SUMS_YET: Final = "tcp://127.0.0.1:2"
-"""In the file of a party whose peers have not begun to listen."""
+"""The same for the dealer's sums: a party file refuses one address for both services."""
 NO_QUOTA: Final = OfferSection(images_a_day=1 << 40, refused_a_day=1 << 40)
 """[policy] of a model owner that asks nobody to hold back."""
 QUIET: Final = LogConfiguration(level="error")
@@ -151,13 +152,13 @@ class HeldParty(Surrounded):
     """Hooks of a party that has a process of this machine for itself."""
 
     def told(self, outcome: PartyOutcome) -> Any:
-        """What the process finishes with, made of msgpack types."""
+        """Return the result of the process, of msgpack types."""
         return {"code": outcome.ended.code.name if outcome.ended.code else None, "detail": outcome.ended.detail}
 
 
 @dataclass(frozen=True)
 class PartyProgram:
-    """What the process of a party is started with, beside the addresses of those that listen already."""
+    """Arguments of a party's process, beside the addresses of those that listen already."""
 
     files: PartyFiles
     name: str

@@ -20,7 +20,6 @@ from msgspec import structs
 
 from tacit.parties.hosting.data_owner import DataOwnerHooks, OwnImages
 from tacit.parties.hosting.folder import PartyFolder
-from tacit.parties.hosting.model_owner import ModelOwnerHooks
 from tacit.parties.hosting.party_file import (
     DataOwnerFile,
     DealerFile,
@@ -34,12 +33,11 @@ from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import Answer, DataOwnerSession, Inferred, PassCosts, SessionKind
 from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded, PreprocessingFailed
 from tacit.parties.inference.model import Interface
-from tacit.parties.inference.model_owner import ModelOwnerParty
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.runs.served import Checkpoint, ServedModel
+from tacit.parties.runs.served import Checkpoint
 from tacit.parties.runs.state import parse_event
 from tacit.protocol.inference.schedule import LOGITS, Results
-from tacit.simulate.adaptation.plan import SimulatedDealer
+from tacit.simulate.adaptation.plan import SimulatedDealer, SimulatedModelOwner
 from tacit.simulate.federation.party_files import (
     DEALER,
     LISTEN,
@@ -170,10 +168,11 @@ def _programs(
         **common,
         **files.common(MODEL_OWNER),
     )
-    given = model if isinstance(model, PrivateModel) else None
+    given = _with_interface(model) if isinstance(model, PrivateModel) else None
+    hooks = partial(SimulatedModelOwner, given, KnownInputParty if known else None, ahead=plan.ahead)
     programs = {
         DEALER: program(DEALER, DealerFile(bind=LISTEN, **common, **files.common(DEALER)), SimulatedDealer),
-        MODEL_OWNER: program(MODEL_OWNER, owner, partial(SimulatedModelOwner, given, known=known, ahead=plan.ahead)),
+        MODEL_OWNER: program(MODEL_OWNER, owner, hooks),
     }
     for name, own in images.items():
         file = DataOwnerFile(
@@ -207,29 +206,15 @@ def _named(model: PrivateModel | Path | Checkpoint) -> dict[str, Any]:
     return {"model": str(model) if isinstance(model, Path) else "given by this process"}
 
 
-class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
-    """A model owner whose model is given, or found as on hosts."""
-
-    def __init__(self, model: PrivateModel | None, *, known: bool, ahead: int | None) -> None:
-        super().__init__()
-        self.ahead = ahead
-        self._model = model
-        self._known = known
-
-    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
-        if self._model is None:
-            return super().model(served, salt)
-        public = self._model.public
-        if public.interface is not None:
-            return self._model
-        # Its images are prepared already.
-        sizes = public.sizes
-        names = tuple(str(number) for number in range(sizes.classes))
-        told = Interface(mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels, white=255, classes=names)
-        return replace(self._model, public=structs.replace(public, interface=told))
-
-    def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
-        return KnownInputParty if self._known else usual
+def _with_interface(model: PrivateModel) -> PrivateModel:
+    """Give a model for which images are prepared already the interface that data owners ask for."""
+    public = model.public
+    if public.interface is not None:
+        return model
+    sizes = public.sizes
+    names = tuple(str(number) for number in range(sizes.classes))
+    told = Interface(mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels, white=255, classes=names)
+    return replace(model, public=structs.replace(public, interface=told))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tacit.parties.runs.served import Checkpoint, ServedModel, read_served, served_experiment
+
+_NO_TESTS: Final = "a checkpoint comes without test images: name a file or a folder of images with --images"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,8 @@ class InferenceRequest(WantedImages):
         if isinstance(self.model, Path):
             served_experiment(self.model)
         super().__post_init__()
+        if self.path is None and isinstance(self.model, Checkpoint):
+            raise ValueError(_NO_TESTS)
         if self.path is not None and self.source is not None:
             raise ValueError(f"--data {self.source} is for test images: leave it out, or --images {self.images}")
 
@@ -73,9 +78,7 @@ def wanted_model(
         return directory
     if not architecture or checkpoint is None:
         raise ValueError("name a directory, or an architecture of timm with --model and its weights with --checkpoint")
-    if images is None or images.isdecimal():
-        raise ValueError("a checkpoint comes without test images: name a file or a folder of images with --images")
-    WantedImages(images=images)
-    return Checkpoint(
-        architecture=architecture, path=checkpoint, calibration=calibration or Path(images), image_size=image_size
-    )
+    typical = calibration or WantedImages(images=images).path
+    if typical is None:
+        raise ValueError(_NO_TESTS)
+    return Checkpoint(architecture=architecture, path=checkpoint, calibration=typical, image_size=image_size)

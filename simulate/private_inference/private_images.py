@@ -69,15 +69,15 @@ def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
 
     ValueError for more test images than there are, and for images that cannot be decoded or are none for this model.
     """
+    if request.path is not None:
+        return chosen_files(request.path, model)
+    # A request to a checkpoint names files.
+    assert model.experiment is not None
     data = model.data
-    if request.path is None and model.experiment is not None:
-        test = _test_images(model.experiment, data, request.source)
-        names = request.tests(len(test.labels))
-        pixels = data.normalised(test.images, np.arange(len(names)))
-        return Chosen(names, pixels, torch.from_numpy(test.labels[: len(names)]))
-    if request.path is None:
-        raise ValueError("a checkpoint comes without test images: name a file or a folder with --images")
-    return chosen_files(request.path, model)
+    test = _test_images(model.experiment, data, request.source)
+    names = request.tests(len(test.labels))
+    pixels = data.normalised(test.images, np.arange(len(names)))
+    return Chosen(names, pixels, torch.from_numpy(test.labels[: len(names)]))
 
 
 def chosen_files(path: Path, model: ServedModel) -> Chosen:

@@ -56,7 +56,7 @@ def test_what_is_public_is_kept(learning: PublicLearning, folder: Folder, tmp_pa
     wrong = Folder(tmp_path).learning
     wrong.parent.mkdir(parents=True)
     wrong.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="is not what `tacit adapt` writes"):
+    with pytest.raises(ValueError, match="cannot be used"):
         read_learning(Folder(tmp_path))
 
 
