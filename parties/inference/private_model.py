@@ -87,7 +87,7 @@ def public_of(terms: Terms) -> PublicModel:
 
 
 def _check_results(public: PublicModel, results: Results) -> None:
-    """Either owner may be the one that errs: both look. ValueError for results that cannot be revealed of this model."""
+    """ValueError for results that cannot be revealed of this model. Both owners check: neither trusts the other."""
     if results.labels and (interface := public.interface) is not None and not interface.classes:
         raise ValueError(NO_CLASSES)
     check(public.head.logits, public.sizes.classes, results)
