@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -108,11 +109,12 @@ class Process:
             self._lines.put(line)
         self._lines.put(None)
 
-    def until(self, pattern: str) -> None:
-        """Wait until it has said a line with this."""
+    def until(self, pattern: str, *, after: str = "") -> None:
+        """Wait until it has said a line with this, after the first with that."""
         ended = 0
         while True:
-            if any(re.search(pattern, line) for line in [*self.said, *self.complained]):
+            lines = dropwhile(lambda line: not re.search(after, line), [*self.said, *self.complained])
+            if any(re.search(pattern, line) for line in lines):
                 return
             if ended == 2:
                 raise AssertionError(f"{pattern!r} was not said:\n{self.everything}")

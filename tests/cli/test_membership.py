@@ -56,9 +56,10 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
         "tacit: server: a roster that cannot be taken up: version 3 is without 'client-1': its operator has removed it"
     ]
 
-    clients["client-4"].until("round .* completed")
+    # Who is in a session hears of the next version; who is not yet only finds that its key is not known any more.
+    clients["client-3"].until("round .* completed", after="takes up version 3")
     office.give("server", 4)
-    assert clients["client-3"].end() == 1
+    assert clients["client-3"].end() == 1, (clients["client-3"].everything, server.everything)
     assert "version 4 has other keys of 'client-3' than this party" in clients["client-3"].complained[0]
     os.replace(hosts.path / "new" / "client-3.key", hosts.path / "client-3" / "client-3.key")
     office.give("client-3", 4)
