@@ -92,13 +92,20 @@ def accepting(protection: Protection) -> ClientPolicy:
     return ClientPolicy(uncoordinated_weights=protection.contributors_vary)
 
 
+TRAINING = TrainingConfiguration(epochs=1, batch_size=6)
+
+
 def proposal(
-    protection: Protection, encryption: Encryption | None, width: int, train: tuple[str, ...] = ()
+    protection: Protection,
+    encryption: Encryption | None,
+    width: int,
+    train: tuple[str, ...] = (),
+    training: TrainingConfiguration = TRAINING,
 ) -> tuple[Configuration, torch.nn.Module]:
     experiment = Experiment(
         federation=Cohort(clients=len(CLIENTS)),
         model=ModelConfiguration(image_size=8, patch_size=4, width=width, depth=1, heads=2, train=train),
-        training=TrainingConfiguration(epochs=1, batch_size=6),
+        training=training,
         protection=protection,
         encryption=encryption,
         aggregation=Aggregation(graph="complete", clip=0.5, max_weight=SAMPLES),
@@ -135,6 +142,7 @@ class Federation:
     """Of the model."""
     train: tuple[str, ...] = ()
     """Patterns of what is trained of it."""
+    training: TrainingConfiguration = TRAINING
     keys: dict[str, PartyKeys] = field(default_factory=lambda: {n: generate(n) for n in ("server", *CLIENTS)})
     told: dict[str, list[LoggedEvent]] = field(default_factory=dict)
     news: dict[tuple[str, type[LoggedEvent]], asyncio.Event] = field(default_factory=dict)
@@ -146,7 +154,7 @@ class Federation:
         self.roster = Roster(
             tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
         )
-        self.configuration, model = proposal(self.protection, self.encryption, self.width, self.train)
+        self.configuration, model = proposal(self.protection, self.encryption, self.width, self.train, self.training)
         self.keeper = Keeper(self.configuration, model)
 
     async def serve(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
@@ -266,10 +274,17 @@ def protected(tmp_path: Path) -> Callable[..., Federation]:
     """protected(encryption, scheme=, ...) is a federation with this [protection], in a directory of its own."""
 
     def protected(
-        encryption: Encryption | None = None, *, width: int = 8, train: tuple[str, ...] = (), **protection: Any
+        encryption: Encryption | None = None,
+        *,
+        width: int = 8,
+        train: tuple[str, ...] = (),
+        training: TrainingConfiguration = TRAINING,
+        **protection: Any,
     ) -> Federation:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
-        return Federation(directory, read_protection(protection), encryption, width=width, train=train)
+        return Federation(
+            directory, read_protection(protection), encryption, width=width, train=train, training=training
+        )
 
     return protected
