@@ -6,8 +6,8 @@ value, modulo 2^64.
 
 - Point: at the secret number the two words of its value, elsewhere zero. Both owners evaluate all leaves, which takes
   no message (Boyle, Gilboa, Ishai, CCS 2016, figure 1).
-- Threshold: 1 below the secret number, 0 from there on, modulo 2^32; evaluated at a public place (Boyle et al.,
-  Eurocrypt 2021, figure 1).
+- Threshold: 1 below the secret number, 0 from there on; evaluated at public places (Boyle et al., Eurocrypt 2021,
+  figure 1). Of its words the lowest bits are enough, if the sum is read modulo as many.
 
 The generator is H_j(s) = AES_j(s) xor s with four fixed public keys: H_0 and H_1 are the seeds of the children on the
 left and on the right, whose lowest bit is taken out as their control bit; H_2 and H_3 give words. Seeds are 128 bits in
@@ -36,7 +36,6 @@ _LOWEST: Final = np.uint64(1)
 _REST: Final = ~_LOWEST
 _SEED: Final = np.array([_REST, ~np.uint64(0)])
 """All bits of a seed but the lowest."""
-_COUNT_MASK: Final = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +57,7 @@ class ThresholdKeys:
     seeds: Words
     controls: Bits
     values: Words
-    """Words of every level and of the leaf, [trees, levels + 1], modulo 2^32."""
+    """Words of every level and of the leaf, [trees, levels + 1]."""
 
 
 def point_keys(roots: tuple[Words, Words], points: Words, levels: int, values: Words) -> PointKeys:
@@ -125,11 +124,11 @@ def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -
         values.append(value)
     last = _hashed(2, walk.seeds)[..., 0]
     values.append(_signed(last[1] - last[0] - total, walk.flipped))
-    return ThresholdKeys(np.stack(seeds, 1), np.stack(controls, 1), np.stack(values, 1) & _COUNT_MASK)
+    return ThresholdKeys(np.stack(seeds, 1), np.stack(controls, 1), np.stack(values, 1))
 
 
 def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
-    """An owner's words [trees, ...], modulo 2^32, of whether public places [trees, ...] are below the threshold."""
+    """An owner's words [trees, ...] of whether public places [trees, ...] are below the threshold."""
     trees, levels = keys.controls.shape
     places = places.reshape(trees, math.prod(places.shape[1:]))
     seeds = np.repeat((roots & _SEED)[:, None], places.shape[1], 1)
@@ -145,7 +144,7 @@ def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
         following ^= keys.seeds[:, level, None] * controls[..., None]
         seeds, controls = following, bits
     total += _hashed(2, seeds)[..., 0] + controls * keys.values[:, levels, None]
-    return (-total if rank else total) & _COUNT_MASK
+    return -total if rank else total
 
 
 class _Walk:

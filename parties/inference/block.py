@@ -12,7 +12,7 @@ Rounds, and what is opened to both in each, or sent to one:
 | qkv          | 1      | normalised values, to the model owner                                                 |
 | scores       | 1      | queries, keys and values                                                              |
 | softmax      | 1      | scores: their exponentials are waves; norms of queries and keys, to check their range |
-|              | (3)    | where scores reach far: see scores.py                                                 |
+|              | (2+3L) | with L squarings: see scores.py                                                       |
 | mixing       | 2      | exponentials and their sums; weighted values and inverse sums                         |
 | projection   | 1      | mixed values, to the model owner                                                      |
 | layer norm   | 3      | as above                                                                              |
@@ -27,12 +27,11 @@ range, nothing else can be (scales.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-import msgspec
 import torch
 
-from tacit.parties.inference.hidden import SPREAD, spread_slack
+from tacit.parties.inference.hidden import spread_slack, spread_wave
 from tacit.parties.inference.material import NORM_WORDS, AnyBlockRequest, Fixed, Lookup, Matrix, Narrow, Scores, Waves
 from tacit.parties.inference.operations import (
     MODEL,
@@ -48,9 +47,9 @@ from tacit.parties.inference.operations import (
 )
 from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.scales import Scales, Shape
-from tacit.parties.inference.scores import SHARE_RING, FarSoftmax
+from tacit.parties.inference.scores import SquaredSoftmax, division_requests
 from tacit.parties.inference.tables import LayerNormProgram, LookedUp, layer_norm_requests
-from tacit.protocol.inference.schedule import COARSE, HALVES, PLACE, STREAM, VECTORS, WEIGHTED, block_layer_shapes
+from tacit.protocol.inference.schedule import COARSE, PLACE, STREAM, VECTORS, WEIGHTED, block_layer_shapes
 
 LAYER_RINGS = {"qkv": WORD_BITS, "proj": STREAM, "fc1": STREAM, "fc2": STREAM}
 
@@ -76,22 +75,22 @@ def block_requests(
         *layer_norm_requests(shape.stream, scales.second_norm),
         Narrow((*rows, shape.hidden), COARSE, 2, None, STREAM + scales.gelu_cut)
         if gelu is None
-        else Waves((*rows, shape.hidden), len(gelu.cosines), gelu.words, STREAM + scales.gelu_cut),
+        else Waves(
+            (*rows, shape.hidden),
+            len(gelu.cosines),
+            gelu.words,
+            STREAM + scales.gelu_cut,
+            bits=scales.hidden_opened,
+        ),
         Lookup(rows, levels=scales.hidden_spread.levels),
     )
 
 
-def _exponential_requests(shape: Shape, scales: Scales) -> tuple[AnyBlockRequest, ...]:
-    wave, far, ring = scales.exponential, scales.far, STREAM + scales.exponential_cut
-    if far is None:
-        return (Waves(shape.scores, len(wave.cosines), wave.words, ring),)
-    sums = shape.scores[:-1]
-    return (
-        Waves(shape.scores, len(wave.cosines), wave.words, HALVES + far.cut),
-        far.totals.request(sums),
-        Narrow(shape.scores, HALVES, 1, (*sums, 1), SHARE_RING),
-        Narrow(shape.scores, WEIGHTED, 2, None, ring),
-    )
+def _exponential_requests(shape: Shape, scales: Scales) -> Iterator[AnyBlockRequest]:
+    wave = scales.exponential
+    bits = scales.form.score_bits
+    yield Waves(shape.scores, len(wave.cosines), wave.words, scales.exponential_ring, turn=bits, bits=bits)
+    yield from division_requests(shape.scores, scales.divisions, STREAM + scales.exponential_cut)
 
 
 class BlockProgram:
@@ -110,10 +109,11 @@ class BlockProgram:
         self._first = LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
         self._scores = ScoresValue(party, shape.vectors, VECTORS, (scales.query_turn, scales.key_turn))
         self._norms = [LookedUp(party, Lookup(sums, levels=place.levels)) for place in (scales.queries, scales.keys)]
-        ring = STREAM + scales.exponential_cut
-        waves = ring if scales.far is None else HALVES + scales.far.cut
-        self._exponential = WaveValue(party, shape.scores, scales.exponential, waves)
-        self._far = None if scales.far is None else FarSoftmax(party, shape.scores, scales.far, ring)
+        bits = scales.form.score_bits
+        self._exponential = WaveValue(
+            party, shape.scores, scales.exponential, scales.exponential_ring, turn=bits, bits=bits
+        )
+        self._squared = SquaredSoftmax(party, shape.scores, scales.divisions, STREAM + scales.exponential_cut)
         self._totals = LookedUp(party, scales.totals.request(sums))
         self._mixing = MatrixValue(party, shape.scores, shape.vectors, STREAM)
         self._weighted = NarrowValue(party, shape.vectors, WEIGHTED, factor=(*sums, 1))
@@ -122,7 +122,7 @@ class BlockProgram:
         self._gelu = (
             NarrowValue(party, hidden, COARSE, degree=2, ring=ring)
             if scales.gelu is None
-            else WaveValue(party, hidden, scales.gelu, ring)
+            else WaveValue(party, hidden, scales.gelu, ring, bits=scales.hidden_opened)
         )
         self._spread = LookedUp(party, Lookup(rows, levels=scales.hidden_spread.levels))
         self._outside = torch.zeros((), dtype=torch.int64, device=party.device)
@@ -158,14 +158,12 @@ class BlockProgram:
             lookup.masked(shifted(spread, NORM_WORDS, NORM_WORDS - PLACE))
             for lookup, spread in zip(self._norms, self._scores.spread(*opened), strict=True)
         ]
-        exponent = shifted(products, VECTORS, VECTORS - COARSE)
+        exponent = shifted(products, VECTORS, VECTORS - scales.form.score_bits)
         exponents, *places = yield from party.open("softmax", self._exponential.masked(exponent), *norms)
         for lookup, place, limits in zip(self._norms, places, (scales.queries, scales.keys), strict=True):
             self._outside += lookup.settle(place, limits.limits)
-        weights = self._exponential.settle(exponents)
-        if self._far is not None:
-            weights, outside = yield from self._far.run(weights)
-            self._outside += outside
+        weights, outside = yield from self._squared.run(self._exponential.settle(exponents))
+        self._outside += outside
         weights = _cut(weights, STREAM + scales.exponential_cut, scales.exponential_cut)
         totals = shifted(weights.sum(-1) * scales.totals.factor, STREAM, STREAM - PLACE)
         left, place = yield from party.open("mixing", self._mixing.masked_left(weights), self._totals.masked(totals))
@@ -182,14 +180,14 @@ class BlockProgram:
         """GELU of [B, T, hidden] modulo 2^STREAM, modulo 2^STREAM; and the sums [B, T] of their SPREAD, or squares,
         modulo 2^(STREAM + gelu_cut)."""
         scales, gelu = self._scales, self._gelu
-        masked = gelu.masked(shifted(hidden, STREAM, STREAM - COARSE))
+        masked = gelu.masked(shifted(hidden, STREAM, STREAM - scales.hidden_opened))
         (opened,) = yield from self._party.open("gelu", masked)
         if isinstance(gelu, WaveValue) and scales.gelu is not None:
             result = gelu.settle(opened)
-            wave = msgspec.structs.replace(SPREAD, words=scales.gelu.words)
-            spread = gelu.value(wave).sum(-1)
+            wave = spread_wave(scales.gelu, scales.hidden_opened)
+            spread = gelu.checked(wave).sum(-1)
             if self._party.rank == MODEL:
-                spread += round(spread_slack(hidden.shape[-1]) * 2.0**wave.bits)
+                spread += round(spread_slack(hidden.shape[-1], scales.hidden_opened) * 2.0**wave.bits)
         else:
             assert isinstance(gelu, NarrowValue)
             gelu.settle(opened)

@@ -1,50 +1,58 @@
-"""GELU on shares: the waves of hidden values, and what is in range of them.
+"""GELU on shares: a Fourier approximation of hidden values, and the check of their range.
 
-A hidden value can reach far beyond what is typical (its Cauchy-Schwarz bound), and the period of the waves has to be as
-wide as that, so that none goes round unseen. GELU itself is fitted to what is in range alone, which takes fewer waves.
-That nothing else occurs is checked by the same waves of the same masks: SPREAD is next to nothing for what is in range
-and grows to 1, so its sum over a token's values, of which there are hundreds, tells the largest of them.
+A hidden value can reach far beyond what is typical (its Cauchy-Schwarz bound), and what is opened has to be as wide as
+that, so that none goes round unseen. The period of the approximation follows from what is typical: a power of two of
+such periods is what is opened, and GELU is fitted to what is in range alone. That nothing else occurs is checked by the
+first harmonics of the whole width: SPREAD is next to nothing for what is in range and grows to 1, so its sum over a
+token's values, of which there are hundreds, tells the largest of them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Final
 
+import msgspec
 import numpy as np
 import torch
 
 from tacit.models.friendly.transformer import ACTIVATIONS
+from tacit.parties.inference.material import CHECK_HARMONICS, NORM_WAVE_BITS
 from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scores import Bounds, Functions
-from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum
-from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
-from tacit.protocol.inference.schedule import COARSE, STREAM
+from tacit.parties.inference.tables import FILLED, BoundError, CheckedSum, fitted_sum
+from tacit.parties.inference.waves import FitError, Wave, fitted_wave
+from tacit.protocol.inference.schedule import COARSE, FINEST, PLACE, STREAM
 
-_ACTIVATED_BITS: Final = 13
-"""Fractional bits of the values behind GELU, at most."""
+POWER: Final = 6
+"""Of the sine of half an angle in SPREAD."""
 SPREAD: Final = Wave(
-    constant=10 << 11,
-    cosines=(-15 << 11, 6 << 11, -1 << 11),
+    constant=10 << 15,
+    cosines=(-15 << 15, 6 << 15, -1 << 15),
     sines=(0, 0, 0),
-    precision=16,
+    precision=20,
     words=1,
 )
-"""The sixth power of the sine of half an angle: next to nothing for what is in range, and 1 at half a turn. With it a
-sum over the hidden values of a token is hardly more than what the largest of them adds."""
+"""Next to nothing for what is in range, and 1 at half a turn. With it a sum over the hidden values of a token is hardly
+more than what the largest of them adds."""
 _LEAST_WORDS: Final = 11
 """Fractional bits of the words of GELU's waves: as many as SPREAD takes, whatever GELU itself takes."""
-SPREAD_LEVELS: Final = 26
+SPREAD_LEVELS: Final = PLACE
 """Bits that are compared of such a sum, which is a small part of what is possible."""
-_HIDDEN_WINDOWS: Final = (1.0, 0.625)
-"""Parts of the ring that possible hidden values take; whatever needs fewer waves."""
-_GELU_BITS: Final = 29
-"""Fractional bits before the cut, at most: a word has seven bytes then."""
-_GELU_NOISE: Final = 2.0**-12.5
+_WIDTHS: Final = tuple(2.0 ** (part / 4) for part in range(8))
+"""How many times as wide as what is possible the opened ring is: whatever takes the fewest harmonics. Wider ones have
+room for what is in range to be hardly less than what is possible, and a period near to what is best."""
+_FULLEST: Final = 0.9
+"""Part of a period that values in range take, at most: the rest leads from one end to the other."""
+_GELU_CUT: Final = 16
+"""Bits that are cut off values behind GELU, at most: a word has seven bytes then."""
+_GELU_NOISES: Final = (2.0**-12.5, 2.0**-11.5, 2.0**-10.5)
+"""The least that leaves few enough bits."""
 _GELU_TOLERANCE: Final = 2.0**-11.5
 """Of GELU: relative to its argument, or to 1, if that is larger."""
+_USUAL_REACH: Final = 12.0
+"""Where values reach further, tolerance and noise grow with them: so do those that the next layer adds up."""
 
 
 @dataclass(frozen=True)
@@ -56,78 +64,115 @@ class FittedHidden:
     spread: CheckedSum
     """Of a token."""
     scale: float
-    """Of hidden values in the ring of COARSE bits."""
+    """Of hidden values as they are opened."""
+    opened: int
+    """Their bits then."""
     bits: int
     """Their fractional bits where GELU is quadratic, else 0."""
 
+    @property
+    def octets(self) -> tuple[int, int]:
+        """About what the preprocessing of a value takes, and the bits of the approximation."""
+        assert self.gelu is not None
+        harmonics = len(self.gelu.cosines) + (CHECK_HARMONICS if self.opened > COARSE else 0)
+        return 14 * harmonics, self.gelu.bits
 
-def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: int) -> FittedHidden:
-    """Of so many hidden values of a token, which can reach the ceiling. BoundError, and FitError."""
+
+def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: int, activated: int) -> FittedHidden:
+    """Of so many hidden values of a token, which can reach the ceiling; activated: fractional bits of the values behind
+    GELU, at most. BoundError, and FitError."""
     if functions.quadratic:
-        return _quadratic(bounds.hidden_spread[0], ceiling, width)
-    found: list[tuple[tuple[int, int], FittedHidden]] = []
+        return _quadratic(bounds.hidden**2, ceiling, width, activated)
+    found: list[FittedHidden] = []
     failure: FitError | None = None
-    slack = spread_slack(width)
-    activation = ACTIVATIONS[functions.activation]
-    for period, spread in zip(hidden_periods(ceiling), bounds.hidden_spread, strict=True):
-        high = spread + 2 * slack
-        # No single value of a token in range has more than the sum of all; comparisons are a little coarser than that.
-        sine = min((high + 2.0**-20 * width) ** (1 / 6), 1.0)
-        reach = min(period / np.pi * math.asin(sine), ceiling / SPARE)
-        limits = {"low": -reach, "high": reach}
-        try:
-            wave = fitted_wave(
-                "GELU",
-                lambda values: activation(torch.from_numpy(values)).numpy(),
-                _gelu_tolerance,
-                period=period,
-                noise=_GELU_NOISE,
-                most_bits=_GELU_BITS,
-                least_words=_LEAST_WORDS,
-                **limits,
-            )
-        except FitError as error:
-            failure = error
-            continue
-        unit, most = 2.0 ** (SPREAD.precision + wave.words), width + 2 * slack
-        place = _place(wave.bits, unit=unit, most=most, high=high)
-        fitted = FittedHidden(wave, place, 2.0**COARSE / period, 0)
-        found.append(((len(wave.cosines), wave.bits), fitted))
+    for times in _WIDTHS:
+        turn = 2 * ceiling / SPARE * times  # None that is possible goes round.
+        narrow = _fullest(turn, ceiling, bounds.hidden, width)
+        for opened in sorted({COARSE, narrow, max(narrow - 1, COARSE)}):
+            for noise in _GELU_NOISES:
+                try:
+                    found.append(_fitted(functions, turn, opened, ceiling, bounds.hidden, width, activated, noise))
+                    break
+                except FitError as error:
+                    failure = error
     if failure is not None and not found:
         raise failure
-    return min(found, key=itemgetter(0))[1]
+    return min(found, key=lambda each: each.octets)
 
 
-def _quadratic(squares: float, ceiling: float, width: int) -> FittedHidden:
+def _fullest(turn: float, ceiling: float, norm: float, width: int) -> int:
+    """The most bits of a turn whose lowest COARSE hold what is in range."""
+    reach = _reach(turn, ceiling, _high(turn, norm, width, FINEST), width)
+    return COARSE + min(max(math.floor(math.log2(turn * _FULLEST / (2 * reach))), 0), FINEST - COARSE)
+
+
+def _high(turn: float, norm: float, width: int, opened: int) -> float:
+    """What the sum of SPREAD over a token of this norm is at most: no sine is larger than its angle."""
+    return min((math.pi * norm / turn) ** POWER, width) + 2 * spread_slack(width, opened)
+
+
+def _reach(turn: float, ceiling: float, high: float, width: int) -> float:
+    """What a value is at most where the sum of SPREAD over its token is `high`: no single one has more than the sum of
+    all, and comparisons are a little coarser than that."""
+    sine = min((high + 2.0 ** (1 - SPREAD_LEVELS) / FILLED * width) ** (1 / POWER), 1.0)
+    return min(turn / np.pi * math.asin(sine), ceiling / SPARE)
+
+
+def _fitted(
+    functions: Functions,
+    turn: float,
+    opened: int,
+    ceiling: float,
+    norm: float,
+    width: int,
+    activated: int,
+    noise: float,
+) -> FittedHidden:
+    activation, high = ACTIVATIONS[functions.activation], _high(turn, norm, width, opened)
+    reach = _reach(turn, ceiling, high, width)
+    coarser = max(reach / _USUAL_REACH, 1.0)
+    wave = fitted_wave(
+        "GELU",
+        lambda values: activation(torch.from_numpy(values)).numpy(),
+        lambda values: _GELU_TOLERANCE * coarser * np.maximum(1.0, np.abs(values)),
+        period=turn / (1 << (opened - COARSE)),
+        noise=noise * coarser,
+        low=-reach,
+        high=reach,
+        most_bits=activated + _GELU_CUT,
+        least_words=_LEAST_WORDS,
+    )
+    unit = 2.0 ** spread_wave(wave, opened).bits
+    place = _place(wave.bits, activated, unit=unit, most=width + 2 * spread_slack(width, opened), high=high)
+    return FittedHidden(wave, place, 2.0**opened / turn, opened, 0)
+
+
+def spread_wave(gelu: Wave, opened: int) -> Wave:
+    """SPREAD by the words that check hidden values of so many bits."""
+    return msgspec.structs.replace(SPREAD, words=gelu.words if opened == COARSE else NORM_WAVE_BITS)
+
+
+def _quadratic(squares: float, ceiling: float, width: int, activated: int) -> FittedHidden:
     bits = min(math.floor(math.log2(2 ** (COARSE - 2) * SPARE / ceiling)), 12)
     if bits < 4:
         raise BoundError(f"hidden values can reach {ceiling:.6g}: that leaves {bits} fractional bits; 4 are needed")
-    place = _place(2 * bits + 3, unit=4.0**bits, most=width * ceiling**2, high=squares)
-    return FittedHidden(None, place, 2.0**bits, bits)
+    place = _place(2 * bits + 3, activated, unit=4.0**bits, most=width * ceiling**2, high=squares)
+    return FittedHidden(None, place, 2.0**bits, COARSE, bits)
 
 
-def _place(bits: int, *, unit: float, most: float, high: float) -> CheckedSum:
+def _place(bits: int, activated: int, *, unit: float, most: float, high: float) -> CheckedSum:
     """bits: fractional ones of the values behind GELU, before they are cut."""
-    ring = STREAM + gelu_cut(bits)
+    ring = STREAM + gelu_cut(bits, activated)
     return fitted_sum("hidden values", bits=ring, unit=unit, most=most, low=0.0, high=high, levels=SPREAD_LEVELS)
 
 
-def gelu_cut(bits: int) -> int:
+def gelu_cut(bits: int, activated: int) -> int:
     """What is cut off so many fractional bits."""
-    return max(bits - _ACTIVATED_BITS, 0)
+    return max(bits - activated, 0)
 
 
-def spread_slack(width: int) -> float:
-    """What is added to a sum of SPREAD over so many values, lest rounding make it negative: with _LEAST_WORDS the
-    deviation of the rounding of a term is below 2^-13.7, and this is six times that of the sum at least."""
-    return 2.0**-11 * math.sqrt(width)
-
-
-def hidden_periods(ceiling: float) -> tuple[float, ...]:
-    """Of the waves of hidden values that can reach so far: none goes round. The wider one serves where what is in range
-    is hardly less than what is possible."""
-    return tuple(2 * ceiling / (SPARE * window) for window in _HIDDEN_WINDOWS)
-
-
-def _gelu_tolerance(values: Floats) -> Floats:
-    return _GELU_TOLERANCE * np.maximum(1.0, np.abs(values))
+def spread_slack(width: int, opened: int) -> float:
+    """What is added to a sum of SPREAD over so many values, lest rounding make it negative. The deviation of the
+    rounding of a term is below 2^-13.7 with _LEAST_WORDS, and below 2^-20.6 with the words that check alone, where that
+    of the factors counts; this is six times that of the sum at least."""
+    return 2.0 ** -(11 if opened == COARSE else 18) * math.sqrt(width)

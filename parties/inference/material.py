@@ -8,7 +8,7 @@ how both owners order it.
 | Matrix  | A, B                      | A B                                                         | data owner   |
 | Products| A, B, C ...               | products of two of them each, as letters say                | data owner   |
 | Scores  | A, B                      | A B^T, and the first waves of all entries of A and B        | data owner   |
-| Waves   | r modulo 2^16             | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
+| Waves   | r modulo 2^bits           | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
 | Fixed   | R at the data owner       | R V, for the mask V of a weight                             | model owner  |
 | Lookup  | r modulo 2^32, root seeds | keys of trees (correlated/trees.py) for r                   | both         |
 
@@ -51,13 +51,14 @@ from tacit.parties.correlated.material import (
 from tacit.parties.correlated.trees import point_keys, threshold_keys
 from tacit.parties.inference.ring import WORD_BITS, contracted, contracted_shape, joined, product, signed, unpacked
 from tacit.parties.inference.waves import LARGEST_HARMONICS, at, rounded, rounded_waves, waves
-from tacit.protocol.inference.schedule import COARSE, PLACE, THRESHOLD_LEVELS, byte_width
+from tacit.protocol.inference.schedule import COARSE, FINE, FINEST, PLACE, THRESHOLD_LEVELS, byte_width
 
 LARGEST_DEGREE: Final = 16
 LARGEST_OPERANDS: Final = 32
 """Of one request, and its largest number of products."""
 NORM_WAVE_BITS: Final = 20
 """Fractional bits of the waves of queries and keys."""
+CHECK_HARMONICS: Final = 3
 NORM_WORDS: Final = 48
 """Ring of these waves, and of their sums."""
 DATA_OWNER: Final = 1
@@ -203,23 +204,37 @@ def turned(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 class Waves(_Shared, frozen=True):
-    """The waves of the mask of a value of COARSE bits."""
+    """The waves of the mask of a value, whose lowest `turn` bits are one period.
+
+    Where it has more bits, CHECK_HARMONICS waves of the period of its whole ring follow, of NORM_WAVE_BITS fractional
+    bits, by which the value is checked."""
 
     shape: Shape
     harmonics: Annotated[int, Meta(ge=1, le=LARGEST_HARMONICS)]
     precision: Annotated[int, Meta(ge=1, le=28)]
     """Fractional bits."""
     words: Bits
+    turn: Annotated[int, Meta(ge=COARSE, le=FINE)] = COARSE
+    bits: Annotated[int, Meta(ge=COARSE, le=FINEST)] = COARSE
+    """Of the value."""
+
+    def __post_init__(self) -> None:
+        if self.bits < self.turn:
+            raise ValueError(f"a value of {self.bits} bits has no period of {self.turn}")
 
     def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.shape, COARSE)]
+        return [Draw(self.shape, self.bits)]
 
     def dependent(self) -> list[Draw]:
-        return [Draw(self.shape, self.words)] * (2 * self.harmonics)
+        checked = CHECK_HARMONICS if self.bits > self.turn else 0
+        return [Draw(self.shape, self.words)] * (2 * (self.harmonics + checked))
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterator[torch.Tensor]:
-        mask = (free[0][0] + free[1][0]) & ((1 << COARSE) - 1)
-        return (at(table, mask).long() for table in rounded_waves(self.harmonics, self.precision))
+        mask = free[0][0] + free[1][0]
+        found = [(mask & ((1 << self.turn) - 1), rounded_waves(self.harmonics, self.precision, self.turn))]
+        if self.bits > self.turn:
+            found.append((turned(mask, self.bits), rounded_waves(CHECK_HARMONICS, NORM_WAVE_BITS)))
+        return (at(table, place).long() for place, tables in found for table in tables)
 
 
 class Fixed(Linear, frozen=True):
@@ -249,6 +264,8 @@ class Lookup(Request, frozen=True):
     """Bits of a place within its interval."""
     levels: Annotated[int, Meta(ge=1, le=PLACE)] = THRESHOLD_LEVELS
     """Bits, the highest, of what is compared with bounds."""
+    words: Annotated[int, Meta(ge=PLACE, le=WORD_BITS)] = PLACE
+    """Ring of the shares of a comparison's outcome."""
 
     def __post_init__(self) -> None:
         if self.index + self.slope > self.domain:
@@ -264,7 +281,7 @@ class Lookup(Request, frozen=True):
 
     def dependent(self) -> list[Draw]:
         shape, levels = self.shape, self.levels
-        threshold = [Draw((*shape, levels, 2)), Draw((*shape, levels), 8), Draw((*shape, levels + 1), 32)]
+        threshold = [Draw((*shape, levels, 2)), Draw((*shape, levels), 8), Draw((*shape, levels + 1), self.words)]
         point = [Draw((*shape, self.index, 2)), Draw((*shape, self.index), 8), Draw((*shape, 2))]
         return threshold + (point if self.index else [])
 

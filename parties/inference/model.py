@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -27,6 +28,7 @@ from tacit.parties.inference.scales import (
     HEAD_INPUT,
     Scales,
     Shape,
+    TypicalWeights,
     before_norm,
     checked_norm,
     fitted,
@@ -40,7 +42,7 @@ from tacit.parties.inference.scales import (
 from tacit.parties.inference.scores import VarianceBounds
 from tacit.parties.inference.tables import BoundError, Norm, Positive
 from tacit.parties.inference.waves import FitError, table_digest
-from tacit.protocol.inference.schedule import COARSE, POOLED, STREAM, VECTORS, Sizes, layer_shapes
+from tacit.protocol.inference.schedule import POOLED, STREAM, VECTORS, Sizes, layer_shapes
 
 _LOGITS: Final = 2.0**28
 """Scale of logits before they are cut, unless they may be too large for it."""
@@ -120,8 +122,9 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
         if len(self.blocks) != self.sizes.blocks or any(scales.stream != self.stream for scales in self.blocks):
             raise ValueError(f"{self.sizes.blocks} blocks have as many scales, and the residual stream has one for all")
-        if any((scales.far is None) is self.sizes.far for scales in self.blocks):
-            raise ValueError(f"far = {self.sizes.far} is said of the sizes, and something else of a block")
+        for number, scales in enumerate(self.blocks):
+            if scales.form != self.sizes.form(number):
+                raise ValueError(f"block {number} has {scales.form}, and the sizes say {self.sizes.form(number)}")
         if (self.head.norm is None) is not (self.sizes.pooling == "attention"):
             raise ValueError(f"pooling = {self.sizes.pooling!r} is said of the sizes, and something else of the head")
         if (self.embedding.norm_pre is None) is self.sizes.norm_pre:
@@ -193,7 +196,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
             f"the model takes images of {exact.size[0] - exact.prefix} patches, not square ones of {sizes.side} pixels"
         )
     ceilings = [block_ceiling(block, sizes.tokens) for block in blocks]
-    found, last = measured(exact, ceilings, images, margin)
+    found, last = measured(exact, images, margin)
     largest = max(images.abs().max().item() * margin, _SMALLEST_SPREAD)
     shape = Shape(images=1, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
     embedded = _embedded_norms(exact, largest)
@@ -205,10 +208,11 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
     for _ in range(2):
         norms = first
         reach = []
-        for (bounds, _), ceiling in zip(found, ceilings, strict=True):
+        for index, ((bounds, _), ceiling) in enumerate(zip(found, ceilings, strict=True)):
             for variance, half in ((bounds.first_variance, ceiling.attention), (bounds.second_variance, ceiling.mlp)):
                 reach.append(norms.before(variance))
-                norms = norms.after(variance, half.norm, sizes.width, blocks[0].norm1.steps, stream, reach[-1])
+                with _named(f"block {index}"):
+                    norms = norms.after(variance, half.norm, sizes.width, blocks[0].norm1.steps, stream, reach[-1])
         # A mean has no larger norm than what it is of.
         last_norms = {"token": norms.first, "two tokens": max(norms.first, norms.others)}
         reach.append(last_norms.get(sizes.pooling, norms.others))
@@ -218,28 +222,22 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         max(values.double().square().mean().sqrt().item(), _SMALLEST_SPREAD) for values in (images, projection.weight)
     )
 
-    def fitted_blocks(sizes: Sizes) -> tuple[Scales, ...]:
-        return tuple(
-            fitted(
-                shape,
-                bounds,
-                ceiling,
-                functions_of(block),
-                stream=stream,
-                norms=(reach[2 * index], reach[2 * index + 1]),
-                far=sizes.far,
-                vector_entries=_entries(block, balance, sizes.tokens),
+    scales = []
+    for index, (block, (bounds, balance), ceiling) in enumerate(zip(blocks, found, ceilings, strict=True)):
+        with _named(f"block {index}"):
+            scales.append(
+                fitted(
+                    shape,
+                    bounds,
+                    ceiling,
+                    functions_of(block),
+                    stream=stream,
+                    norms=(reach[2 * index], reach[2 * index + 1]),
+                    vector_entries=_entries(block, balance, sizes.tokens),
+                    weights=_typical(block, balance),
+                )
             )
-            for index, (block, (bounds, balance), ceiling) in enumerate(zip(blocks, found, ceilings, strict=True))
-        )
-
-    try:
-        scales = fitted_blocks(sizes)
-    except (BoundError, FitError):
-        if blocks[0].attn.degree is not None:  # A polynomial is no product.
-            raise
-        sizes = msgspec.structs.replace(sizes, far=True)
-        scales = fitted_blocks(sizes)
+    sizes = msgspec.structs.replace(sizes, forms=tuple(block.form for block in scales))
     entering = stream if norm_pre is None else norm_pre.stream
     pooled = mean_scale(sizes.patches) if sizes.pooling == "mean" else 1.0
     public = PublicModel(
@@ -251,7 +249,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
             largest=largest,
             norm_pre=norm_pre,
         ),
-        blocks=scales,
+        blocks=tuple(scales),
         head=HeadScales(
             norm=None
             if exact.norm is None
@@ -268,6 +266,15 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         ),
     )
     return FittedModel(public, tuple(balance for _, balance in found))
+
+
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Have the errors of a fit say which part of the model it was of."""
+    try:
+        yield
+    except (BoundError, FitError) as error:
+        raise type(error)(f"{part}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -340,6 +347,25 @@ def _entries(block: Block, balance: torch.Tensor, tokens: int) -> tuple[float, f
     query = (entries[0] + offsets.abs()) * balance[:, None]
     key = 2 * (1 - 1 / tokens) * entries[1] / balance[:, None]
     return query.max().item(), key.max().item()
+
+
+def _typical(block: Block, balance: torch.Tensor) -> TypicalWeights:
+    """The weights of outputs in the middle: half of them have larger ones."""
+    weight, _ = folded(block.norm1, block.attn.qkv)
+    entries = weight.square().mean(-1).sqrt().reshape(3, len(balance), -1)
+
+    def middle(rows: torch.Tensor) -> float:
+        return rows.median().item()
+
+    def added(layer: LinearLayer) -> float:
+        return middle(_stream(layer, mean=False)[0].square().mean(-1).sqrt())
+
+    return TypicalWeights(
+        query=middle(entries[0] * balance[:, None]),
+        key=middle(entries[1] / balance[:, None]),
+        proj=added(block.attn.proj),
+        fc2=added(block.mlp.fc2),
+    )
 
 
 WEIGHT_BITS_LIMIT: Final = 26
@@ -442,7 +468,7 @@ def integer_weights(block: Block, scales: Scales, balance: torch.Tensor, tokens:
             torch.full((width,), scales.value * 2.0 ** (WORD_BITS - STREAM), dtype=torch.float64),
         ]
     )
-    hidden = scales.hidden * 2.0 ** (STREAM - COARSE)
+    hidden = scales.hidden * 2.0 ** (STREAM - scales.hidden_opened)
     return {
         "qkv": _integer("qkv", weight, bias, scales.first_norm.normalised, joint),
         "proj": _integer("proj", *_stream(block.attn.proj, mean=not block.residual), scales.mixed, scales.stream),

@@ -183,29 +183,37 @@ class NarrowValue:
 
 
 class WaveValue:
-    """A function of a value of COARSE bits as a sum of waves, whose period is the ring (see waves.py)."""
+    """A function of a value as a sum of waves, whose period is the lowest `turn` bits of the value (see waves.py)."""
 
-    def __init__(self, party: Party, shape: tuple[int, ...], wave: Wave, ring: int) -> None:
-        self._rank, self._wave = party.rank, wave
-        request = Waves(shape, len(wave.cosines), wave.words, ring)
-        self._mask, *self._words = party.take(request)
-        self._place = self._mask
+    def __init__(
+        self, party: Party, shape: tuple[int, ...], wave: Wave, ring: int, *, turn: int = COARSE, bits: int = COARSE
+    ) -> None:
+        self._rank, self._wave, self._turn, self._bits = party.rank, wave, turn, bits
+        self._mask, *self._words = party.take(Waves(shape, len(wave.cosines), wave.words, ring, turn, bits))
+        self._opened = self._mask
 
     def masked(self, share: torch.Tensor) -> Words:
         """What to open of a value."""
-        return share + self._mask, COARSE
+        return share + self._mask, self._bits
 
     def settle(self, opened: torch.Tensor) -> torch.Tensor:
         """The share of the function's value, times 2^wave.bits, from the sum of both masked shares."""
-        self._place = opened & ((1 << COARSE) - 1)
-        return self.value(self._wave)
+        self._opened = opened & ((1 << self._bits) - 1)
+        return self._sum(self._wave, self._opened & ((1 << self._turn) - 1), self._words, self._turn)
 
-    def value(self, wave: Wave) -> torch.Tensor:
-        """The same of another sum, of no more waves, whose words have as many bits."""
+    def checked(self, wave: Wave) -> torch.Tensor:
+        """The share of another sum of waves, of the period of the whole ring.
+
+        Where that is the same period, the sum has no more waves than the function, and its words as many bits."""
+        if self._bits == self._turn:
+            return self._sum(wave, self._opened, self._words, self._turn)
+        return self._sum(wave, turned(self._opened, self._bits), self._words[2 * len(self._wave.cosines) :], COARSE)
+
+    def _sum(self, wave: Wave, place: torch.Tensor, waves: Sequence[torch.Tensor], turn: int) -> torch.Tensor:
         constant = wave.constant << wave.words if self._rank == MODEL else 0
-        share = torch.full_like(self._place, constant)
-        for factor, words in zip(factors(wave, self._place.device), self._words, strict=False):
-            share.addcmul_(at(factor, self._place), words)
+        share = torch.full_like(place, constant)
+        for factor, words in zip(factors(wave, place.device, turn), waves, strict=False):
+            share.addcmul_(at(factor, place), words)
         return share
 
 

@@ -35,20 +35,19 @@ from msgspec import Meta
 from tacit.models.friendly.calibration import BlockCeiling
 from tacit.models.friendly.polynomials import Interval
 from tacit.models.friendly.transformer import Block, FriendlyTransformer, LayerNorm
-from tacit.parties.inference.hidden import fitted_hidden, gelu_cut, hidden_periods
+from tacit.parties.inference.hidden import POWER, fitted_hidden, gelu_cut
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import (
-    SHARE_BITS,
-    SHARE_RING,
+    LAST_BITS,
     Bounds,
-    Far,
-    FittedScores,
+    Divisions,
     Functions,
     VarianceBounds,
+    fitted_divisions,
     fitted_scores,
+    squarings_of,
 )
 from tacit.parties.inference.tables import (
-    FILLED,
     LEAST_INTERVALS,
     SQUARES,
     BoundError,
@@ -62,20 +61,32 @@ from tacit.parties.inference.tables import (
     largest,
 )
 from tacit.parties.inference.waves import Wave
-from tacit.protocol.inference.schedule import CENTRED, HALVES, POOLED, STREAM, VECTORS, WEIGHTED
+from tacit.protocol.inference.schedule import (
+    CENTRED,
+    COARSE,
+    FINEST,
+    POOLED,
+    SHARES,
+    STREAM,
+    VECTORS,
+    WEIGHTED,
+    BlockForm,
+)
 
-ATTENTION_INPUT: Final = 2.0**27
+ATTENTION_INPUT: Final = (22, 27)
 """Scale of what the first LayerNorm gives, which is not cut."""
 MLP_INPUT: Final = 2.0**20
 HEAD_INPUT: Final = 2.0**14
 LARGEST_STREAM_SCALE: Final = 2.0**31
-_MIXED: Final = 2.0**14
+_MIXED: Final = (10, 14)
+_ACTIVATED: Final = (11, 13)
+_WEIGHT: Final = 2.0**6
+"""What a typical weight shall be in whole numbers: those of a layer that adds to the stream may be small, and those of
+queries and keys whose scores are large. The scale of what they are multiplied by is within these powers of two."""
+_ROOT_BITS: Final = 13
+"""Of the least inverse root of a variance, or half of the result's, which leaves as many to what it normalises."""
 _SUM_INTERVALS: Final = 2 * LEAST_INTERVALS
 """Below a sum of exponentials: rows as small as the smallest in range are nothing special."""
-_HALF_SUM_INTERVALS: Final = LEAST_INTERVALS // 2
-"""Below one of half the scores: the error of its inverse, at most (1 / 8)^2, is divided out with the sum of squares."""
-_LEAST_SQUARES: Final = 0.9
-"""Of such shares of one, times their number: it is 1 without that error."""
 _VALUE_BITS: Final = 16
 """Fractional bits that exponentials leave to values."""
 
@@ -125,13 +136,15 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     queries: CheckedSum
     keys: CheckedSum
     exponential: Wave
-    far: Far | None
-    """Where `exponential` is that of half the scores."""
+    """Of scores / 2^L."""
+    divisions: Divisions
     exponential_cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
     totals: Table
     mixed: Positive
     hidden: Positive
     """Of hidden values, cut."""
+    hidden_opened: Annotated[int, Meta(ge=COARSE, le=FINEST)]
+    """Their bits then."""
     gelu: Wave | None
     """None: the quadratic one."""
     hidden_spread: CheckedSum
@@ -141,6 +154,23 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gelu_cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
     first_norm: Norm
     second_norm: Norm
+
+    def __post_init__(self) -> None:
+        if self.divisions and (len(self.divisions) == 1 or not self.exponential_cut):
+            raise ValueError(
+                f"a softmax that squares has two divisions or more and cuts its shares, this one has "
+                f"{len(self.divisions)} and cuts {self.exponential_cut} bits"
+            )
+
+    @property
+    def form(self) -> BlockForm:
+        """As the sizes have it."""
+        return BlockForm(squarings=squarings_of(self.divisions), hidden_bits=self.hidden_opened)
+
+    @property
+    def exponential_ring(self) -> int:
+        """Bits of the exponentials."""
+        return SHARES + self.divisions[0].cut if self.divisions else STREAM + self.exponential_cut
 
     @property
     def activated(self) -> float:
@@ -157,23 +187,25 @@ def fitted(
     *,
     stream: float,
     norms: tuple[float, float],
-    far: bool,
     vector_entries: tuple[float, float],
+    weights: TypicalWeights,
 ) -> Scales:
     """The scales of a block.
 
     stream: the scale of the residual stream, which all blocks share. norms: what the norm of a token before each
-    LayerNorm is at most. far: as of the sizes. vector_entries: the largest magnitude that an entry of a query, or a
-    key, can have. BoundError for values that are too large, or without a bound.
+    LayerNorm is at most. vector_entries: the largest magnitude that an entry of a query, or a key, can have. BoundError
+    for values that are too large, or without a bound.
     """
+    mixed = _input_scale(weights.proj * stream, _MIXED)
+    activated = round(math.log2(_input_scale(weights.fc2 * stream, _ACTIVATED)))
     size = shape.width // shape.heads
-    scores = fitted_scores(functions, bounds, vector_entries, tokens=shape.tokens, size=size, far=far)
+    scores = fitted_scores(functions, bounds, vector_entries, tokens=shape.tokens, size=size)
     exponential = scores.exponential
-    if far:
-        found, plain = _far(scores, bounds, shape.tokens), 2 * SHARE_BITS
-        sums, most = Interval(_LEAST_SQUARES / shape.tokens, 1 / SPARE), 1 / SPARE
+    if scores.squarings:
+        divisions, sums = fitted_divisions(exponential, scores.largest, scores.squarings, shape.tokens)
+        plain, most = LAST_BITS, sums.high
     else:
-        found, plain = None, exponential.bits
+        divisions, plain = (), exponential.bits
         sums = Interval(SPARE * shape.tokens, bounds.total)
         most = shape.tokens * scores.largest
     bits, value = _mixing(sums, most, ceiling.value, plain)
@@ -183,7 +215,7 @@ def fitted(
             function="inverse",
             unit=1.0,
             offset=0.0,
-            scale=_MIXED * 2.0 ** (WORD_BITS - WEIGHTED - bits) / value,
+            scale=mixed * 2.0 ** (WORD_BITS - WEIGHTED - bits) / value,
             steps=functions.inverse_steps,
             divisor=1.0 if functions.inverse_steps is None else sums.high,
         ),
@@ -194,8 +226,9 @@ def fitted(
         high=sums.high,
         intervals=_SUM_INTERVALS,
     )
-    hidden = fitted_hidden(functions, bounds, ceiling.hidden, shape.hidden)
+    hidden = fitted_hidden(functions, bounds, ceiling.hidden, shape.hidden, activated)
     gelu_bits = 2 * hidden.bits + 3 if hidden.gelu is None else hidden.gelu.bits
+    vectors = min(weights.query * scores.query.scale, weights.key * scores.key.scale / shape.tokens)
     return Scales(
         stream=stream,
         query=scores.query.scale,
@@ -206,15 +239,16 @@ def fitted(
         queries=scores.query.place,
         keys=scores.key.place,
         exponential=exponential,
-        far=found,
+        divisions=divisions,
         exponential_cut=plain - bits,
         totals=totals,
-        mixed=_MIXED,
+        mixed=mixed,
         hidden=hidden.scale,
+        hidden_opened=hidden.opened,
         gelu=hidden.gelu,
         hidden_spread=hidden.spread,
         hidden_bits=hidden.bits,
-        gelu_cut=gelu_cut(gelu_bits),
+        gelu_cut=gelu_cut(gelu_bits, activated),
         first_norm=fitted_norm(
             bounds.first_variance,
             width=shape.width,
@@ -222,7 +256,7 @@ def fitted(
             steps=functions.inverse_steps,
             stream=stream,
             norm=norms[0],
-            normalised=ATTENTION_INPUT,
+            normalised=_input_scale(vectors * 2.0 ** (WORD_BITS - VECTORS), ATTENTION_INPUT),
             cut=0,
         ),
         second_norm=fitted_norm(
@@ -236,6 +270,23 @@ def fitted(
             cut=SQUARES - STREAM,
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypicalWeights:
+    """Root mean squares of a typical output's weights, of layers whose inputs have scales to suit."""
+
+    query: float
+    key: float
+    """Both balanced."""
+    proj: float
+    fc2: float
+
+
+def _input_scale(weight: float, powers: tuple[int, int]) -> float:
+    """The finest for which a weight, times the scale of the product, is not too coarse."""
+    least, most = powers
+    return 2.0 ** min(max(math.floor(math.log2(max(weight, 1e-300) / _WEIGHT)), least), most)
 
 
 def _mixing(sums: Interval, most: float, value: float, plain: int) -> tuple[int, float]:
@@ -253,34 +304,6 @@ def _mixing(sums: Interval, most: float, value: float, plain: int) -> tuple[int,
     return bits, scale
 
 
-def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
-    """Of the sums of the exponentials of half the scores."""
-    most = tokens * scores.largest
-    bits = min(math.floor(math.log2(2.0**HALVES * FILLED / most)), scores.exponential.bits)
-    cut = scores.exponential.bits - bits
-    if cut > WORD_BITS - HALVES:
-        raise BoundError(
-            f"exponentials of half the scores reach {scores.largest:.4g}: that is too far for {WORD_BITS} bits; train "
-            "with smaller weights"
-        )
-    totals = fitted_table(
-        "sums of exponentials of half the scores",
-        Inverse(
-            function="inverse",
-            unit=1.0,
-            offset=0.0,
-            scale=2.0 ** (SHARE_BITS + SHARE_RING - WEIGHTED - bits),
-        ),
-        bits=HALVES + cut,
-        unit=2.0**scores.exponential.bits,
-        most=most,
-        low=SPARE * tokens,
-        high=bounds.half_total,
-        intervals=_HALF_SUM_INTERVALS,
-    )
-    return Far(cut=cut, totals=totals)
-
-
 def fitted_norm(
     bounds: VarianceBounds,
     *,
@@ -295,34 +318,34 @@ def fitted_norm(
     """Of a LayerNorm over tokens whose norm is at most `norm`, the class token multiplied; normalised: the scale of its
     result, once cut."""
     variance = bounds.interval
+    # What is possible has to fit, and the least inverse root to have _ROOT_BITS.
+    root_bits = min(math.log2(normalised) / 2, _ROOT_BITS)
+    finest = min(2.0 ** (CENTRED - 2) * SPARE / norm, normalised * 2.0 ** (cut - root_bits) / math.sqrt(variance.high))
+    dropped = min(max(math.ceil(math.log2(stream / finest)), 1), STREAM - CENTRED)
+    centred = stream / 2.0**dropped
     table = fitted_table(
         "variances",
         Inverse(
             function="inverse root",
             unit=1.0,
             offset=epsilon,
-            scale=normalised * 2.0**cut / centred_scale(stream),
+            scale=normalised * 2.0**cut / centred,
             steps=steps,
             divisor=1.0 if steps is None else (variance.high + epsilon) / 2.25,
         ),
         bits=SQUARES,
-        unit=width * centred_scale(stream) ** 2,
+        unit=width * centred**2,
         most=norm**2 / width,
         low=variance.low,
         high=variance.high,
     )
-    return Norm(variance=table, lift=bounds.lift, cut=cut, normalised=normalised)
+    return Norm(variance=table, dropped=dropped, lift=bounds.lift, cut=cut, normalised=normalised)
 
 
 def checked_norm(norm: Norm, width: int, stream: float) -> float:
     """What the norm of a token is at most whose variance was found in range."""
-    variance = largest(norm.variance, bits=SQUARES, unit=width * centred_scale(stream) ** 2)
+    variance = largest(norm.variance, bits=SQUARES, unit=width * (stream / 2.0**norm.dropped) ** 2)
     return math.sqrt(width * variance)
-
-
-def centred_scale(stream: float) -> float:
-    """Scale of the stream as LayerNorm opens it."""
-    return stream / 2.0 ** (STREAM - CENTRED)
 
 
 def stream_scale(norm: float) -> float:
@@ -370,7 +393,7 @@ def functions_of(block: Block) -> Functions:
 
 
 def measured(
-    exact: FriendlyTransformer, ceilings: Sequence[BlockCeiling], images: torch.Tensor, margin: float
+    exact: FriendlyTransformer, images: torch.Tensor, margin: float
 ) -> tuple[list[tuple[Bounds, torch.Tensor]], Interval]:
     """Of every block of a model in float64, and the variances of what the last LayerNorm takes.
 
@@ -379,9 +402,9 @@ def measured(
     with torch.no_grad():
         parts = torch.split(images, max(1, _TOGETHER // exact.size[0]))
         streams = [exact.embed(exact.patches(part.double())) for part in parts]
-        for block, ceiling in zip(exact.blocks, ceilings, strict=True):
+        for block in exact.blocks:
             assert isinstance(block, Block)
-            found.append(_joined(block, [_Seen.of(block, ceiling, x, margin) for x in streams], margin))
+            found.append(_joined(block, [_Seen.of(block, x, margin) for x in streams], margin))
             streams = [block(x) for x in streams]
     last = _widened([_variance(exact.pooled(x)) for x in streams], margin**2)
     return found, last
@@ -396,18 +419,17 @@ class _Seen:
     norms: torch.Tensor
     """float64 [2, H]: of queries and of keys."""
     total: float
-    half_total: float
-    spread: tuple[float, ...]
+    hidden: float
 
     @classmethod
-    def of(cls, block: Block, ceiling: BlockCeiling, x: torch.Tensor, margin: float) -> _Seen:
+    def of(cls, block: Block, x: torch.Tensor, margin: float) -> _Seen:
         functions = functions_of(block)
         query, key, _ = _vectors(block, x)
         key = key - key.mean(2, keepdim=True)
         scores = (query.matmul(key.transpose(2, 3)) * functions.scale).numpy()
-        total, half_total = (functions.exponential(part).sum(-1).max().item() for part in (scores, scores / 2))
+        total = functions.exponential(scores).sum(-1).max().item()
         middle = block.attended(x)
-        hidden = block.mlp.fc1(block.norm2(middle)).abs() * margin
+        hidden = block.mlp.fc1(block.norm2(middle))
         first, others, second_first, second_others = (
             _variance(part) for y in (x, middle) for part in (y[:, :1], y[:, 1:])
         )
@@ -415,8 +437,7 @@ class _Seen:
             (first, others, second_first, second_others),
             torch.stack([vectors.norm(dim=-1).amax((0, 2)) for vectors in (query, key)]),
             total,
-            half_total,
-            _spread(hidden, functions, ceiling),
+            torch.linalg.vector_norm(hidden, 2 if functions.quadratic else POWER, dim=-1).max().item() * margin,
         )
 
 
@@ -439,8 +460,7 @@ def _joined(block: Block, seen: Sequence[_Seen], margin: float) -> tuple[Bounds,
         second_variance=_lifted(block.norm2, *variances[2:]),
         vectors=norms.prod(0).sqrt().max().item(),
         total=max(each.total for each in seen) * margin**2,
-        half_total=max(each.half_total for each in seen) * margin,
-        hidden_spread=tuple(map(max, zip(*(each.spread for each in seen), strict=True))),
+        hidden=max(each.hidden for each in seen),
     )
     return bounds, (norms[1] / norms[0]).sqrt()
 
@@ -457,14 +477,6 @@ def _lifted(norm: LayerNorm, first: Interval, others: Interval) -> VarianceBound
     lift = math.sqrt(math.sqrt(others.low * others.high / (first.low * first.high))) if exact else 1
     lift = min(max(round(lift), 1), LARGEST_LIFT)
     return VarianceBounds(Interval(first.low * lift**2, first.high * lift**2).joined(others), lift)
-
-
-def _spread(hidden: torch.Tensor, functions: Functions, ceiling: BlockCeiling) -> tuple[float, ...]:
-    """The largest of all tokens, of magnitudes [B, T, F]."""
-    if functions.quadratic:
-        return (hidden.square().sum(-1).max().item(),)
-    angles = ((hidden / period * torch.pi).clamp(max=torch.pi / 2) for period in hidden_periods(ceiling.hidden))
-    return tuple(angle.sin().pow(6).sum(-1).max().item() for angle in angles)
 
 
 def _variance(x: torch.Tensor) -> Interval:

@@ -1,20 +1,23 @@
-"""Attention scores on shares: range checks on query and key norms, the shared exponential, and a wide-range softmax.
+"""Attention scores on shares: range checks on query and key norms, the shared exponential, and a softmax by squarings.
 
 The keys of an image lose their mean, which a softmax does not see: the scores of a row have the mean 0 then, and the
 sum of its exponentials is no less than their number, whatever the image. A score is a product of a query and a key, so
-a bound of their norms bounds every score: two comparisons for a token and head instead of one for each score. The
-exponential is fitted, by a Fourier approximation, to all of these scores. It has to be precise only up to the largest
-sum that is in range. Beyond that it merely has to stay larger: such a score has its row refused.
+a bound of their norms bounds every score: two comparisons for a token and head instead of one for each score.
 
-FarSoftmax serves scores whose exponentials, and their sums, differ by more than a ring can resolve. It takes two steps.
-The exponentials of half the scores differ by the root of it, and so do their sums; divided by them they are shares of
-one. The squares of these shares, divided by their own sum, are the softmax: exp(s) = exp(s / 2)^2, and the first
-divisor of a row is divided out. The sum of squares of T shares of one is between 1 / T and 1.
+Exponentials of scores that differ by much, and their sums, differ by more than a ring can resolve. But exp(s) is
+exp(s / 2^L)^(2^L), so L times square and divide by the sum turns the softmax of s / 2^L into that of s. The shares of a
+row need not add up to one in between: whatever factor a row has too much is divided out at its end. So the inverse of a
+sum is constant in steps (tables.py), which the keys of its range check give as well. The first sum depends on the
+model; later ones do not: squares of T shares of one add up to between 1 / T and 1.
+
+For L = 0 the exponential has to be precise only up to the largest sum that is in range. Beyond that it merely has to
+stay larger: such a score has its row refused.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -25,71 +28,151 @@ from msgspec import Meta
 
 from tacit.models.friendly.polynomials import Interval
 from tacit.models.friendly.transformer import Activation
-from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS
+from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS, Lookup, Narrow
 from tacit.parties.inference.operations import NarrowValue, Party, Program, cosine_bits
 from tacit.parties.inference.ring import SPARE, WORD_BITS, shifted
-from tacit.parties.inference.tables import BoundError, CheckedSum, LookedUp, Table, fitted_sum, largest
-from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
-from tacit.protocol.inference.schedule import HALVES, PLACE, VECTORS, WEIGHTED
+from tacit.parties.inference.tables import (
+    FILLED,
+    BoundError,
+    CheckedSum,
+    LookedUp,
+    SteppedInverse,
+    fitted_steps,
+    fitted_sum,
+    largest,
+    step_ratios,
+)
+from tacit.parties.inference.waves import LARGEST_HARMONICS, FitError, Floats, Wave, fitted_wave
+from tacit.protocol.inference.schedule import MOST_SQUARINGS, PLACE, SHARES, VECTORS, WEIGHTED
 
-SHARE_BITS = WEIGHTED - 3
+SHARE_BITS: Final = WEIGHTED - 3
 """Fractional bits of a share of one."""
-SHARE_RING = 48
-"""Bits of the products of exponentials and inverse sums. What an inverse lacks in bits is the same for a whole row, and
-divided out again with the sum of its squares."""
+SQUARE_BITS: Final = SHARES - 3
+"""The same of its square before the next division."""
+SHARE_RING: Final = 48
+"""Bits of the products of dividends and inverse sums."""
+LAST_BITS: Final = SQUARE_BITS + 4
+"""Fractional bits of the last shares, which the mixing cuts: what their inverse lacks in bits is divided out there."""
+_ROUNDINGS: Final = 2
+"""Units by which what both owners round is off at most, in all."""
 
 
-class Far(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a block."""
+class Division(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of dividends by about the sum of their row."""
 
-    cut: Annotated[int, Meta(ge=0, le=WORD_BITS - HALVES)]
-    """Bits that are cut off the exponentials of half the scores."""
-    totals: Table
-    """Of their sums."""
+    cut: Annotated[int, Meta(ge=0, le=WORD_BITS - SHARES)]
+    """Bits that are cut off the dividends, which leaves SHARES."""
+    sums: SteppedInverse
 
 
-class FarSoftmax:
-    """One use, made ahead of the scores. ring: of the squares."""
+Divisions = Annotated[tuple[Division, ...], Meta(max_length=MOST_SQUARINGS + 1)]
+"""Of a softmax: none, or L + 1 for L squarings."""
 
-    def __init__(self, party: Party, shape: tuple[int, ...], far: Far, ring: int) -> None:
-        self._party, self._far = party, far
-        self._totals = LookedUp(party, far.totals.request(shape[:-1]))
-        self._half = NarrowValue(party, shape, HALVES, factor=(*shape[:-1], 1), ring=SHARE_RING)
-        self._share = NarrowValue(party, shape, WEIGHTED, degree=2, ring=ring)
 
-    def run(self, exponentials: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """From exponentials of half the scores modulo 2^(HALVES + cut) to squares of shares of one, with
-        2 SHARE_BITS fractional bits; and how many sums are out of range."""
-        party, far = self._party, self._far
-        half = shifted(exponentials, HALVES + far.cut, far.cut) if far.cut else exponentials
-        # A sum has more bits than what is narrow: of the wider ring.
-        totals = exponentials.sum(-1) * far.totals.factor
-        place = shifted(totals, HALVES + far.cut, HALVES + far.cut - PLACE) if far.cut else totals
-        opened, opened_place = yield from party.open("softmax", self._half.masked(half), self._totals.masked(place))
-        self._half.settle(opened)
-        outside = self._totals.settle(opened_place, far.totals.limits)
-        inverse = self._totals.value(*far.totals.words)[..., None]
-        (opened_inverse,) = yield from party.open("softmax", self._half.masked_factor(inverse))
-        share = shifted(self._half.times(opened_inverse), SHARE_RING, SHARE_RING - WEIGHTED)
-        self._share.settle(*(yield from party.open("softmax", self._share.masked(share))))
-        return self._share.polynomial((0, 0, 1)), outside
+def squarings_of(divisions: Divisions) -> int:
+    """L."""
+    return max(len(divisions) - 1, 0)
+
+
+def division_requests(shape: tuple[int, ...], divisions: Divisions, ring: int) -> Iterator[Lookup | Narrow]:
+    """What `SquaredSoftmax` asks for, for scores of this shape."""
+    for number, division in enumerate(divisions, 1):
+        last = number == len(divisions)
+        yield division.sums.request(shape[:-1])
+        yield Narrow(shape, SHARES, 1, (*shape[:-1], 1), ring if last else SHARE_RING)
+        if not last:
+            yield Narrow(shape, WEIGHTED, 2, None, SHARES + divisions[number].cut)
+
+
+class SquaredSoftmax:
+    """One use, made ahead of the scores. ring: of the last shares."""
+
+    def __init__(self, party: Party, shape: tuple[int, ...], divisions: Divisions, ring: int) -> None:
+        self._party, self._ring = party, ring
+        self._divisions: list[tuple[Division, LookedUp, NarrowValue]] = []
+        self._squares: list[NarrowValue] = []
+        for number, division in enumerate(divisions, 1):
+            last = number == len(divisions)
+            looked_up = LookedUp(party, division.sums.request(shape[:-1]))
+            factor = (*shape[:-1], 1)
+            dividend = NarrowValue(party, shape, SHARES, factor=factor, ring=ring if last else SHARE_RING)
+            self._divisions.append((division, looked_up, dividend))
+            if not last:
+                following = SHARES + divisions[number].cut
+                self._squares.append(NarrowValue(party, shape, WEIGHTED, degree=2, ring=following))
+
+    def run(self, words: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """From exponentials of scores / 2^L modulo 2^(SHARES + cut) to shares of one modulo 2^ring, with LAST_BITS
+        fractional bits; and how many sums are out of range."""
+        outside = torch.zeros((), dtype=torch.int64, device=words.device)
+        for number, (division, looked_up, dividend) in enumerate(self._divisions):
+            before = SHARES + division.cut
+            narrow = shifted(words, before, division.cut) if division.cut else words
+            place = shifted(words.sum(-1) * division.sums.factor, before, before - PLACE)
+            opened, opened_place = yield from self._party.open(
+                "softmax", dividend.masked(narrow), looked_up.masked(place)
+            )
+            dividend.settle(opened)
+            looked_up.place(opened_place)
+            inverse, beyond = looked_up.stepped(division.sums)
+            outside = outside + beyond
+            (opened_inverse,) = yield from self._party.open("softmax", dividend.masked_factor(inverse[..., None]))
+            words = dividend.times(opened_inverse)
+            if number < len(self._squares):
+                square, share = self._squares[number], shifted(words, SHARE_RING, SHARE_RING - WEIGHTED)
+                square.settle(*(yield from self._party.open("softmax", square.masked(share))))
+                words = square.polynomial((0, 0, 1))
+        return words, outside
+
+
+def fitted_divisions(wave: Wave, largest: float, squarings: int, tokens: int) -> tuple[Divisions, Interval]:
+    """For exponentials up to `largest`; and between what the last shares of a row add up to. BoundError."""
+    most = max(tokens, 4) * largest  # A single one leaves the two bits that a value of few bits needs.
+    bits = min(math.floor(math.log2(2.0**SHARES * FILLED / most)), wave.bits)
+    dividends, sums, found = (wave.bits, bits), Interval(SPARE * tokens, most), []
+    if wave.bits - bits > WORD_BITS - SHARES:
+        raise BoundError(f"exponentials of scores / {1 << squarings} reach {largest:.4g}, too far for {WORD_BITS} bits")
+    for number in range(squarings + 1):
+        before, after = dividends
+        product = LAST_BITS if number == squarings else SHARE_BITS + SHARE_RING - WEIGHTED
+        stepped = fitted_steps(
+            "sums of exponentials",
+            bits=SHARES + before - after,
+            unit=2.0**before,
+            most=sums.high,
+            low=sums.low,
+            high=sums.high,
+            scale=2.0 ** (product - after),
+        )
+        found.append(Division(cut=before - after, sums=stepped))
+        lost = _ROUNDINGS * tokens * (2.0**-after / sums.low + 2.0**-SHARE_BITS)
+        ratios = step_ratios(stepped)
+        shares = Interval(ratios.low * (1 - lost), ratios.high * (1 + lost))
+        dividends = (2 * SHARE_BITS, SQUARE_BITS)
+        # T shares of one sum have the least squares where they are equal, and the largest where one has all.
+        sums = Interval(shares.low**2 / tokens * SPARE, shares.high**2 / SPARE)
+    return tuple(found), shares
 
 
 _WINDOWS: Final = (0.45, 0.5, 0.625, 0.75)
 """Parts of the ring that possible scores take; whatever needs fewer waves."""
 _TOLERANCE: Final = 2.0**-7
 """Of an exponential: relative to itself, or to 1, of which the mean of a row is no less."""
-_FAR_TOLERANCE: Final = 2.0**-11
-"""The same where the exponential is squared."""
 _NOISE: Final = 2.0**-11
 """Deviation of the roundings of words, and of factors, that the sum of a row has, relative to its least. They are
 independent, so that each of T exponentials may have sqrt(T) times as much."""
-_FAR_NOISE: Final = 2.0**-13
 _NORM_LEVELS: Final = 20
 """Bits that are compared of what tells a norm, which is a small part of what is possible."""
 _BITS: Final = 36
-_FAR_BITS: Final = 44
-"""Fractional bits of exponentials before they are cut, at most."""
+_SQUARED_TOLERANCE: Final = 2.0**-8
+_SQUARED_NOISE: Final = 2.0**-5
+_SQUARED_BITS: Final = 44
+"""Fractional bits of exponentials before they are cut, at most: unsquared, and squared."""
+_UNSQUARED_HARMONICS: Final = 12
+_SQUARED_HARMONICS: Final = 20
+"""With more, another squaring takes less."""
+_FURTHEST: Final = 24.0
+"""What exponentials are squared of at most: exp(24) with the precision of one squaring has more bits than there are."""
 _BEYOND: Final = 0.3
 """Relative tolerance of exponentials that alone are more than any sum in range."""
 _BEND: Final = 6.0
@@ -118,11 +201,8 @@ class Bounds:
     is at most its square."""
     total: float
     """Sum of the exponentials of a row. It is no less than the number of tokens: the mean of the scores is 0."""
-    half_total: float
-    """The same of half the scores."""
-    hidden_spread: tuple[float, ...]
-    """Sum of hidden.SPREAD over the hidden values of a token, for each of hidden.hidden_periods(); of their squares,
-    where GELU is quadratic."""
+    hidden: float
+    """Norm of the hidden values of a token, of order hidden.POWER; the Euclidean one where GELU is quadratic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,80 +248,117 @@ class FittedScores:
 
     query: NormCheck
     key: NormCheck
+    squarings: int
+    """L."""
     exponential: Wave
-    """Where scores reach far, of half of them."""
+    """Of scores / 2^L."""
     largest: float
     """Of its values."""
 
+    @property
+    def octets(self) -> int:
+        """About what the preprocessing of a score takes."""
+        return 14 * len(self.exponential.cosines) + 24 * self.squarings + (17 if self.squarings else 0)
+
 
 def fitted_scores(
+    functions: Functions, bounds: Bounds, vector_entries: tuple[float, float], *, tokens: int, size: int
+) -> FittedScores:
+    """size: of a query; for the others see scales.fitted(). BoundError, and FitError."""
+    checks = [_norm_checks(functions, bounds, vector_entries, window, tokens, size) for window in _WINDOWS]
+    best: FittedScores | None = None
+    failure: FitError | None = None
+    # A polynomial is no product, which squares could be of.
+    for squarings in range(1 if functions.degree is not None else MOST_SQUARINGS + 1):
+        found = []
+        for window, (reach, query, key) in zip(_WINDOWS, checks, strict=True):
+            try:
+                wave = _fitted_exponential(functions, bounds, tokens, reach, 2 * reach / window, squarings)
+            except FitError as error:
+                failure = error
+                continue
+            found.append(FittedScores(query, key, squarings, wave, _largest(wave, window)))
+        if best is not None and min((each.octets for each in found), default=best.octets) >= best.octets:
+            break
+        best = min(found, key=lambda each: (each.octets, each.exponential.bits), default=best)
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best
+
+
+def _norm_checks(
     functions: Functions,
     bounds: Bounds,
     vector_entries: tuple[float, float],
-    *,
+    window: float,
     tokens: int,
     size: int,
-    far: bool,
-) -> FittedScores:
-    """size: of a query; for the others see scales.fitted(). BoundError, and FitError."""
-    found: list[FittedScores] = []
-    failure: FitError | None = None
-    for window in _WINDOWS:
-        inflation = 1.0
-        while True:
-            # What bounds of whole units let through is a little more than what they are for.
-            inflation *= 1.02
-            reach = functions.scale * (bounds.vectors * inflation) ** 2
-            scale = math.sqrt(functions.scale * 2.0**VECTORS * window / (2 * reach))
-            # The mean of the keys is taken away as T times a key less the sum of all, which the weights leave room for.
-            scales = (scale / math.sqrt(tokens), scale * math.sqrt(tokens))
-            query, key = (
-                _norm_check(name, bounds.vectors, entry, each, size)
-                for name, entry, each in zip(("queries", "keys"), vector_entries, scales, strict=True)
-            )
-            if query.norm * key.norm <= (bounds.vectors * inflation) ** 2:
-                break
-        try:
-            wave = _fitted_exponential(functions, bounds, tokens, reach, 2 * reach / window, far=far)
-        except FitError as error:
-            failure = error
-            continue
-        found.append(FittedScores(query, key, wave, _largest(wave, window)))
-    if failure is not None and not found:
-        raise failure
-    return min(found, key=lambda each: (len(each.exponential.cosines), each.exponential.bits))
+) -> tuple[float, NormCheck, NormCheck]:
+    """What scores reach at most, and the checks of queries and keys that say so."""
+    inflation = 1.0
+    while True:
+        # What bounds of whole units let through is a little more than what they are for.
+        inflation *= 1.02
+        reach = functions.scale * (bounds.vectors * inflation) ** 2
+        scale = math.sqrt(functions.scale * 2.0**VECTORS * window / (2 * reach))
+        # The mean of the keys is taken away as T times a key less the sum of all, which the weights leave room for.
+        scales = (scale / math.sqrt(tokens), scale * math.sqrt(tokens))
+        query, key = (
+            _norm_check(name, bounds.vectors, entry, each, size)
+            for name, entry, each in zip(("queries", "keys"), vector_entries, scales, strict=True)
+        )
+        if query.norm * key.norm <= (bounds.vectors * inflation) ** 2:
+            return reach, query, key
 
 
 def _fitted_exponential(
-    functions: Functions, bounds: Bounds, tokens: int, reach: float, period: float, *, far: bool
+    functions: Functions, bounds: Bounds, tokens: int, reach: float, period: float, squarings: int
 ) -> Wave:
-    """Of scores within -reach ... reach."""
-    total = bounds.half_total if far else bounds.total
-    bend, precise = _BEND * total, _FAR_TOLERANCE if far else _TOLERANCE
-
-    def exponential(scores: Floats) -> Floats:
-        return functions.exponential(scores / 2 if far else scores)
+    """Of scores within -reach ... reach, divided by 2^squarings."""
+    divisor = float(1 << squarings)
+    if functions.degree is None and reach / divisor > _FURTHEST:
+        raise FitError(
+            f"scores can reach {reach:.4g}, and {_FURTHEST * 2**MOST_SQUARINGS:.4g} is the most that a softmax with "
+            f"{MOST_SQUARINGS} squarings serves"
+        )
+    if squarings:
+        # An error of the exponential doubles with every squaring.
+        tolerance = _SQUARED_TOLERANCE / divisor
+        return fitted_wave(
+            "the exponential",
+            lambda scores: np.exp(scores / divisor),
+            lambda scores: tolerance * np.maximum(np.exp(scores / divisor), 1.0),
+            noise=tolerance * _SQUARED_NOISE * math.sqrt(tokens),
+            period=period,
+            low=-reach,
+            high=reach,
+            most_bits=_SQUARED_BITS,
+            most_harmonics=_SQUARED_HARMONICS,
+        )
+    bend = _BEND * bounds.total
 
     def function(scores: Floats) -> Floats:
-        plain = exponential(scores)
+        plain = functions.exponential(scores)
         continued = bend * (1 + np.log(np.maximum(plain / bend, 1.0)))
         found: Floats = np.where(plain <= bend, plain, continued)
         return found
 
-    def tolerance(scores: Floats) -> Floats:
-        relative = np.where(exponential(scores) <= total, precise, _BEYOND)
+    def allowed(scores: Floats) -> Floats:
+        relative = np.where(functions.exponential(scores) <= bounds.total, _TOLERANCE, _BEYOND)
         found: Floats = relative * np.maximum(function(scores), 1.0)
         return found
 
     return fitted_wave(
         "the exponential",
         function,
-        tolerance,
-        noise=(_FAR_NOISE if far else _NOISE) * math.sqrt(tokens),
+        allowed,
+        noise=_NOISE * math.sqrt(tokens),
         period=period,
         low=-reach,
         high=reach,
-        most_bits=_FAR_BITS if far else _BITS,
+        most_bits=_BITS,
+        most_harmonics=_UNSQUARED_HARMONICS if functions.degree is None else LARGEST_HARMONICS,
     )
 
 

@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -33,7 +34,7 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
+from tacit.models.friendly.polynomials import Interval, goldschmidt_inverse, goldschmidt_inverse_root
 from tacit.parties.correlated.trees import PointKeys, ThresholdKeys, Words, below, point_words
 from tacit.parties.inference.material import AnyBlockRequest, Lookup, Narrow
 from tacit.parties.inference.operations import MODEL, NarrowValue, Party, Program
@@ -121,6 +122,19 @@ class LookedUp:
         bounds = torch.tensor([limits.low + 1 if limits.low else 0, limits.high])
         inside = (units < bounds).long()
         return (units - bounds) & ((1 << levels) - 1), inside[:, 1] - inside[:, 0]
+
+    def stepped(self, inverse: SteppedInverse) -> tuple[torch.Tensor, torch.Tensor]:
+        """The share modulo 2^64 of an inverse in steps, and that modulo 2^PLACE of how many values are out of range."""
+        levels, (ends, values) = self.levels, inverse.steps
+        units = (self._place >> (PLACE - levels)).reshape(-1, 1).cpu()
+        places: Words = ((units - ends) & ((1 << levels) - 1)).numpy().view(np.uint64)
+        trees = self._trees
+        found = torch.from_numpy(below(self._rank, trees.threshold_roots, trees.thresholds, places).view(np.int64))
+        if self._rank == MODEL:
+            found += units < ends
+        share = (found.diff(dim=-1) * values).sum(-1)
+        outside = found[:, 0] - found[:, -1] + (self._rank == MODEL)
+        return share.reshape(self._place.shape).to(self._device), outside.sum().to(self._device)
 
     def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
         """The share modulo 2^64 of a function: int64 [2^index] at the lower ends of intervals, and per unit."""
@@ -237,6 +251,34 @@ class CheckedSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return Range(self.low, self.high)
 
 
+class SteppedInverse(CheckedSum, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same with an inverse that is constant from step to step, each sqrt(2) times the one before."""
+
+    scale: Positive
+    """What the inverse of a unit is in the result."""
+
+    def request(self, shape: tuple[int, ...]) -> Lookup:
+        return Lookup(shape, levels=self.levels, words=WORD_BITS)
+
+    @property
+    def steps(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ends of the steps in units, int64 [n + 1], and the values between them, int64 [n]."""
+        return _steps(self)
+
+
+_ROOT: Final = 27_146
+"""sqrt(2) - 1 in 2^16."""
+
+
+@lru_cache(maxsize=256)
+def _steps(inverse: SteppedInverse) -> tuple[torch.Tensor, torch.Tensor]:
+    ends = [inverse.low + 1]
+    while ends[-1] < inverse.high:
+        ends.append(min(ends[-1] + max((ends[-1] * _ROOT) >> 16, 1), inverse.high))
+    values = [min(round(inverse.scale / math.sqrt(low * high)), LARGEST_FACTOR) for low, high in pairwise(ends)]
+    return torch.tensor(ends), torch.tensor(values, dtype=torch.int64)
+
+
 class Table(CheckedSum, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same with an inverse of what is in range. ValueError for intervals that do not fit their domain."""
 
@@ -291,6 +333,30 @@ def fitted_sum(
     # What is in range may be more than is possible.
     most_units = min(math.ceil(high * worth) + 1, 1 << levels)
     return CheckedSum(factor=factor, low=max(math.floor(low * worth) - 1, 0), high=most_units, levels=levels)
+
+
+_LEAST_UNITS: Final = 16
+"""What the least sum in range is in units of what is compared, at least, where its inverse is in steps."""
+
+
+def fitted_steps(
+    name: str, *, bits: int, unit: float, most: float, low: float, high: float, scale: float
+) -> SteppedInverse:
+    """As `fitted_sum`, with an inverse in steps; scale: what the inverse of 1 is in the result."""
+    levels = min(math.ceil(math.log2(most / low / FILLED * _LEAST_UNITS)) + 1, PLACE)
+    place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
+    if place.low < _LEAST_UNITS:
+        raise BoundError(f"{name} from {low:.4g} to {high:.4g} are in range, which differ too much for {PLACE} bits")
+    worth = place.factor * unit / 2.0 ** (bits - levels)
+    return SteppedInverse(factor=place.factor, low=place.low, high=place.high, levels=levels, scale=scale * worth)
+
+
+def step_ratios(inverse: SteppedInverse) -> Interval:
+    """Between what a sum in range is times its inverse in steps, where that of 1 is 1. What is compared is the number
+    of a sum's unit, or one more."""
+    ends, values = (part.double() for part in inverse.steps)
+    low, high = (ends[:-1] - 1) * (values - 0.5), ends[1:] * (values + 0.5)
+    return Interval(low.min().item() / inverse.scale, high.max().item() / inverse.scale)
 
 
 def fitted_table(
@@ -362,6 +428,8 @@ class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     variance: Table
     """Of the sum of squares."""
+    dropped: Annotated[int, Meta(ge=1, le=STREAM - CENTRED)]
+    """Bits of the stream that are cut off, which leaves CENTRED that hold what is possible here."""
     lift: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
     """By which the first token is multiplied, the class token, which has the smallest variance."""
     cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
@@ -392,7 +460,9 @@ class LayerNormProgram:
         """[B, T, D] modulo 2^STREAM to the normalised values, and the share of how many rows are out of range."""
         party, operation, norm, value = self._party, self._operation, self._norm, self._value
         lifted = torch.cat([stream[:, :1] * norm.lift, stream[:, 1:]], 1)
-        value.settle(*(yield from party.open(operation, value.masked(shifted(lifted, STREAM, STREAM - CENTRED)))))
+        value.settle(
+            *(yield from party.open(operation, value.masked(shifted(lifted, CENTRED + norm.dropped, norm.dropped))))
+        )
         squares = value.polynomial((0, 0, 1)).sum(-1) * norm.variance.factor
         place = shifted(squares, SQUARES, SQUARES - PLACE)
         (opened,) = yield from party.open(operation, self._lookup.masked(place))

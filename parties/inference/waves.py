@@ -26,15 +26,15 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.protocol.inference.schedule import COARSE
+from tacit.protocol.inference.schedule import COARSE, FINE
 
-PLACES: Final = 1 << COARSE
-"""Of the table: one for every number of the ring."""
+PLACES: Final = 1 << FINE
+"""Of the table: one for every number of the widest ring of an angle."""
 SCALE_BITS: Final = 30
 """A cosine of 1 is 2^SCALE_BITS in the table."""
 FEWEST_HARMONICS: Final = 3
 """Of a fit: as many as the sum has that checks hidden values (hidden.py), which takes the same words."""
-LARGEST_HARMONICS: Final = 48
+LARGEST_HARMONICS: Final = 64
 _WORKING_BITS: Final = 80
 _CUTOFFS: Final = tuple(10.0**-power for power in range(3, 12))
 """Relative to the largest singular value: smaller ones are left out of a fit, lest coefficients grow for nothing."""
@@ -51,7 +51,7 @@ class FitError(ValueError):
 class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """f(x) = constant + sum of cosines[k - 1] cos(k x) + sines[k - 1] sin(k x) for k = 1 ..., times 2^precision.
 
-    x is a whole number modulo 2^COARSE and stands for the angle 2 pi x / 2^COARSE."""
+    x is a whole number modulo 2^turn and stands for the angle 2 pi x / 2^turn."""
 
     constant: Coefficient
     cosines: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=LARGEST_HARMONICS)]
@@ -80,7 +80,7 @@ def cosines() -> torch.Tensor:
     """
     unit = 1 << _WORKING_BITS
     powers = [(0, unit)]  # Cosine and sine of a quarter, an eighth ... of a turn.
-    while len(powers) < COARSE - 1:
+    while len(powers) < FINE - 1:
         cosine, _ = powers[-1]
         powers.append((math.isqrt(unit * (unit + cosine) // 2), math.isqrt(unit * (unit - cosine) // 2)))
     quarter = [(unit, 0)]
@@ -104,9 +104,9 @@ def table_digest() -> bytes:
     return sha256(np.ascontiguousarray(cosines().numpy(), "<i8").data).digest()
 
 
-def waves(number: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos(number x) and sin(number x) of places x modulo PLACES, times 2^SCALE_BITS."""
-    table, angle = _table(places.device), places * number
+def waves(number: int, places: torch.Tensor, turn: int = COARSE) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos(number x) and sin(number x) of places x modulo 2^turn, times 2^SCALE_BITS."""
+    table, angle = _table(places.device), (places * number) << (FINE - turn)
     return at(table, angle & (PLACES - 1)), at(table, (angle - PLACES // 4) & (PLACES - 1))
 
 
@@ -122,20 +122,20 @@ def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def rounded_waves(harmonics: int, bits: int) -> tuple[torch.Tensor, ...]:
-    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [PLACES] each, which
+def rounded_waves(harmonics: int, bits: int, turn: int = COARSE) -> tuple[torch.Tensor, ...]:
+    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [2^turn] each, which
     stay in a processor's cache."""
-    numbers, places = range(1, harmonics + 1), torch.arange(PLACES)
-    return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places))
+    numbers, places = range(1, harmonics + 1), torch.arange(1 << turn)
+    return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places, turn))
 
 
 @lru_cache(maxsize=16)
-def factors(wave: Wave, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """The public factors of a sum c at all places, int64 [PLACES] each: of cos(k r), then of sin(k r), for k = 1 ..."""
+def factors(wave: Wave, device: torch.device, turn: int = COARSE) -> tuple[torch.Tensor, ...]:
+    """The public factors of a sum c at all places, int64 [2^turn] each: of cos(k r), then of sin(k r), for k = 1 ..."""
     found = []
-    places = torch.arange(PLACES, device=device)
+    places = torch.arange(1 << turn, device=device)
     for number, (cosine, sine) in enumerate(zip(wave.cosines, wave.sines, strict=True), 1):
-        of_cosine, of_sine = waves(number, places)
+        of_cosine, of_sine = waves(number, places, turn)
         found.append(rounded(cosine * of_cosine + sine * of_sine, 0))
         found.append(rounded(cosine * of_sine - sine * of_cosine, 0))
     return tuple(found)
@@ -152,44 +152,56 @@ def fitted_wave(
     high: float,
     most_bits: int,
     least_words: int = 1,
+    most_harmonics: int = LARGEST_HARMONICS,
 ) -> Wave:
     """The fewest waves of a period that are within half a tolerance of a function everywhere on low ... high.
 
     Each of both roundings, of factors and of words, adds a deviation of `noise`; they have most_bits together at most,
     and words have least_words at least.
-    FitError where LARGEST_HARMONICS do not suffice.
+    FitError where most_harmonics do not suffice.
     """
     middle, reach = (low + high) / 2, (high - low) / 2
     points = middle + reach * np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)  # Denser at the ends.
     checked = np.linspace(low, high, 4 * _POINTS + 1)
     weights, values = 1 / tolerance(points), function(points)
     exact, allowed = function(checked), tolerance(checked)
-    least, bits = math.inf, most_bits
     # Of all waves once: what is left to decompose has as many rows as there are waves, not points.
-    rotation, design = np.linalg.qr(_basis(points, period) * weights[:, None])
-    rotated, basis = rotation.T @ (values * weights), _basis(checked, period)
-    for harmonics in range(FEWEST_HARMONICS, LARGEST_HARMONICS + 1):
-        taken = [*range(harmonics + 1), *range(LARGEST_HARMONICS + 1, LARGEST_HARMONICS + 1 + harmonics)]
+    rotation, design = np.linalg.qr(_basis(points, period, most_harmonics) * weights[:, None])
+    rotated, basis = rotation.T @ (values * weights), _basis(checked, period, most_harmonics)
+    least, bits = math.inf, most_bits
+
+    def found(harmonics: int) -> Wave | None:
+        nonlocal least, bits
+        taken = [*range(harmonics + 1), *range(most_harmonics + 1, most_harmonics + 1 + harmonics)]
         left, singular, right = np.linalg.svd(design[:, taken], full_matrices=False)
-        projected, found = left.T @ rotated, basis[:, taken]
+        projected, part = left.T @ rotated, basis[:, taken]
         for cutoff in _CUTOFFS:  # The largest that serves has the smallest coefficients, and so the fewest bits.
             kept = singular > cutoff * singular[0]
             coefficients = right[kept].T @ (projected[kept] / singular[kept])
-            error = float((np.abs(found @ coefficients - exact) / allowed).max())
+            error = float((np.abs(part @ coefficients - exact) / allowed).max())
             wave = _rounded_wave(coefficients, noise, least_words) if error <= 0.5 else None
             if wave is not None and wave.bits <= most_bits:
                 return wave
             least = min(least, error)
             bits = bits if wave is None else wave.bits
-    if bits > most_bits:
+        return None
+
+    best, fewest, most = found(most_harmonics), FEWEST_HARMONICS, most_harmonics
+    if best is None:
+        lacking = f"takes {bits} fractional bits, where {most_bits} are there"
+        distant = f"is {least:.2g} tolerances away from {most_harmonics} waves of period {period:.4g}"
         raise FitError(
-            f"{name} on {low:.4g} ... {high:.4g} takes {bits} fractional bits, where {most_bits} are there; train with "
-            "smaller weights, or distil"
+            f"{name} on {low:.4g} ... {high:.4g} {lacking if bits > most_bits else distant}; train with smaller "
+            "weights, or distil"
         )
-    raise FitError(
-        f"{name} on {low:.4g} ... {high:.4g} is {least:.2g} tolerances away from {LARGEST_HARMONICS} waves of period "
-        f"{period:.4g}; train with smaller weights, or distil"
-    )
+    while fewest < most:
+        harmonics = (fewest + most) // 2
+        wave = found(harmonics)
+        if wave is None:
+            fewest = harmonics + 1
+        else:
+            best, most = wave, harmonics
+    return best
 
 
 def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:
@@ -208,9 +220,9 @@ def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:
     )
 
 
-def _basis(points: Floats, period: float) -> Floats:
-    """1, then cos(k x), then sin(k x) for k = 1 ... LARGEST_HARMONICS at all points, one column each."""
-    angles = 2 * np.pi / period * np.outer(points, np.arange(1, LARGEST_HARMONICS + 1))
+def _basis(points: Floats, period: float, harmonics: int) -> Floats:
+    """1, then cos(k x), then sin(k x) for k = 1 ... harmonics at all points, one column each."""
+    angles = 2 * np.pi / period * np.outer(points, np.arange(1, harmonics + 1))
     basis: Floats = np.concatenate([np.ones((len(points), 1)), np.cos(angles), np.sin(angles)], 1)
     return basis
 

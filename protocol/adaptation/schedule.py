@@ -19,9 +19,8 @@ from tacit.protocol.inference.schedule import (
     WORD_BITS,
     Round,
     Sizes,
-    block_rounds,
+    backbone_rounds,
     byte_width,
-    embedding_rounds,
     range_rounds,
     result_rounds,
 )
@@ -65,10 +64,7 @@ def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
 def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
     """Of a pass of so many images, of learning or of a prediction."""
     sizes, learning = terms.sizes, terms.learning
-    backbone = (
-        *embedding_rounds(sizes, images),
-        *block_rounds(sizes, images) * sizes.blocks,
-    )
+    backbone = backbone_rounds(sizes, images)
     if terms.purpose == "prediction":
         return (
             *backbone,

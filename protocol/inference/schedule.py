@@ -18,15 +18,19 @@ from msgspec import Meta
 WORD_BITS: Final = 64
 COARSE: Final = 16
 """Of scores and hidden values once they are narrow, the argument of a function."""
-CENTRED: Final = 21
+FINE: Final = 18
+"""Of scores of a softmax that squares: an error of the exponential doubles with every squaring."""
+FINEST: Final = 24
+"""Of hidden values, at most, where the period of their function is a part of their ring."""
+CENTRED: Final = 23
 """Of the input of a LayerNorm."""
 WEIGHTED: Final = 24
 """Of sums of values, weighted by exponentials."""
-HALVES: Final = 32
-"""Of exponentials of half the scores."""
+SHARES: Final = 40
+"""Of the exponentials, or squares, of a softmax by squarings, before they are divided by their sum."""
 POOLED: Final = 24
 """Bits of tokens whose mean is taken, or that a pool leaves."""
-VECTORS: Final = 32
+VECTORS: Final = 36
 """Of queries and keys, and their products."""
 STREAM: Final = 40
 """Of the residual stream, and of whatever is multiplied by a weight to become a part of it; of values and exponentials
@@ -73,6 +77,23 @@ there is no such LayerNorm: the last block is a pool, whose attention takes the 
 mean of a token's values beside them, which no LayerNorm takes away any more, and the head reads its first token."""
 
 
+MOST_SQUARINGS: Final = 5
+
+
+class BlockForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The variant of a block's functions, from the range of its values."""
+
+    squarings: Annotated[int, Meta(ge=0, le=MOST_SQUARINGS)] = 0
+    """L: the softmax squares and normalises that of scores / 2^L so often. 3 L + 2 rounds more, none for 0."""
+    hidden_bits: Annotated[int, Meta(ge=COARSE, le=FINEST)] = COARSE
+    """Bits of hidden values as they are opened: the lowest COARSE of them are one period of their function."""
+
+    @property
+    def score_bits(self) -> int:
+        """Bits of scores as they are opened."""
+        return FINE if self.squarings else COARSE
+
+
 class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes of a vision transformer. ValueError for sizes that do not fit together, or the rings."""
 
@@ -88,8 +109,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Width of the layer between fc1 and fc2."""
     blocks: Annotated[int, Meta(ge=1, le=1 << 8)]
     classes: Annotated[int, Meta(ge=1, le=1 << 16)]
-    far: bool = False
-    """Whether scores reach so far that a softmax is computed in two steps: three rounds more."""
+    forms: tuple[BlockForm, ...] = ()
+    """Of every block; none: all have the default."""
     prefix: Annotated[int, Meta(ge=0, le=1 << 10)] = 1
     """Tokens before those of the patches, without pixels: class token, distillation token, registers."""
     norm_pre: bool = False
@@ -100,6 +121,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         numbers = (self.side, self.channels, self.patch, self.width, self.heads, self.hidden, self.blocks, self.classes)
         if min(numbers) < 1 or self.side % self.patch or self.width % self.heads:
             raise ValueError(f"{self}: sizes are at least 1, patches share the side evenly, and heads the width")
+        if len(self.forms) not in (0, self.blocks):
+            raise ValueError(f"{self}: {self.blocks} blocks have as many forms, not {len(self.forms)}")
         if self.tokens < 2:
             raise ValueError(f"{self}: attention needs at least two tokens, and this model has {self.tokens}")
         for name, count, limit in (
@@ -136,6 +159,10 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def read(self) -> int:
         """Words of an image that the head takes."""
         return {"two tokens": 2 * self.width, "attention": self.width + 1}.get(self.pooling, self.width)
+
+    def form(self, block: int) -> BlockForm:
+        """That of the block of this number, from 0."""
+        return self.forms[block] if self.forms else BlockForm()
 
     def is_pool(self, block: int) -> bool:
         """Whether the block of this number, from 0, is an attention pool."""
@@ -196,35 +223,47 @@ def embedding_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
     return embedded, *_norm_rounds("norm pre", rows, sizes.width), normed
 
 
-def block_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
-    """Of one block."""
+def block_rounds(sizes: Sizes, images: int, block: int) -> tuple[Round, ...]:
+    """Of the block of this number, from 0."""
+    form = sizes.form(block)
     rows = images * sizes.tokens
     stream, sums = rows * sizes.width, rows * sizes.heads
     scores, hidden = sums * sizes.tokens, rows * sizes.hidden
-    word, coarse, weighted, vectors, factor, place = (
-        byte_width(bits) for bits in (WORD_BITS, COARSE, WEIGHTED, VECTORS, STREAM, PLACE)
+    word, weighted, vectors, factor, place = (
+        byte_width(bits) for bits in (WORD_BITS, WEIGHTED, VECTORS, STREAM, PLACE)
     )
     return (
         *_norm_rounds("layer norm 1", rows, sizes.width),
         Round("qkv", 0, word * stream),
         _both("scores", (2 * vectors + factor) * stream),
-        _both("softmax", coarse * scores + 2 * place * sums),
-        *(_far_rounds(scores, sums) if sizes.far else ()),
+        _both("softmax", byte_width(form.score_bits) * scores + 2 * place * sums),
+        *_squaring_rounds(form.squarings, scores, sums),
         _both("mixing", factor * scores + place * sums),
         _both("mixing", weighted * stream + word * sums),
         Round("projection", 0, factor * stream),
         *_norm_rounds("layer norm 2", rows, sizes.width),
         Round("fc1", 0, factor * stream),
-        _both("gelu", coarse * hidden),
+        _both("gelu", byte_width(form.hidden_bits) * hidden),
         Round("fc2", place * rows, factor * hidden + place * rows),
     )
 
 
-def _far_rounds(scores: int, sums: int) -> tuple[Round, ...]:
-    """Exponentials of half the scores, and their sums; inverse sums; the shares of their sum."""
-    halves, shares = byte_width(HALVES) * scores, byte_width(WEIGHTED) * scores
-    widths = (halves + byte_width(PLACE) * sums, byte_width(WORD_BITS) * sums, shares)
-    return tuple(_both("softmax", octets) for octets in widths)
+def backbone_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
+    """From the patches through all blocks."""
+    blocks = [each for block in range(sizes.blocks) for each in block_rounds(sizes, images, block)]
+    return (*embedding_rounds(sizes, images), *blocks)
+
+
+def _squaring_rounds(squarings: int, scores: int, sums: int) -> tuple[Round, ...]:
+    """Exponentials and their sums; inverse sums; then for each squaring shares of their sum, squares and their sums,
+    inverse sums."""
+    if not squarings:
+        return ()
+    divided = (
+        _both("softmax", byte_width(SHARES) * scores + byte_width(PLACE) * sums),
+        _both("softmax", byte_width(WORD_BITS) * sums),
+    )
+    return divided + (_both("softmax", byte_width(WEIGHTED) * scores), *divided) * squarings
 
 
 def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
@@ -289,8 +328,7 @@ def ranking_rounds(classes: int, labels: int, images: int) -> tuple[Round, ...]:
 def pass_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
     """Of a whole pass."""
     return (
-        *embedding_rounds(sizes, images),
-        *block_rounds(sizes, images) * sizes.blocks,
+        *backbone_rounds(sizes, images),
         *head_rounds(sizes, images, results=results),
     )
 

@@ -437,7 +437,7 @@ def _ours(setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress:
         total_rounds=len(costs) + setting.blocks,
         relative_error=task.error(found.logits[-setting.batch :]),
         relayed_bytes=relayed,
-        far=sizes.far,
+        squarings=[form.squarings for form in sizes.forms],
         online_seconds_by_block=[
             sum(cost.seconds for cost in costs if cost.stage == f"{_BLOCK} {index}") for index in range(setting.blocks)
         ],

@@ -228,8 +228,8 @@ class BlockMetrics(PassMetrics, frozen=True, kw_only=True):
 class TacitBlockMetrics(BlockMetrics, frozen=True, kw_only=True):
     """The cost of a pass through all blocks by our protocol."""
 
-    far: bool
-    """Whether typical scores reach so far that their exponentials are squares of those of half the scores."""
+    squarings: list[int]
+    """Of the softmax of each block: how often it squares and normalises that of smaller scores."""
     online_seconds_by_block: list[float]
     preprocessing_wait_seconds: float
     """Until the correlated randomness of a pass was made and received, before the pass."""

@@ -67,7 +67,7 @@ def revealed_rounds(sizes: Sizes, images: int, revealed: Sequence[bool], *, enro
     found = [_order_round(enrolled, _enrolled_words(sizes))] if enrolled else []
     found += embedding_rounds(sizes, images)
     for block, reveals in enumerate(revealed):
-        found += block_rounds(sizes, images)
+        found += block_rounds(sizes, images, block)
         if reveals:
             order = byte_width(WORD_BITS) * images if any(revealed[:block]) else 0
             last = label if block + 1 == sizes.blocks else 0

@@ -85,10 +85,10 @@ def stock_block() -> Transformer:
 
 
 @pytest.fixture(scope="session")
-def far_block() -> Transformer:
-    """The same with scores that reach far."""
+def squared_block() -> Transformer:
+    """The same with a softmax that squares, as scores are large."""
     found = transformer(SMALL, classes=3, images=NOISE, std=0.4, approximation=STOCK, sharper=2.5)
-    assert found.public.sizes.far
+    assert found.public.sizes.form(0).squarings
     return found
 
 
@@ -149,7 +149,7 @@ def example_of(model: Transformer) -> Example:
     return Example(block, model.fitted, x, expected, model.public.shape(3))
 
 
-@pytest.fixture(scope="session", params=["one_block", "stock_block", "far_block"])
+@pytest.fixture(scope="session", params=["one_block", "stock_block", "squared_block"])
 def example(request: pytest.FixtureRequest) -> Example:
     """The block of every kind."""
     return example_of(request.getfixturevalue(request.param))

@@ -15,7 +15,6 @@ import torch
 
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import STOCK, convert
-from tacit.parties.inference import waves
 from tacit.parties.inference.block import BlockProgram
 from tacit.parties.inference.model import LEAST_WEIGHT_BITS, fitted_model, integer_model, integer_weights
 from tacit.parties.inference.ring import signed
@@ -53,8 +52,9 @@ def test_a_block_is_what_it_is_in_the_clear_and_costs_what_is_declared(example: 
     assert outside == 0
     # What is shared is the stream less the mean of each token, which LayerNorm does not see.
     assert (found - example.expected).norm() / example.expected.norm() < RELATIVE_ERROR
-    assert tuple(pair.log) == block_rounds(example.public.sizes, example.shape.images)
-    assert len(pair.log) == 15 + 3 * example.public.sizes.far
+    assert tuple(pair.log) == block_rounds(example.public.sizes, example.shape.images, 0)
+    squarings = example.public.sizes.form(0).squarings
+    assert len(pair.log) == 15 + (2 + 3 * squarings if squarings else 0)
 
 
 @pytest.mark.exhaustive
@@ -113,12 +113,9 @@ REFUSED: dict[str, tuple[str, Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_model_without_a_bound_is_refused_by_the_name_of_the_place(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_a_model_without_a_bound_is_refused_by_the_name_of_the_place(request: pytest.FixtureRequest, case: str) -> None:
     kind, change, message = REFUSED[case]
     model: Transformer = request.getfixturevalue(kind)
-    monkeypatch.setattr(waves, "LARGEST_HARMONICS", 10)  # To try all of them takes a minute.
     changed = deepcopy(model.friendly)
     with torch.no_grad():
         change(changed)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import msgspec
 import pytest
 import torch
 
-from tacit.parties.inference.hidden import SPREAD, fitted_hidden, spread_slack
+from tacit.parties.inference.hidden import fitted_hidden, spread_slack, spread_wave
 from tacit.parties.inference.scores import Bounds, Functions
 from tacit.parties.inference.waves import factors, rounded_waves
 
@@ -26,12 +25,11 @@ def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: f
         second_variance=(0.1, 1.0),
         vectors=1.0,
         total=10.0,
-        half_total=10.0,
-        hidden_spread=(1e-4, 1e-4),
+        hidden=0.01 * ceiling,
     )
-    found = fitted_hidden(FUNCTIONS, bounds, ceiling, width=64)
+    found = fitted_hidden(FUNCTIONS, bounds, ceiling, width=64, activated=13)
     assert found.gelu is not None
-    wave = msgspec.structs.replace(SPREAD, words=found.gelu.words)
+    wave = spread_wave(found.gelu, found.opened)
     # Of a hidden value of zero what is opened is the mask; SPREAD itself is zero there.
     words = rounded_waves(len(wave.cosines), wave.words)
     values = torch.full((1 << 16,), wave.constant << wave.words)
@@ -40,4 +38,4 @@ def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: f
     values = values / 2.0**wave.bits
     for width in (16, 64, 3072):
         most_negative = width * values.mean().item() - DEVIATIONS * math.sqrt(width) * values.std().item()
-        assert spread_slack(width) + most_negative >= 0
+        assert spread_slack(width, found.opened) + most_negative >= 0

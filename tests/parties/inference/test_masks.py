@@ -43,7 +43,7 @@ def masks(request: object) -> list[Opened]:
     return []
 
 
-@pytest.mark.parametrize("kind", ["one_block", "stock_block", "far_block"])
+@pytest.mark.parametrize("kind", ["one_block", "stock_block", "squared_block"])
 def test_every_mask_hides_one_opened_value(request: pytest.FixtureRequest, kind: str) -> None:
     model: Transformer = request.getfixturevalue(kind)
     run = Pass(model.friendly, model.fitted, model.images[:2])
@@ -67,8 +67,8 @@ def test_every_mask_hides_one_opened_value(request: pytest.FixtureRequest, kind:
     assert [each for each in run.pair.requests if each == COUNTED] == [COUNTED]
 
 
-def test_neither_owner_draws_a_whole_mask_of_what_is_opened_to_it(far_block: Transformer) -> None:
-    run = Pass(far_block.friendly, far_block.fitted, far_block.images[:1])
+def test_neither_owner_draws_a_whole_mask_of_what_is_opened_to_it(squared_block: Transformer) -> None:
+    run = Pass(squared_block.friendly, squared_block.fitted, squared_block.images[:1])
     assert run.finish()
     for number, each in enumerate(run.pair.requests):
         if not masks(each):

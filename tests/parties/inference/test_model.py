@@ -27,7 +27,7 @@ with pytest.MonkeyPatch.context() as patch:
     from conftest import ModelConfiguration, Transformer
 
 Way = tuple[str | int, ...]
-OPTIONAL = ("lift", "levels", "steps", "divisor", "far", "prefix", "norm_pre", "pooling")
+OPTIONAL = ("lift", "levels", "steps", "divisor", "forms", "squarings", "hidden_bits", "prefix", "norm_pre", "pooling")
 
 
 def leaves(plain: Any, path: Way = ()) -> Iterator[tuple[Way, int | float]]:
@@ -141,7 +141,7 @@ def test_nothing_may_be_missing_or_added(one_block: Transformer) -> None:
                     assert accepted(changed(plain, path[:depth], wrong)) is None
     for wrong in ((), plain["blocks"] * 2):
         assert accepted(plain | {"blocks": wrong}) is None
-    for number in (0, 49):
+    for number in (0, 65):
         wave = plain["blocks"][0]["exponential"] | {"cosines": [1] * number, "sines": [1] * number}
         assert accepted(changed(plain, ("blocks", 0, "exponential"), wave)) is None
 
@@ -157,8 +157,17 @@ def test_a_crop_makes_no_data_owner_scale_to_any_size(one_block: Transformer) ->
 def test_parts_that_contradict_each_other_are_refused(one_block: Transformer) -> None:
     plain = msgspec.to_builtins(one_block.public, builtin_types=(bytes,))
     wave, table = plain["blocks"][0]["exponential"], ("blocks", 0, "totals")
+    division = {"cut": 5, "sums": {"factor": 1, "low": 16, "high": 300, "levels": 12, "scale": 1.0}}
+    plain["blocks"][0]["exponential_cut"] = 0
     for path, value, message in (
-        (("sizes", "far"), True, "far = True is said of the sizes, and something else of a block"),
+        (
+            ("sizes", "forms"),
+            ({"squarings": 1},),
+            r"block 0 has BlockForm\(squarings=0.*the sizes say BlockForm\(squarings=1",
+        ),
+        (("sizes", "forms"), ({},) * 2, "1 blocks have as many forms, not 2"),
+        (("blocks", 0, "divisions"), (division,), "has two divisions or more"),
+        (("blocks", 0, "divisions"), (division,) * 2, "cuts its shares, this one has 2 and cuts 0 bits"),
         (("sizes", "norm_pre"), True, "norm_pre = True is said of the sizes, and something else of the scales"),
         (("blocks", 0, "exponential"), wave | {"sines": [1]}, "cosines come with 1 sines"),
         ((*table, "domain"), 4, r"intervals of .* bits do not fit a domain of 4"),

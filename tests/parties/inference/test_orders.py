@@ -10,8 +10,10 @@ import pytest
 
 from tacit.parties.inference.material import encoded_requests
 from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.scores import Far
+from tacit.parties.inference.scales import Scales
+from tacit.parties.inference.scores import Division
 from tacit.parties.inference.stages import stages
+from tacit.parties.inference.tables import SteppedInverse
 from tacit.protocol.inference.schedule import Results, layer_shapes
 
 with pytest.MonkeyPatch.context() as patch:
@@ -22,10 +24,10 @@ with pytest.MonkeyPatch.context() as patch:
 PLACE = ("domain", "index", "slope", "levels")
 """Of a table: how many bits of a value are looked up, and compared."""
 NORM = {("first_norm", "variance", name) for name in PLACE} | {("second_norm", "variance", name) for name in PLACE}
-SUMS = {("totals", name) for name in PLACE} | {("far", "totals", name) for name in PLACE}
+SUMS = {("totals", name) for name in PLACE} | {("divisions", "sums", "levels")}
 TURNS = {("query_turn",), ("key_turn",)}
 WAVES = {("exponential", "words"), ("gelu", "words")}
-CUTS = {("exponential_cut",), ("far", "cut"), ("gelu_cut",)}
+CUTS = {("exponential_cut",), ("divisions", "cut"), ("gelu_cut",)}
 LEVELS = {(name, "levels") for name in ("queries", "keys", "hidden_spread")}
 CUT_NORMS = {("first_norm", "cut"), ("second_norm", "cut")}
 TOLD = NORM | CUT_NORMS | SUMS | TURNS | WAVES | CUTS | LEVELS
@@ -34,14 +36,21 @@ TOLD = NORM | CUT_NORMS | SUMS | TURNS | WAVES | CUTS | LEVELS
 def of_true_functions(one_block: Transformer) -> PublicModel:
     """All parts that a block can have, in each."""
     public = one_block.public
-    blocks = (
+    sums = SteppedInverse(factor=1, low=20, high=1000, levels=14, scale=2.0**20)
+    divisions = (Division(cut=11, sums=sums), Division(cut=13, sums=sums))
+    blocks = tuple(
         msgspec.structs.replace(
-            block, gelu=block.exponential, gelu_cut=5, exponential_cut=7, far=Far(cut=11, totals=block.totals)
+            block, gelu=block.exponential, gelu_cut=5, exponential_cut=7, divisions=divisions, hidden_opened=20
         )
         for block in public.blocks
     )
-    sizes = msgspec.structs.replace(public.sizes, far=True)
-    return msgspec.structs.replace(public, sizes=sizes, blocks=tuple(blocks))
+    return with_forms(public, blocks)
+
+
+def with_forms(public: PublicModel, blocks: tuple[Scales, ...]) -> PublicModel:
+    """The same with these blocks, whose forms the sizes have."""
+    sizes = msgspec.structs.replace(public.sizes, forms=tuple(block.form for block in blocks))
+    return msgspec.structs.replace(public, sizes=sizes, blocks=blocks)
 
 
 def order(public: PublicModel) -> bytes:
@@ -86,8 +95,9 @@ def test_it_tells_how_many_waves_a_function_has_and_which_there_are(one_block: T
     for field, value in (("exponential", longer), ("gelu", longer), ("gelu", None)):
         other = msgspec.structs.replace(block, **{field: value})
         assert order(msgspec.structs.replace(public, blocks=(other,))) != before
-    near, sizes = msgspec.structs.replace(block, far=None), msgspec.structs.replace(public.sizes, far=False)
-    assert order(msgspec.structs.replace(public, sizes=sizes, blocks=(near,))) != before
+    more = (*block.divisions, block.divisions[-1])
+    for field, value in (("divisions", ()), ("divisions", more), ("hidden_opened", 21)):
+        assert order(with_forms(public, (msgspec.structs.replace(block, **{field: value}),))) != before
 
 
 def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transformer) -> None:

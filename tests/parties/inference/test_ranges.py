@@ -17,7 +17,7 @@ from tacit.parties.inference.model import FittedModel
 from tacit.parties.inference.operations import DATA, Party, Program
 from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.stages import COUNTED, in_range
-from tacit.parties.inference.tables import CheckedSum, LookedUp, Table
+from tacit.parties.inference.tables import CheckedSum, LookedUp, SteppedInverse, Table
 from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, WORD_BITS
 
 with pytest.MonkeyPatch.context() as patch:
@@ -25,8 +25,8 @@ with pytest.MonkeyPatch.context() as patch:
     from conftest import Transformer
     from in_memory import Pair, Pass, shares
 
-MODELS = ["one_block", "far_block"]
-"""With polynomials; with the functions themselves, and scores that reach far, which have every place."""
+MODELS = ["one_block", "squared_block"]
+"""With polynomials; with the functions themselves and a softmax that squares, which have every place."""
 TOLERANCE = 3e-3
 """Of logits, relative: a block, and both ends."""
 
@@ -47,19 +47,23 @@ def places(fitted: FittedModel) -> Iterator[tuple[str, CheckedSum]]:
     yield "keys", scales.keys
     yield "sums of exponentials", scales.totals
     yield "hidden values", scales.hidden_spread
-    if scales.far is not None:
-        yield "sums of half exponentials", scales.far.totals
+    for number, division in enumerate(scales.divisions):
+        yield f"sums before division {number}", division.sums
 
 
 def counted(values: list[int], place: CheckedSum) -> int:
     """How many of values modulo 2^PLACE are found out of range."""
     shape, pair = (len(values),), Pair()
-    request = place.request(shape) if isinstance(place, Table) else Lookup(shape, levels=place.levels)
+    looked_up = isinstance(place, Table | SteppedInverse)
+    request = place.request(shape) if looked_up else Lookup(shape, levels=place.levels)
 
     def act(party: Party, share: torch.Tensor) -> Program[torch.Tensor]:
         lookup = LookedUp(party, request)
         (opened,) = yield from party.open("place", lookup.masked(share))
-        return lookup.settle(opened, place.limits)
+        if not isinstance(place, SteppedInverse):
+            return lookup.settle(opened, place.limits)
+        lookup.place(opened)
+        return lookup.stepped(place)[1]
 
     parts = shares(torch.tensor(values, dtype=torch.int64))
     one, other = pair.run(*(act(party, part) for party, part in zip(pair.parties, parts, strict=True)))
@@ -102,12 +106,17 @@ def crossing(model: Transformer, place: str, high: bool) -> FittedModel:
         name, _, part = {
             "first variance": "first_norm.variance",
             "second variance": "second_norm.variance",
-            "sums of half exponentials": "far.totals",
             "sums of exponentials": "totals",
             "hidden values": "hidden_spread",
         }.get(place, place).partition(".")
-        found = getattr(scales, name)
-        made = msgspec.structs.replace(found, **{part: narrowed(getattr(found, part))}) if part else narrowed(found)
+        if place.startswith("sums before division"):
+            name, divisions = "divisions", list(scales.divisions)
+            number = int(place.split()[-1])
+            divisions[number] = msgspec.structs.replace(divisions[number], sums=narrowed(divisions[number].sums))
+            made: Any = tuple(divisions)
+        else:
+            found = getattr(scales, name)
+            made = msgspec.structs.replace(found, **{part: narrowed(getattr(found, part))}) if part else narrowed(found)
         public = msgspec.structs.replace(public, blocks=(msgspec.structs.replace(scales, **{name: made}),))
     return FittedModel(public, model.fitted.balances)
 
@@ -120,13 +129,13 @@ PLACES = [
     "keys",
     "sums of exponentials",
     "hidden values",
-    "sums of half exponentials",
 ]
 
 
 def test_each_place_by_itself_has_a_pass_refused(model: Transformer) -> None:
     found = dict(places(model.fitted))
-    assert list(found) == PLACES[: len(PLACES) - (model.public.blocks[0].far is None)]
+    divisions = len(model.public.blocks[0].divisions)
+    assert list(found) == [*PLACES, *(f"sums before division {number}" for number in range(divisions))]
     for place, checked in found.items():
         for high in (True, False) if checked.low else (True,):
             run = Pass(model.friendly, crossing(model, place, high), model.images[:1])

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.protocol.inference.schedule import Round, Sizes, block_rounds
+from tacit.protocol.inference.schedule import BlockForm, Round, Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.results import BlockBenchmarkResult
@@ -57,7 +57,8 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
     assert found.cores == min(2, len(os.sched_getaffinity(0)))
     sizes = Sizes(side=224, channels=3, patch=32, width=384, heads=6, hidden=1536, blocks=count, classes=1000)
     for ours in (true, polynomials):
-        rounds = block_rounds(msgspec.structs.replace(sizes, far=ours.far), 1)
+        forms = tuple(BlockForm(squarings=squarings) for squarings in ours.squarings)
+        rounds = block_rounds(msgspec.structs.replace(sizes, forms=forms), 1, 0)
         if known == "known":
             rounds += (Round("result", 5 * (1 + 7**2) * 384, 0),)
         assert ours.rounds == count * len(rounds)
