@@ -16,7 +16,7 @@ from tacit.parties.inference.material import Fixed, Lookup, Matrix, Narrow, Scor
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import COUNTED
-from tacit.protocol.inference.schedule import COARSE, PLACE, RANGE, VECTORS, WORD_BITS
+from tacit.protocol.inference.schedule import PLACE, RANGE, VECTORS, WORD_BITS
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -33,7 +33,7 @@ def masks(request: object) -> list[Opened]:
         factor = [] if request.factor is None else [(request.factor, WORD_BITS)]
         return [(request.shape, request.bits), *factor]
     if isinstance(request, Waves):
-        return [(request.shape, COARSE)]
+        return [(request.shape, request.bits)]
     if isinstance(request, Lookup):
         return [(request.shape, PLACE)]
     if isinstance(request, Scores):

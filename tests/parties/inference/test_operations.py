@@ -23,7 +23,8 @@ from tacit.parties.inference.operations import (
     cosine_bits,
 )
 from tacit.parties.inference.ring import product, shifted, signed
-from tacit.parties.inference.waves import PLACES, Wave
+from tacit.parties.inference.waves import Wave
+from tacit.protocol.inference.schedule import COARSE
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -124,7 +125,7 @@ WAVE = Wave(constant=5, cosines=(1 << 20, -(1 << 19), 77), sines=(-3, 1 << 18, 0
 
 @pytest.mark.parametrize("wave", [WAVE, Wave(constant=-1, cosines=(1 << 16,), sines=(1 << 16,), precision=16, words=9)])
 def test_waves_of_a_value_are_those_of_real_numbers_up_to_rounding(wave: Wave) -> None:
-    x = integers(400, below=PLACES // 2)
+    x = integers(400, below=1 << (COARSE - 1))
     parts = shares(x)
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
@@ -132,7 +133,7 @@ def test_waves_of_a_value_are_those_of_real_numbers_up_to_rounding(wave: Wave) -
         return value.settle(*(yield from party.open("waves", value.masked(parts[rank]))))
 
     found, pair = both(act)
-    angles = 2 * torch.pi * x.double() / PLACES * torch.arange(1, len(wave.cosines) + 1)[:, None]
+    angles = 2 * torch.pi * x.double() / 2.0**COARSE * torch.arange(1, len(wave.cosines) + 1)[:, None]
     cosines, sines = (torch.tensor(each, dtype=torch.float64) for each in (wave.cosines, wave.sines))
     expected = (wave.constant + cosines @ angles.cos() + sines @ angles.sin()) / 2.0**wave.precision
     norms = torch.hypot(cosines, sines).sum().item() / 2.0**wave.precision
@@ -162,7 +163,7 @@ def test_scores_are_exact_and_tell_the_norms_of_queries_and_keys() -> None:
         expected = (1 - (2 * torch.pi * vectors.double() / 2**turn).cos()).sum(-1)
         assert (found > 0).all()
         # Of 8 entries with two products each, and the table's places are 2^-16 of a turn apart for public sum and mask.
-        rounding = 8 * 2 * (2.0**-NORM_WAVE_BITS + 2.0 ** -cosine_bits(8)) + 8 * 4 * torch.pi / PLACES
+        rounding = 8 * 2 * (2.0**-NORM_WAVE_BITS + 2.0 ** -cosine_bits(8)) + 8 * 4 * torch.pi / 2.0**COARSE
         assert ((found / unit - expected).abs() <= rounding).all()
 
 
@@ -199,7 +200,7 @@ MATRIX = {"type": "Matrix", "operation": "matmul", "left": (4, 4), "right": (4, 
 CONTRACTION = {"left": 0, "right": 1, "letters": "ab,cb->ac"}
 PRODUCTS = {"type": "Products", "operands": ((4, 5), (3, 5)), "products": (CONTRACTION,), "words": 64}
 SCORES = {"type": "Scores", "shape": (2, 3, 4), "words": 32, "queries": 17, "keys": 18}
-WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40, "bits": 20}
+WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40, "turn": 18, "bits": 20}
 LOOKUP = {"type": "Lookup", "shape": (2,), "domain": 20, "index": 6, "slope": 4, "levels": 16, "words": 64}
 WEIGHT = {"type": "Weight", "owner": 0, "shape": (3, 2)}
 NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -226,7 +227,7 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a wave of nothing": (WAVES, {"harmonics": 0}, "harmonics"),
     "waves finer than their table": (WAVES, {"precision": 29}, "precision"),
     "a value of more bits than there are": (WAVES, {"bits": 25}, "bits"),
-    "a value that is less than a period": (WAVES, {"bits": 15}, "bits"),
+    "a value that is less than a period": (WAVES, {"bits": 17}, "17 bits has no period of 18"),
     "a comparison in a narrow ring": (LOOKUP, {"words": 31}, "words"),
     "norms of a number": (SCORES, {"shape": (4,)}, "shape"),
     "a turn of nothing": (SCORES, {"keys": 0}, "keys"),
