@@ -21,7 +21,7 @@ CHECKED := tests/test_layers.py tests/test_generated_documents.py
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test smoke end-to-end network all soak ckks flower exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
+.PHONY: help setup demo test smoke end-to-end network all soak real ckks flower exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,7 +33,7 @@ demo: setup ## five clients train a ViT under secure aggregation
 
 test: setup ## run the unit tests, worlds in memory, and a few parties on real sockets (5 minutes on two cores)
 	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) $(CHECKED:%=--ignore=%) \
-	    -m "not exhaustive and not end_to_end and not network"
+	    -m "not exhaustive and not end_to_end and not network and not real"
 
 smoke: setup ## run the end-to-end and network tests that CI runs: each command once, a kill, a resume, the README (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_RUN) -m smoke
@@ -45,6 +45,11 @@ network: setup ## run federations in network namespaces: partitions, slow wires,
 	$(BIN)/python -m pytest -rs --timeout $(LONGEST_RUN) -m network tests/network
 
 all: check test wheel smoke end-to-end network exhaustive audit fuzz-minute soak ## run every tier, for a change of processes or links (hours; needs root)
+
+CROPS ?= 200
+real: setup ## ask about CROPS=200 crops of PICTURES=DIR by a DINOv2 ViT-S/14 of CHECKPOINT=FILE (an hour)
+	$(BIN)/python -m pytest -s -m real tests/parties/inference/test_real.py \
+	    --checkpoint "$(CHECKPOINT)" --pictures "$(PICTURES)" --crops $(CROPS)
 
 ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)
@@ -122,7 +127,7 @@ wheel: setup ## build the wheel, install it by pip in an environment of its own,
 	$(ALONE)/tacit simulate --clients 3 --rounds 1 --verify --out .wheel/run
 	$(UV) pip install --quiet --python $(ALONE)/python "$$(echo dist/*.whl)[dev]" || $(ALONE)/pip install --quiet "$$(echo dist/*.whl)[dev]"
 	! $(ALONE)/python -c "import crypten" 2> /dev/null
-	$(ALONE)/python -m pytest -q -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end" \
+	$(ALONE)/python -m pytest -q -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not real" \
 	    tests/cli/test_without_crypten.py tests/cli/test_schema.py tests/secagg tests/protocol/core \
 	    $(addprefix tests/protocol/sum/test_,dropouts.py graphs.py groups.py unmasking.py) tests/protocol/session/test_rounds.py
 

@@ -45,7 +45,7 @@ NOT_ASKED: Final = (
 """What is about other code, or waits for sockets: a busy machine could seem to notice something."""
 OPTIONS: Final = (
     *("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"),
-    *("-m", "not exhaustive and not end_to_end", "--hypothesis-profile", "mutants"),
+    *("-m", "not exhaustive and not end_to_end and not real", "--hypothesis-profile", "mutants"),
     *(f"--ignore=tests/{name}" for name in NOT_ASKED),
 )
 MOST_SECONDS: Final = 6.0

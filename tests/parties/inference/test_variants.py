@@ -101,3 +101,22 @@ def test_a_mean_is_one_of_any_number_of_tokens_near_the_end_of_the_ring() -> Non
     assert run.finish()
     expected, found = teacher.double()(images[:IMAGES].double()), logits(run.shares[DATA], LOGITS)
     assert (found - expected).norm() / expected.norm() < 2 * ERROR
+
+
+def test_scores_and_hidden_values_as_pretrained_models_have_them_are_answered() -> None:
+    """Scores up to 80, of which some rows have one that is far above all others, and hidden values far below what is
+    possible: what a pretrained DINOv2 ViT-S/14 has in its first block."""
+    teacher = built(init_values=0.1)
+    for block in teacher.blocks:
+        block.attn.qkv.weight[: 2 * SIZES["embed_dim"]] *= 3.5
+        block.mlp.fc1.weight[0] *= 4  # One row of it has a large norm, in no direction of the images.
+    images = torch.randn(20, 2, 16, 16, generator=torch.Generator().manual_seed(2))
+    friendly = convert(teacher.float(), STOCK)
+    fitted = fitted_model(friendly, images, margin=MARGIN)
+    assert max(form.squarings for form in fitted.public.sizes.forms) >= 4
+    run = Pass(friendly, fitted, images[:IMAGES])
+    assert run.finish()
+    assert tuple(run.pair.log) == pass_rounds(fitted.public.sizes, IMAGES)
+    expected, found = teacher.double()(images[:IMAGES].double()), logits(run.shares[DATA], LOGITS)
+    # The scores' own roundings, relative to one, grow with them.
+    assert (found - expected).norm() / expected.norm() < 1e-2
