@@ -257,6 +257,7 @@ class PrivateLearner:
             request=request,
             policy=own.policy,
             patience=FOR_OWNER * own.patience,
+            spent=own.spent,
             purpose="learning",
             smallest_cohort=self._settings.smallest_cohort,
             count=self._count,
@@ -345,7 +346,7 @@ class PrivateLearner:
         chosen, began = torch.from_numpy(self._brought(session.machine.number + 1, order)), time.perf_counter()
         share = await session.worker(self._share, session.learning.public, chosen)
         await preparation.ready()
-        conversation.hear(session.machine.ask(conversation.now()))
+        conversation.hear(session.machine.ask(time.time(), conversation.now()))
         await conversation.expect(PassBegun)
         ready = time.perf_counter()
         number, learnt = session.machine.number, self._standing.learnt

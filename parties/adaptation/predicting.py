@@ -64,6 +64,7 @@ class PredictionSession(SessionKind):
             request=request,
             policy=settings.policy,
             patience=FOR_OWNER * settings.patience,
+            spent=settings.spent,
             purpose="prediction",
             smallest_cohort=2,
             entropy=os.urandom,

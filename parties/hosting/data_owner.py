@@ -369,9 +369,7 @@ def wanted(
         raise ValueError(f"policy.weights: {answers.count} images are answered by another model; {remove(answers)}")
     weights = bytes.fromhex(known or file.policy.weights) or None
     request = InferenceRequest(images=len(images.names) - answers.count, batch=file.batch)
-    own = file.policy
-    policy = InferencePolicy(bits=own.logits_bits, labels=own.labels, weights=weights)
-    return request, policy
+    return request, file.policy.accepts(weights)
 
 
 def interface_of(public: PublicModel, answers: AnswersFile, learned: Learned | None = None) -> Interface:

@@ -14,7 +14,8 @@ adapters.safetensors    what a data owner has learned with others: the last comm
 learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
 openings.msgpack        which sums of shares a model owner has revealed, and the last of them
 sum.msgpack             the last sum of shares, as a dealer has it
-ledger.json             what data owners have used of their quota, at a model owner
+ledger.json             what data owners have used of their quota, at a model owner; at a data owner what model owners
+                        have used of its limits, by their signing keys
 salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
 

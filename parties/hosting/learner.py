@@ -40,6 +40,7 @@ from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import AHEAD, CONNECT_SECONDS, FOR_OWNER, ReconnectPolicy
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
 from tacit.parties.inference.events import ImagesRead, ModelAgreed
+from tacit.parties.inference.ledger import Ledger
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.runs.adaptation import LearnedAdapters, LearnedRound
 from tacit.parties.runs.state import RunState
@@ -221,7 +222,8 @@ def check_own(file: DataOwnerFile, own: LearningSection, source: Source, learnin
 def owner_settings(
     party: OpenedParty[DataOwnerFile], policy: InferencePolicy, event_log: EventLog, hooks: LearnerHooks
 ) -> DataOwnerSettings:
-    """Return the settings of a data owner towards the model owner. ValueError for a device that is not there."""
+    """Return the settings of a data owner towards the model owner. ValueError for a device that is not there, and a
+    ledger that cannot be read."""
     file = party.file
     return DataOwnerSettings(
         model_owner_address=file.model_owner,
@@ -229,6 +231,7 @@ def owner_settings(
         keys=party.keys,
         roster=party.roster,
         policy=policy,
+        ledger=Ledger(party.folder.ledger),
         patience=file.answer,
         reconnect=ReconnectPolicy(
             seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
@@ -257,8 +260,7 @@ class _Learning:
                 f"policy.weights: {self.party.folder.learning} is of a learning beside another model; for another one "
                 "name another `directory`"
             )
-        own = file.policy
-        policy = InferencePolicy(bits=own.logits_bits, labels=own.labels, weights=weights or named)
+        policy = file.policy.accepts(weights or named)
         return owner_settings(self.party, policy, EventLog(self.log, self.tell), self.hooks)
 
     async def agree(self, kept: KeptLearning | None) -> KeptLearning:
@@ -273,6 +275,7 @@ class _Learning:
             request=InferenceRequest(images=file.batch, batch=file.batch),
             policy=settings.policy,
             patience=FOR_OWNER * file.answer,
+            spent=settings.spent,
             purpose="learning",
             smallest_cohort=own.smallest_cohort,
             count=len(self.source.train.images) if own.weights == "counts" else 0,

@@ -138,7 +138,7 @@ def _settings(party: OpenedParty[ModelOwnerFile], hooks: ModelOwnerHooks, event_
         "keys": party.keys,
         "roster": roster,
         "results": file.results,
-        "quota": Quota(images=file.policy.images_a_day, refused=file.policy.refused_a_day),
+        "quota": Quota(used=file.policy.images_a_day, refused=file.policy.refused_a_day),
         "ledger": party.folder.ledger,
         "patience": file.answer,
         "reconnect": ReconnectPolicy(

@@ -37,7 +37,9 @@ from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
 from tacit.parties.runs.reference import commented_toml, tables
 from tacit.protocol.adaptation.messages import Purpose
 from tacit.protocol.core.roster import Role
+from tacit.protocol.inference.data_owner import PASSES_A_DAY, REFUSED_A_DAY, InferencePolicy
 from tacit.protocol.inference.messages import MOST_IMAGES, Images
+from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.schedule import LOGITS, MOST_LABELS, Results
 
 Rounds = Annotated[int, Meta(description="Rounds of learning; the same for all parties.", ge=1, le=99_999)]
@@ -467,6 +469,27 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             pattern="^([0-9a-f]{64})?$",
         ),
     ] = ""
+    passes_a_day: Annotated[
+        int,
+        Meta(
+            description="Passes, batches of learning too, with one model owner in a day (UTC). The model owner chooses "
+            'the model and its bounds, so each verdict, "in range" too, is one bit about the images that it chose.',
+            ge=1,
+        ),
+    ] = PASSES_A_DAY
+    refused_a_day: Annotated[
+        int,
+        Meta(
+            description="Passes with one model owner in a day that may be out of range, or broken off without a "
+            "verdict.",
+            ge=1,
+        ),
+    ] = REFUSED_A_DAY
+
+    def accepts(self, weights: bytes | None) -> InferencePolicy:
+        """Return the policy of a session; weights: the commitment to the only model that is wanted, any if None."""
+        quota = Quota(used=self.passes_a_day, refused=self.refused_a_day)
+        return InferencePolicy(bits=self.logits_bits, labels=self.labels, weights=weights, quota=quota)
 
 
 class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="data-owner"):

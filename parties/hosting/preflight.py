@@ -93,6 +93,7 @@ from tacit.protocol.core.messages import Abort, Blob, Kinds, Message, Resume
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
+from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.results import Agreed, InferenceEnded
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.protocol.session.client_session import check_group, journalled_group
@@ -781,7 +782,7 @@ def check_terms(
     if answers.count == len(images.names):
         raise NotReady(f"all {len(images.names)} images are answered: nobody will be asked", "untested")
     request, policy = wanted(file, images, answers)
-    owner = InferenceDataOwner(keys.name, roster, request=request, policy=policy, patience=math.inf)
+    owner = InferenceDataOwner(keys.name, roster, request=request, policy=policy, patience=math.inf, spent=Spent())
     owner.start(0.0)
     agreed = None
     for output in owner.feed(offer, 0.0):

@@ -46,6 +46,7 @@ from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.inference.exchange import ExchangeSide
 from tacit.protocol.inference.material import MaterialOwner
+from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.results import Agreed, Charged, InferenceEnded
 from tacit.protocol.inference.service import Answers, MachineT, Service
 from tacit.protocol.inference.session import InferenceSession
@@ -180,7 +181,7 @@ class Exchange:
 
 class Conversation:
     """An owner's side of one session. dealer: its name in the roster; patience: seconds; entropy: randomness of the
-    operating system; charge: has a data owner's spending on the disk."""
+    operating system; charge: has it on the disk what the peer has used of this side's quota."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class Conversation:
         to_dealer: Courier,
         patience: float,
         entropy: Entropy,
-        charge: Callable[[Charged], None] = lambda charged: None,
+        charge: Callable[[Spent], None],
     ) -> None:
         self.machine = machine
         self.ended: InferenceEnded | None = None
@@ -232,7 +233,7 @@ class Conversation:
                 self._end(output)
             elif isinstance(output, Charged):
                 try:
-                    self._charge(output)
+                    self._charge(output.spent)
                 except OSError as error:
                     # What follows is not said: a pass that is not counted does not begin.
                     self.fail(error)

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -32,6 +33,7 @@ from tacit.parties.inference.conversation import (
     ended,
     linked,
 )
+from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Planned, Preparation, RoundCost, hold_pass, inference_plan
@@ -45,6 +47,7 @@ from tacit.protocol.core.machine import Trigger
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import Sizes, layer_shapes
 
@@ -58,6 +61,8 @@ class DataOwnerSettings:
     keys: PartyKeys
     roster: Roster
     policy: InferencePolicy = field(default_factory=InferencePolicy)
+    ledger: Ledger = field(default_factory=Ledger, compare=False)
+    """What model owners have used of the policy's quota, by their keys."""
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
@@ -67,6 +72,16 @@ class DataOwnerSettings:
     device: torch.device = CPU
     """Where it computes."""
     hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
+
+    @property
+    def account(self) -> str:
+        """Entry of the model owner in the ledger: its signing key, since it might come back under another name."""
+        return self.roster.server.signing_public.hex()
+
+    @property
+    def spent(self) -> Spent:
+        """What the model owner has used of the quota."""
+        return self.ledger.of(self.account)
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,7 @@ class SessionKind:
             request=request,
             policy=settings.policy,
             patience=FOR_OWNER * settings.patience,
+            spent=settings.spent,
         )
 
 
@@ -163,7 +179,7 @@ class DataOwnerSession:
         began = time.perf_counter()
         share = await worker(input_share, plan.public, len(pixels), pixels)
         await self._preparation.ready()
-        conversation.hear(machine.ask(conversation.now()))
+        conversation.hear(machine.ask(time.time(), conversation.now()))
         await conversation.expect(PassBegun)
         ready = time.perf_counter()
         carried, costs = await hold_pass(conversation, self._preparation, worker, plan.begun(share))
@@ -300,6 +316,7 @@ async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -
             to_dealer=to_dealer,
             patience=settings.patience,
             entropy=around.entropy,
+            charge=partial(settings.ledger.keep, settings.account),
         )
         listening = [
             asyncio.ensure_future(attend(peer, around, lambda: (conversation.with_peer,))),

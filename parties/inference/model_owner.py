@@ -2,9 +2,6 @@
 
 It listens for data owners and has one link to the dealer, which serves all sessions. Each session is a conversation
 with a program and threads of its own; a failure in one leaves the others alone. Only a lost dealer ends all.
-
-The quotas are on disk so that a restart renews nothing: one JSON file, written anew as a whole and synchronised before
-the pass that it counts begins. Entries of former days are left out.
 """
 
 from __future__ import annotations
@@ -16,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
 import torch
 
-from tacit.models.file_system import FILES, replace_file
 from tacit.models.training import CPU
 from tacit.parties.inference.conversation import (
     AHEAD,
@@ -37,6 +32,7 @@ from tacit.parties.inference.conversation import (
     linked,
 )
 from tacit.parties.inference.events import PassEnded, SessionOpened, TermsAgreed
+from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.operations import MODEL, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_model
 from tacit.parties.inference.private_model import PrivateModel
@@ -46,40 +42,10 @@ from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.quota import Quota, Spent
-from tacit.protocol.inference.results import Agreed, Charged, PassAsked, PassBegun
+from tacit.protocol.inference.quota import Quota
+from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.protocol.inference.service import Answers, ModelOwnerService
-
-
-class Ledger:
-    """path: of the file, 0600; None: it is kept in memory alone. ValueError for a file that is none."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._spent: dict[str, Spent] = {}
-        if path is not None:
-            try:
-                self._spent = msgspec.json.decode(FILES.read(path), type=dict[str, Spent])
-            except FileNotFoundError:
-                pass
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise ValueError(
-                    f"{path} does not say what data owners have used ({error}): restore it, or remove it, which gives "
-                    "each of them its whole quota of today again"
-                ) from None
-
-    def of(self, data_owner: str) -> Spent:
-        """What this one has used."""
-        return self._spent.get(data_owner, Spent())
-
-    def keep(self, charged: Charged) -> None:
-        """Note it, and return when it is on the disk. OSError, and nothing is noted."""
-        others = {name: spent for name, spent in self._spent.items() if spent.day >= charged.spent.day}
-        spent = others | {charged.peer: charged.spent}
-        if self._path is not None:
-            replace_file(self._path, msgspec.json.encode(spent))
-        self._spent = spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +155,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             to_dealer=self._to_dealer,
             patience=settings.patience,
             entropy=settings.hooks.entropy,
-            charge=self._ledger.keep,
+            charge=partial(self._ledger.keep, machine.peer),
         )
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))
 

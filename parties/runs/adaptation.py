@@ -20,6 +20,7 @@ from msgspec import Meta, convert, structs
 from tacit.models.adapters.configuration import AdaptationConfiguration, AdapterConfiguration, ParallelConfiguration
 from tacit.models.configuration import place
 from tacit.parties.protections.none import NoProtection
+from tacit.parties.runs.answers import verdicts_disclosed
 from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.runs.results import Result
 from tacit.parties.runs.served import served_experiment
@@ -131,6 +132,7 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
         """The file of the adapters."""
         if self.round:
             yield f"the common adapters after round {self.round} are in {self.adapters}"
+        yield verdicts_disclosed(self.batches)
 
 
 def is_adaptation(path: Path) -> bool:

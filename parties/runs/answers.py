@@ -63,6 +63,14 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(self.labels or [self.label or REFUSED])
 
 
+def verdicts_disclosed(passes: int) -> str:
+    """What the verdicts of so many passes have told a model owner."""
+    return (
+        f"The verdicts of {passes} {'pass' if passes == 1 else 'passes'}, in range or not, told the model owner one "
+        "bit each, about a question that it chose with the model and its bounds."
+    )
+
+
 class PrivateAnswers(Result, frozen=True, kw_only=True):
     """Answers about images, and their cost."""
 
@@ -89,6 +97,11 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
         if any(one.features for one in self.images):
             yield "The model has no classes: --json FILE has the features of every image."
 
+    @property
+    def disclosed(self) -> str:
+        """What verdicts have told the model owner."""
+        return verdicts_disclosed(self.passes)
+
     def sentence(self, compared: str = "") -> str:
         """Count, accuracy and time for an image; compared: a comparison, between these."""
         count, right = len(self.images), self.accuracy
@@ -113,3 +126,4 @@ class Answers(PrivateAnswers, frozen=True, kw_only=True, tag="tacit.answers.5"):
         """The first images, accuracy and time."""
         yield from self.first_images()
         yield self.sentence()
+        yield self.disclosed

@@ -36,6 +36,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE, InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.schedule import Round
 from tacit.protocol.inference.session import InferenceSession
 from tacit.protocol.inference.states import InferenceState, ending
@@ -69,12 +70,13 @@ class LearningDataOwner(
         request: InferenceRequest,
         policy: InferencePolicy,
         patience: float,
+        spent: Spent,
         purpose: Purpose,
         smallest_cohort: int,
         count: int = 0,
         entropy: Entropy,
     ) -> None:
-        super().__init__(name, roster, request=request, policy=policy, patience=patience)
+        super().__init__(name, roster, request=request, policy=policy, patience=patience, spent=spent)
         self.table = LEARNING_DATA_OWNER_TABLE
         self._purpose = purpose
         self._smallest_cohort = smallest_cohort

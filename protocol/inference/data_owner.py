@@ -6,11 +6,15 @@
 3. For every pass it says which commitment it expects, is told which model the other computes with, and goes through
    the rounds; the last round of a pass tells it the result.
 4. It closes the session.
+
+The model owner chooses the model and the bounds of every value, and learns of every pass whether it is in range. So a
+verdict is one bit about the images of the pass, answering a question that the model owner chose, and "in range" tells
+as much as "out of range". The data owner limits the passes, and the refused passes, of a model owner in a day.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from tacit.protocol.core.codec import Packet, decode_structure
@@ -33,10 +37,14 @@ from tacit.protocol.inference.messages import (
     StartPass,
     Terms,
 )
-from tacit.protocol.inference.results import Agreed, MaskedLayer
+from tacit.protocol.inference.quota import OverQuotaError, Quota, Spent, charged
+from tacit.protocol.inference.results import Agreed, Charged, MaskedLayer
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
 from tacit.protocol.inference.states import InferenceLabel, InferenceState, InferenceTrigger, ending, over
+
+PASSES_A_DAY: Final = 10_000
+REFUSED_A_DAY: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,8 @@ class InferencePolicy:
     """How many labels are wanted at least where they are told alone; logits are always enough."""
     weights: bytes | None = None
     """The commitment to the only model that it wants; any if None."""
+    quota: Quota = field(default_factory=lambda: Quota(used=PASSES_A_DAY, refused=REFUSED_A_DAY))
+    """Passes of one model owner in a day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +97,7 @@ class InferenceDataOwner(InferenceSession):
         request: InferenceRequest,
         policy: InferencePolicy,
         patience: float,
+        spent: Spent,
     ) -> None:
         super().__init__(
             DATA_OWNER_TABLE,
@@ -95,6 +106,8 @@ class InferenceDataOwner(InferenceSession):
             peer=roster.server.name,
             roster=roster,
             patience=patience,
+            quota=policy.quota,
+            spent=spent,
         )
         self._request = request
         self._policy = policy
@@ -103,9 +116,9 @@ class InferenceDataOwner(InferenceSession):
         """Say hello."""
         return self.trigger(Trigger.START, now)
 
-    def ask(self, now: float) -> list[Output]:
-        """Begin the next pass; LocalProtocolError beyond those agreed on."""
-        return [] if self.over else self.trigger(InferenceTrigger.ASK, now)
+    def ask(self, at: float, now: float) -> list[Output]:
+        """Begin the next pass; LocalProtocolError beyond those agreed on. at: Unix time, for the quota."""
+        return [] if self.over else self.trigger(InferenceTrigger.ASK, now, at)
 
     def finish(self, now: float) -> list[Output]:
         """Close the session."""
@@ -141,22 +154,40 @@ class InferenceDataOwner(InferenceSession):
         last = layers.ends_with(heard.payload)
         return Step(InferenceState.IDLE if last else InferenceState.AWAIT_WEIGHTS, (), commit)
 
-    def on_ask(self, now: float) -> Step[InferenceState]:
+    def on_ask(self, at: float, now: float) -> Step[InferenceState]:
         agreed = self.agreed
         if self.number == agreed.passes:
             raise LocalProtocolError(f"all {agreed.passes} passes that were agreed on are over")
+        try:
+            spent = charged(self._quota, self._spent, self._count_of(self.number + 1), at)
+        except OverQuotaError as over:
+            what, key = ("refused passes", "refused_a_day") if over.refused else ("passes", "passes_a_day")
+            detail = (
+                f"its limit of {over.most} {what} a day with {self.peer} is reached until {over.renewed}: go on then "
+                f"by the same command, or raise {key} in its [policy]; every verdict is one bit that {self.peer} chose"
+            )
+            return self._failed(RemoteProtocolError(Code.POLICY, detail, culprit=self.own))
 
         def commit() -> None:
             self.number += 1
 
-        return Step(InferenceState.AWAIT_START, (self._send(StartPass(weights=agreed.terms.weights)),), commit)
+        start = self._send(StartPass(weights=agreed.terms.weights))
+        return Step(InferenceState.AWAIT_START, (start,), commit, data=spent)
 
     def on_started(self, heard: Heard[PassStarted], now: float) -> Step[InferenceState]:
         if heard.message.weights != self.agreed.terms.weights:
             raise RemoteProtocolError(
                 Code.MODEL, "it computes with another model than was agreed on: open a new session for the new model"
             )
-        return self._begun()
+        spent = self.at(Spent)
+
+        def commit() -> None:
+            self._spent = spent
+
+        return replace(self._begun(Charged(self.peer, spent)), commit=commit)
+
+    def _count_of(self, number: int) -> int:
+        return 1
 
     def on_finish(self, now: float) -> Step[InferenceState]:
         return Step(InferenceState.CLOSING, (self._send(CloseInference()),))
@@ -209,7 +240,7 @@ DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.READY, Trigger.DROP): Row(InferenceDataOwner.on_drop, (_S.ABORTED,)),
     (_S.AWAIT_TERMS, InferenceTerms): Row(InferenceDataOwner.on_terms, (_S.AWAIT_WEIGHTS,)),
     (_S.AWAIT_WEIGHTS, MaskedWeights): Row(InferenceDataOwner.on_weights, (_S.AWAIT_WEIGHTS, _S.IDLE)),
-    (_S.IDLE, InferenceTrigger.ASK): Row(InferenceDataOwner.on_ask, (_S.AWAIT_START,)),
+    (_S.IDLE, InferenceTrigger.ASK): Row(InferenceDataOwner.on_ask, (_S.AWAIT_START, _S.ABORTED)),
     (_S.AWAIT_START, PassStarted): Row(InferenceDataOwner.on_started, (_S.COMPUTING,)),
     (_S.COMPUTING, Opening): Row(InferenceDataOwner.on_opening, (_S.COMPUTING, _S.IDLE)),
     (_S.COMPUTING, InferenceTrigger.OPEN): Row(InferenceDataOwner.on_give, (_S.COMPUTING, _S.IDLE)),

@@ -30,7 +30,7 @@ from tacit.protocol.inference.messages import (
     StartPass,
     Terms,
 )
-from tacit.protocol.inference.quota import Quota, Spent, answered, charged
+from tacit.protocol.inference.quota import OverQuotaError, Quota, Spent, charged
 from tacit.protocol.inference.results import Agreed, Charged, PassAsked
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
@@ -40,7 +40,7 @@ from tacit.protocol.inference.states import InferenceLabel, InferenceState, Infe
 class InferenceModelOwner(InferenceSession):
     """The server of the roster, towards one data owner.
 
-    entropy: gives the session its name; spent: what the data owner has used of its quota before.
+    entropy: gives the session its name; quota: of images.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class InferenceModelOwner(InferenceSession):
             peer=peer,
             roster=roster,
             patience=patience,
+            quota=quota,
+            spent=spent,
         )
         self._terms = terms
         self._encoded = encode_structure(terms)
         self._digest = digest(InferenceLabel.INFERENCE_TERMS, self._encoded)
         self._entropy = entropy
         self._sizes = weight_bytes(terms.sizes)
-        self._quota = quota
-        self._spent = spent
         self.charged = False
         """Whether a pass was charged."""
 
@@ -144,9 +144,14 @@ class InferenceModelOwner(InferenceSession):
             detail = "the model has been replaced since it was agreed on: open a new session for the new one"
             return self._failed(RemoteProtocolError(Code.MODEL, detail, culprit=self.own))
         try:
-            spent = charged(self._quota, self._spent, self.agreed.images_of(self.number), at)
-        except RemoteProtocolError as error:
-            return self._failed(error)
+            spent = charged(self._quota, self._spent, self._count_of(self.number), at)
+        except OverQuotaError as over:
+            what = "of a data owner may be refused" if over.refused else "a data owner may ask about"
+            detail = (
+                f"the quota: {over.most} images a day {what}, {over.left} are left until {over.renewed}, and a pass of "
+                f"{self._count_of(self.number)} is wanted: take a smaller batch, or ask again then"
+            )
+            return self._failed(RemoteProtocolError(Code.POLICY, detail))
 
         def commit() -> None:
             self._spent, self.charged = spent, True
@@ -154,11 +159,8 @@ class InferenceModelOwner(InferenceSession):
         started = self._send(PassStarted(weights=weights))
         return replace(self._begun(Charged(self.peer, spent), started), commit=commit)
 
-    def _judged(self, in_range: bool | None) -> list[Output]:
-        if not in_range:
-            return super()._judged(in_range)
-        self._spent = answered(self._spent, self.agreed.images_of(self.number))
-        return [Charged(self.peer, self._spent)]
+    def _count_of(self, number: int) -> int:
+        return self.agreed.images_of(number)
 
     def on_close(self, heard: Heard[CloseInference], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed", "", self._send(InferenceClosed()))

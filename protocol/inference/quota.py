@@ -1,8 +1,10 @@
-"""How much a model owner computes for each data owner in a day (UTC), and what a data owner has used of it.
+"""Limits of a day (UTC) that an owner sets for one peer, and what that peer has used of them.
 
-Chosen images search the bounds of a model by whether they are refused, and its weights by what is answered. So both are
-counted, before a pass begins: its images as used, and as refused until both know that it is in range. A data owner that
-leaves in between, or a model owner that is killed, has them counted. A clock that goes back renews nothing.
+Both owners have such limits. Chosen images search the bounds of a model by whether they are refused, and its weights by
+what is answered: so a model owner counts a data owner's images. A chosen model asks a question of its owner's choice
+about every pass, which the verdict answers: so a data owner counts a model owner's passes. Both count before a pass
+begins: as used, and as refused until the pass is known to be in range. A peer that leaves in between, or a process that
+is killed, has them counted. A clock that goes back renews nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from tacit.protocol.core.errors import Code, RemoteProtocolError
-
 DAY_SECONDS: Final = 86_400
 MOST_A_DAY: Final = 1 << 40
 
@@ -24,45 +24,48 @@ Number = Annotated[int, Meta(ge=0, le=MOST_A_DAY)]
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """Of each data owner, in a day."""
+    """Limits for one peer in a day: images at a model owner, passes at a data owner."""
 
-    images: int = MOST_A_DAY
-    """That it may ask about; those that are refused count."""
+    used: int = MOST_A_DAY
+    """All of them, those that are refused too."""
     refused: int = MOST_A_DAY
-    """That may be refused."""
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a data owner has used on its last day."""
+    """Use of a quota on the last day that the peer used any."""
 
     day: Number = 0
     """Since 1970-01-01."""
-    images: Number = 0
+    used: Number = 0
     refused: Number = 0
-    """Of these: images of passes that were out of range, or came to no verdict."""
+    """Those of passes that were out of range, or came to no verdict."""
 
 
-def charged(quota: Quota, spent: Spent, images: int, at: float) -> Spent:
-    """What is used once a pass of so many images begins. at: Unix time in seconds.
+class OverQuotaError(Exception):
+    """A pass would exceed a limit.
 
-    RemoteProtocolError, with what remains and when it renews, where that is more than the quota.
+    refused: whether it is that of refusals; most: the limit; left: the rest of it; renewed: when it renews.
     """
+
+    def __init__(self, *, refused: bool, most: int, left: int, renewed: str) -> None:
+        super().__init__(f"{most} a day, {left} left until {renewed}")
+        self.refused = refused
+        self.most = most
+        self.left = left
+        self.renewed = renewed
+
+
+def charged(quota: Quota, spent: Spent, count: int, at: float) -> Spent:
+    """Return the use once a pass of this count begins. at: Unix time in seconds. OverQuotaError."""
     day = int(at // DAY_SECONDS)
-    used = spent if spent.day >= day else Spent(day=day)
-    renewed = f"{datetime.fromtimestamp((used.day + 1) * DAY_SECONDS, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    for what, most, already in (
-        ("a data owner may ask about", quota.images, used.images),
-        ("of a data owner may be refused", quota.refused, used.refused),
-    ):
-        if images > (left := max(most - already, 0)):
-            raise RemoteProtocolError(
-                Code.POLICY,
-                f"the quota: {most} images a day {what}, {left} are left until {renewed}, and a pass of {images} is "
-                "wanted: take a smaller batch, or ask again then",
-            )
-    return Spent(day=used.day, images=used.images + images, refused=used.refused + images)
+    before = spent if spent.day >= day else Spent(day=day)
+    renewed = f"{datetime.fromtimestamp((before.day + 1) * DAY_SECONDS, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    for refused, most, already in ((False, quota.used, before.used), (True, quota.refused, before.refused)):
+        if count > (left := max(most - already, 0)):
+            raise OverQuotaError(refused=refused, most=most, left=left, renewed=renewed)
+    return Spent(day=before.day, used=before.used + count, refused=before.refused + count)
 
 
-def answered(spent: Spent, images: int) -> Spent:
-    """What is used once the pass is in range."""
-    return msgspec.structs.replace(spent, refused=spent.refused - images)
+def answered(spent: Spent, count: int) -> Spent:
+    """Return the use once the pass is in range."""
+    return msgspec.structs.replace(spent, refused=spent.refused - count)

@@ -51,7 +51,7 @@ class PassAsked(Output):
 
 @dataclass(frozen=True)
 class Charged(Output):
-    """To the model owner's shell: have it on the disk that a data owner has used so much, before anything else."""
+    """To a shell: have it on the disk that the peer has used so much of this side's quota, before anything else."""
 
     peer: str
     spent: Spent

@@ -26,6 +26,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.material import Arrivals, chunks
 from tacit.protocol.inference.messages import Opening, PassStarted, StartPass
+from tacit.protocol.inference.quota import Quota, Spent, answered
 from tacit.protocol.inference.results import (
     Agreed,
     Charged,
@@ -101,7 +102,8 @@ class InferenceSession(
     ExchangeSide[InferenceState],
     outputs=Transmit | Agreed | MaskedLayer | PassAsked | PassBegun | Charged | Opened | PassRefused | InferenceEnded,
 ):
-    """One owner towards one other."""
+    """One owner towards one other. quota: what it lets the peer have in a day; spent: what the peer has used of that
+    before."""
 
     def __init__(
         self,
@@ -112,6 +114,8 @@ class InferenceSession(
         peer: str,
         roster: Roster,
         patience: float,
+        quota: Quota,
+        spent: Spent,
     ) -> None:
         super().__init__(
             table,
@@ -124,6 +128,8 @@ class InferenceSession(
         """Of the pass that is going on, or was the last; they count from 1."""
         self._roster = roster
         self._agreed: Agreed | None = None
+        self._quota = quota
+        self._spent = spent
 
     @property
     def agreed(self) -> Agreed:
@@ -167,7 +173,16 @@ class InferenceSession(
 
     def _judged(self, in_range: bool | None) -> list[Output]:
         """What follows from a verdict, if there is one."""
-        return [PassRefused(self.number)] if in_range is False else []
+        if in_range is None:
+            return []
+        if not in_range:
+            return [PassRefused(self.number)]
+        self._spent = answered(self._spent, self._count_of(self.number))
+        return [Charged(self.peer, self._spent)]
+
+    def _count_of(self, number: int) -> int:
+        """How much of the quota a pass takes."""
+        raise NotImplementedError
 
     def _accept(self, packet: Packet) -> bool:
         self._link.accept(packet)

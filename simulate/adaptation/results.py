@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tacit.models.adapters.configuration import Reveal
+from tacit.parties.runs.answers import verdicts_disclosed
 from tacit.parties.runs.directory import Invocation, Seed
 from tacit.parties.runs.privacy import MOST_EPSILON
 from tacit.parties.runs.results import (
@@ -187,6 +188,7 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
             f"{batches.preprocessing_wait_seconds or 0:.2f} s of waiting for correlated randomness, of which the "
             f"dealer sent {byte_count(self.preprocessing_bytes)}; {self.wall_seconds:.0f} s in all"
         )
+        yield verdicts_disclosed(batches.count)
         if self.noise is not None:
             yield self.noise.guarantee
 

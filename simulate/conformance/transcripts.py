@@ -237,7 +237,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     Agreed: ("agreed", "digest", "images", "batch"),
     MaskedLayer: ("layer", "layer", "data"),
     PassAsked: ("pass asked", "number"),
-    Spent: ("charged", "day", "images", "refused"),
+    Spent: ("charged", "day", "used", "refused"),
     PassBegun: ("pass begun", "number"),
     Opened: ("opened", "step", "data"),
     PassRefused: ("pass refused", "number"),

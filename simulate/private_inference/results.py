@@ -53,6 +53,7 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
             compared.append(f"{what} differ by at most {self.largest_difference:.4f}")
         comparison = f"{', '.join(compared)}; " if compared else ""
         yield f"{self.sentence(comparison)}; masked weights: {byte_count(self.weights_bytes)}"
+        yield self.disclosed
 
     @property
     def operation_table(self) -> Table:

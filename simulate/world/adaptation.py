@@ -20,7 +20,6 @@ from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.states import InferenceState
 from tacit.simulate.world.inference import (
     PATIENCE,
@@ -35,7 +34,7 @@ from tacit.simulate.world.inference import (
 OPENING_PATIENCE: Final = 30.0
 Call = tuple[str, tuple[Any, ...]]
 """What a data owner does between passes: the name of a method of its machine, and its arguments."""
-PASS: Final[Call] = ("ask", ())
+PASS: Final[Call] = ("ask", (0.0,))
 
 
 def learning_terms(**changes: Any) -> AdaptationTerms:
@@ -156,6 +155,7 @@ class MemoryAdaptation(MemoryInference):
             request=self.inference_requests[name],
             policy=self.policies.get(name, InferencePolicy()),
             patience=PATIENCE,
+            spent=self.spent_of(name, self.host),
             purpose=self.purposes.get(name, "learning"),
             smallest_cohort=self.smallest_cohort,
             count=self.counts.get(name, 0),
@@ -174,7 +174,7 @@ class MemoryAdaptation(MemoryInference):
             entropy=self.streams.of(self.host),
             patience=PATIENCE,
             quota=self.quota,
-            spent=self.spent.get(data_owner, Spent()),
+            spent=self.spent_of(self.host, data_owner),
             sums=self.sums,
         )
         self.served[data_owner] = LearningOwner(self, self.host, data_owner, machine)

@@ -154,7 +154,7 @@ class Owner:
             self.tell("owners", machine.begin(world.weights, world.clock, world.now))
         elif isinstance(machine, InferenceDataOwner) and machine.state is InferenceState.IDLE:
             if machine.number < machine.agreed.passes:
-                asked = machine.ask(world.now)
+                asked = machine.ask(world.clock, world.now)
                 world.order(self)
                 self.tell("owners", asked)
             else:
@@ -212,7 +212,7 @@ class Owner:
             case PassBegun():
                 self.schedule, self.given, self.opened = output.rounds, set(), set()
             case Charged():
-                world.spent[output.peer] = output.spent
+                world.spent[self.name, output.peer] = output.spent
             case Opened(step=step):
                 self.opened.add(step)
             case InferenceEnded(code=None) if side == "owners" and self.material is not None:
@@ -259,8 +259,8 @@ class MemoryInference(World[Parcel]):
         self.out_of_range: set[tuple[str, int]] = set()
         """Passes that are refused: data owner and number."""
         self.quota = Quota()
-        self.spent: dict[str, Spent] = {}
-        """What data owners have used, as the model owner's disk has it."""
+        self.spent: dict[tuple[str, str], Spent] = {}
+        """What peers have used, as an owner's disk has it: the owner, and the peer."""
         self.clock = 0.0
         """Unix time."""
         self.told: list[Told] = []
@@ -301,6 +301,7 @@ class MemoryInference(World[Parcel]):
             request=self.inference_requests[name],
             policy=policy,
             patience=PATIENCE,
+            spent=self.spent_of(name, self.host),
         )
         self.owners[name] = Owner(self, name, name, machine)
         return machine
@@ -316,10 +317,14 @@ class MemoryInference(World[Parcel]):
             entropy=self.streams.of(self.host),
             patience=PATIENCE,
             quota=self.quota,
-            spent=self.spent.get(data_owner, Spent()),
+            spent=self.spent_of(self.host, data_owner),
         )
         self.served[data_owner] = Owner(self, self.host, data_owner, machine)
         return machine
+
+    def spent_of(self, owner: str, peer: str) -> Spent:
+        """What a peer has used of an owner's quota."""
+        return self.spent.get((owner, peer), Spent())
 
     def note(self, told: Told) -> None:
         """A machine has told something."""

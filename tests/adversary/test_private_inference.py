@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.inference.data_owner import InferenceRequest
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Opening, StartPass
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
@@ -48,11 +48,11 @@ def test_a_data_owner_gets_no_more_than_was_agreed_on() -> None:
 def test_a_quota_holds_over_sessions_and_days_and_verdicts_that_are_kept_back() -> None:
     """Three images: two in the first pass, one in the second; the first is always out of range."""
     run = world()
-    run.quota = Quota(images=7, refused=4)
+    run.quota = Quota(used=7, refused=4)
     run.out_of_range.add((DATA_OWNER, 1))
     run.clock = 86400.0
     assert run.run().verdicts() == {(None, "")}
-    assert run.spent[DATA_OWNER] == Spent(day=1, images=3, refused=2)
+    assert run.spent[MODEL_OWNER, DATA_OWNER] == Spent(day=1, used=3, refused=2)
     # In the next session it keeps its word about the range to itself, and leaves.
     run.told.clear()
     run.start(DATA_OWNER)
@@ -63,7 +63,7 @@ def test_a_quota_holds_over_sessions_and_days_and_verdicts_that_are_kept_back() 
     run.network.forget(lambda link: link[0] == DATA_OWNER)
     run.start(DATA_OWNER)
     run.settle()
-    assert run.spent[DATA_OWNER] == Spent(day=1, images=5, refused=4)
+    assert run.spent[MODEL_OWNER, DATA_OWNER] == Spent(day=1, used=5, refused=4)
     over = run.ended(MODEL_OWNER)
     assert over is not None
     assert (over.code, over.culprit) == (Code.POLICY, DATA_OWNER)
@@ -76,7 +76,42 @@ def test_a_quota_holds_over_sessions_and_days_and_verdicts_that_are_kept_back() 
         over = run.ended(MODEL_OWNER)
         assert over is not None
         assert over.code is code
-    assert run.spent[DATA_OWNER] == Spent(day=2, images=3, refused=2)
+    assert run.spent[MODEL_OWNER, DATA_OWNER] == Spent(day=2, used=3, refused=2)
+
+
+@pytest.mark.threat("model-owner/asks-by-bounds")
+def test_a_data_owner_limits_verdicts_over_sessions_and_days() -> None:
+    """Three images in two passes, of which the first is always out of range."""
+    policy = InferencePolicy(quota=Quota(used=4, refused=2))
+    run = MemoryInference({DATA_OWNER: REQUEST}, policies={DATA_OWNER: policy})
+    run.out_of_range.add((DATA_OWNER, 1))
+    run.clock = 86400.0
+    assert run.run().verdicts() == {(None, "")}
+    assert run.spent[DATA_OWNER, MODEL_OWNER] == Spent(day=1, used=2, refused=1)
+    # The model owner keeps its word about the range of the next first pass to itself, and leaves.
+    run.told.clear()
+    run.start(DATA_OWNER)
+    last = len(pass_rounds(run.terms.sizes, 2)) - 2
+    assert run.advance(lambda: last in run.owners[DATA_OWNER].given or last in run.served[DATA_OWNER].given)
+    owner = run.served[DATA_OWNER]
+    owner.tell("owners", owner.machine.give_up(RemoteProtocolError(Code.LOCAL, "it leaves"), run.now))
+    run.network.forget(lambda link: link[0] == MODEL_OWNER)
+    run.settle()
+    assert run.spent[DATA_OWNER, MODEL_OWNER] == Spent(day=1, used=3, refused=2)
+    # Nothing of a pass leaves then, whatever the clock says, until the next day.
+    for at, code in ((86400.0, Code.POLICY), (0.0, Code.POLICY), (2 * 86400.0, None)):
+        run.clock = at
+        begun = len(run.outcome(PassBegun, DATA_OWNER))
+        run.start(DATA_OWNER)
+        run.settle()
+        over = run.ended(DATA_OWNER)
+        assert over is not None
+        assert (over.code, over.culprit) == (code, DATA_OWNER if code else "")
+        assert len(run.outcome(PassBegun, DATA_OWNER)) == begun + (0 if code else 2)
+        if code:
+            assert "its limit of 2 refused passes a day with model-owner is reached until 1970-01-03" in over.detail
+            assert "raise refused_a_day" in over.detail
+    assert run.spent[DATA_OWNER, MODEL_OWNER] == Spent(day=2, used=2, refused=1)
 
 
 @pytest.mark.threat("data-owner/asks-out-of-range")
@@ -97,7 +132,7 @@ def test_nothing_is_told_of_a_pass_out_of_range() -> None:
 @cases("operation", ["gelu", "count"])
 def test_a_data_owner_that_opens_wrong_words_is_counted_and_not_found_out(operation: str) -> None:
     run, changed = world(), []
-    run.quota = Quota(images=3, refused=3)
+    run.quota = Quota(used=3, refused=3)
     step = [each.operation for each in pass_rounds(run.terms.sizes, 2)].index(operation)
 
     def wrong(parcel: Parcel) -> list[Parcel]:
@@ -112,7 +147,7 @@ def test_a_data_owner_that_opens_wrong_words_is_counted_and_not_found_out(operat
     run.say_instead("opening", DATA_OWNER, wrong, at=None)
     assert run.run().verdicts() == {(None, "")}
     assert len(changed) == 1
-    assert run.spent[DATA_OWNER].images == 3
+    assert run.spent[MODEL_OWNER, DATA_OWNER].used == 3
 
 
 @pytest.mark.threat("model-owner/other-model")

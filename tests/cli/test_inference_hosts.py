@@ -137,6 +137,24 @@ def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
     )
 
 
+def test_a_data_owner_stops_at_its_own_limit(house: House) -> None:
+    """Two passes a day: ten of twelve images, and none by the same command."""
+    house.alice(batch=5, **{"policy.passes_a_day": 2})
+    for name in ("dealer", "owner"):
+        house.start(name)
+    for _ in range(2):
+        alice = house.start("alice")
+        assert alice.end() == 1, alice.everything
+        (line,) = alice.complained
+        assert re.fullmatch(
+            r"tacit: alice: its limit of 2 passes a day with owner is reached until \d{4}-.*Z: go on then by the same "
+            r"command, or raise passes_a_day in its \[policy\]; every verdict is one bit that owner chose",
+            line,
+        )
+    assert "12 images, 10 of them answered" in alice.said
+    assert (house.path / "alice" / "state" / "ledger.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_quota_is_told_and_outlives_kill_9(house: House) -> None:
     """Seven of twelve images a day: a pass of five, none of five more, whoever is killed, and one of two."""
     quota = {"most_batch": 5, "policy.images_a_day": 7, "policy.refused_a_day": 5}

@@ -59,7 +59,7 @@ PLAN: Final[tuple[Call, ...]] = (
     ("ask_sum", (2, (DATA_OWNER, "gone"))),
 )
 """A round whose sum is told, and one that another owner does not come out of."""
-BATCH: Final[tuple[Call, ...]] = (("begin_round", (1, 0, 0)), ("ask", ()), ("keep_round", (1,)))
+BATCH: Final[tuple[Call, ...]] = (("begin_round", (1, 0, 0)), ("ask", (0.0,)), ("keep_round", (1,)))
 """A round with a batch."""
 
 
@@ -145,6 +145,7 @@ class AdaptationWorld(InferenceWorld):
             request=InferenceRequest(images=max(self._passes, 1), batch=1, channels=1, side=1),
             policy=InferencePolicy(),
             patience=PATIENCE,
+            spent=Spent(),
             purpose="learning",
             smallest_cohort=2,
             entropy=SymbolicEntropy("zeros"),

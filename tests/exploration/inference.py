@@ -213,7 +213,7 @@ class InferenceWorld:
             return lambda: machine.start(0.0)
         if state is InferenceState.IDLE:
             done = machine.number == self._passes
-            return (lambda: machine.finish(0.0)) if done else (lambda: machine.ask(0.0))
+            return (lambda: machine.finish(0.0)) if done else (lambda: machine.ask(0.0, 0.0))
         return None
 
     def _words(self, own: str, session: bytes, number: int, step: int, *, out_of_range: bool = False) -> bytes:
@@ -298,7 +298,9 @@ class InferenceWorld:
     def _data_owner(self) -> InferenceDataOwner:
         request = InferenceRequest(images=max(self._passes, 1), batch=1, channels=1, side=1)
         policy = InferencePolicy()
-        return InferenceDataOwner(DATA_OWNER, self._roster, request=request, policy=policy, patience=PATIENCE)
+        return InferenceDataOwner(
+            DATA_OWNER, self._roster, request=request, policy=policy, patience=PATIENCE, spent=Spent()
+        )
 
     def _model_owner(self, entropy: SymbolicEntropy) -> InferenceModelOwner:
         return InferenceModelOwner(

@@ -100,7 +100,7 @@ def begin(play: InferencePlay, name: str, number: int, based: int = 0, done: int
 
 def compute(play: InferencePlay, name: str, *, terms: AdaptationTerms = TERMS, refused: bool = False) -> None:
     """A pass of one image. terms: of the session; refused: it is out of range."""
-    play.act(name, "ask")
+    play.act(name, "ask", at=0.0)
     play.deliver()
     play.act(f"{MODEL_OWNER}/{name}", "begin", weights=WEIGHTS, at=0.0)
     play.deliver()
@@ -329,7 +329,7 @@ def start_pass_bad_round() -> Play:
     def after(play: InferencePlay, name: str) -> None:
         begin(play, name, 1)
         keep(play, name, 1)
-        play.act(name, "ask")
+        play.act(name, "ask", at=0.0)
         play.deliver()
 
     return _refused("A batch after a round, when no other has begun.", [(after, "UNEXPECTED")])
@@ -359,7 +359,7 @@ def ask_sum_bad_lists() -> Play:
         keep(play, name, 2)
     ask(play, DATA_OWNER, 2, *BOTH)
     tell(play, DATA_OWNER, 2, lost=True)
-    play.act(THIRD, "ask")
+    play.act(THIRD, "ask", at=0.0)
     play.deliver()
     return ending(play, "ended", "UNEXPECTED")
 

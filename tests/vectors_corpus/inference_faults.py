@@ -179,7 +179,7 @@ def _agreed(part: Part, name: str) -> None:
 def pass_started_bad_model() -> Play:
     part = Part("The model owner begins a pass with another model.", DATA_OWNER, served=False)
     _weights(part)
-    part.act(DATA_OWNER, "ask")
+    part.act(DATA_OWNER, "ask", at=0.0)
     part.tell(PassStarted(weights=OTHER), "MODEL", sender=MODEL_OWNER, session=SESSION, sequence=7, round=1)
     return part
 

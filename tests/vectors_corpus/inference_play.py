@@ -75,7 +75,7 @@ class InferencePlay(Play):
         in double-blind adaptation; sums: what it knows of sums that were disclosed before."""
         super().__init__("private inference" if opening is None else "double-blind adaptation", about)
         self.roster = roster(*names)
-        self.spent: dict[str, Spent] = {}
+        self.spent: dict[tuple[str, str], Spent] = {}
         self._terms, self._quota, self._count = terms, quota or Quota(), Counter[str]()
         if opening is not None:
             self.sums = self.make(f"{MODEL_OWNER}/sums", Making(RoundSums, {"policy": opening, **(sums or {})}))
@@ -94,7 +94,11 @@ class InferencePlay(Play):
         self, kind: Any, name: str, *, request: InferenceRequest, policy: InferencePolicy | None = None, **more: Any
     ) -> None:
         """A data owner says hello to the model owner."""
-        given = {"name": name, "request": request, "policy": policy or InferencePolicy(), "patience": PATIENCE, **more}
+        spent = self.spent.get((name, MODEL_OWNER), Spent())
+        given = {
+            "name": name, "request": request, "policy": policy or InferencePolicy(), "patience": PATIENCE,
+            "spent": spent, **more,
+        }  # fmt: skip
         number, self._count[name] = self._count[name], self._count[name] + 1
         draws = _draws(name, number) if "count" in more else None
         self.make(name, Making(kind, {"roster": self.roster, **given}, draws))
@@ -105,7 +109,7 @@ class InferencePlay(Play):
         kind, more = (LearningModelOwner, {"sums": self.sums}) if learns else (InferenceModelOwner, {})
         return self._new(
             f"{MODEL_OWNER}/{data_owner}", kind, peer=data_owner, terms=self._terms, patience=PATIENCE,
-            quota=self._quota, spent=self.spent.get(data_owner, Spent()), **more,
+            quota=self._quota, spent=self.spent.get((MODEL_OWNER, data_owner), Spent()), **more,
         )  # fmt: skip
 
     def _deal_for(self, data_owner: str, session: bytes, now: float) -> Any:
@@ -165,7 +169,8 @@ class InferencePlay(Play):
     def sent(self, name: str, outputs: Any) -> None:
         for output in outputs:
             if isinstance(output, Charged):
-                self.spent[output.peer] = output.spent
+                owner = MODEL_OWNER if name.startswith(f"{MODEL_OWNER}/") else name
+                self.spent[owner, output.peer] = output.spent
         super().sent(name, outputs)
 
     def ended(self) -> list[tuple[str, str | None, str]]:

@@ -56,7 +56,7 @@ def mask(play: InferencePlay) -> None:
 
 def start_pass(play: InferencePlay, weights: bytes = WEIGHTS, at: float = 0.0) -> None:
     """Ask for a pass, and begin it."""
-    play.act(DATA_OWNER, "ask")
+    play.act(DATA_OWNER, "ask", at=at)
     play.deliver()
     play.act(WITH_DATA_OWNER, "begin", weights=weights, at=at)
     play.deliver()
@@ -156,7 +156,7 @@ def start_pass_bad_quota() -> Play:
     play = begun(
         "A quota of one image a day: a pass that is refused, one on the next day that is in range, and then one too "
         "many, although the clock has gone back by a second.",
-        images=3, quota=Quota(images=1, refused=1),
+        images=3, quota=Quota(used=1, refused=1),
     )  # fmt: skip
     mask(play)
     start_pass(play, at=86400.0)
@@ -164,6 +164,33 @@ def start_pass_bad_quota() -> Play:
     start_pass(play, at=172800.0)
     go_through(play)
     start_pass(play, at=172799.0)
+    return ending(play, "ended", "POLICY")
+
+
+def start_pass_bad_limit() -> Play:
+    play = InferencePlay(
+        "A limit of the data owner: one refused pass a day. Of a session of three, the first is refused, one on the "
+        "next day is in range, the third is refused; of another session it begins none on that day.",
+        DATA_OWNER, terms=small_terms(),
+    )  # fmt: skip
+    policy = InferencePolicy(quota=Quota(used=3, refused=1))
+    request = InferenceRequest(images=3, batch=1, channels=1, side=1)
+    play.join(InferenceDataOwner, DATA_OWNER, request=request, policy=policy)
+    play.deliver()
+    mask(play)
+    start_pass(play, at=86400.0)
+    go_through(play, refused_by=MODEL_OWNER)
+    start_pass(play, at=172800.0)
+    go_through(play)
+    start_pass(play, at=172800.0)
+    go_through(play, refused_by=MODEL_OWNER)
+    play.act(DATA_OWNER, "finish")
+    play.deliver()
+    play.join(InferenceDataOwner, DATA_OWNER, request=request, policy=policy)
+    play.deliver()
+    mask(play)
+    play.act(DATA_OWNER, "ask", at=172800.0)
+    play.deliver()
     return ending(play, "ended", "POLICY")
 
 
@@ -272,7 +299,7 @@ def pass_started_bad_replacement() -> Play:
 
 
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    start_pass_bad_number, opening_bad_range, start_pass_bad_quota, inference_early_end, inference_two_data_owners,
-    dealer_bad_link, data_owner_bad_link, dealer_bad_silence, material_hello_bad_silence, order_material_bad_silence,
-    agree_terms_bad_silence, pass_started_bad_replacement,
+    start_pass_bad_number, opening_bad_range, start_pass_bad_quota, start_pass_bad_limit, inference_early_end,
+    inference_two_data_owners, dealer_bad_link, data_owner_bad_link, dealer_bad_silence, material_hello_bad_silence,
+    order_material_bad_silence, agree_terms_bad_silence, pass_started_bad_replacement,
 )  # fmt: skip

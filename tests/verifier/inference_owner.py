@@ -131,6 +131,8 @@ class Owner(Exchange):
 
     model_owner = False
     number = 0
+    quota: tuple[int, int]
+    spent: dict[str, int]
 
     def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
         self.terms, self.digest = terms, terms_digest(encoded)
@@ -209,15 +211,31 @@ class Owner(Exchange):
             self.in_range()
 
     def in_range(self) -> None:
-        pass
+        self.charge(self.spent, 0, -self.count())
+
+    def count(self) -> int:
+        """How much of the quota a pass takes."""
+        raise NotImplementedError
+
+    def used_on(self, day: int) -> dict[str, int]:
+        return self.spent if self.spent["day"] >= day else {"day": day, "used": 0, "refused": 0}
+
+    def may_use(self, used: dict[str, int], count: int) -> bool:
+        return used["used"] + count <= self.quota[0] and used["refused"] + count <= self.quota[1]
+
+    def charge(self, used: dict[str, int], count: int, refused: int) -> None:
+        counts = {"used": used["used"] + count, "refused": used["refused"] + refused}
+        self.spent.update({"day": used["day"], **counts})
+        self.tell({"event": "charged", **self.spent})
 
 
 class DataOwner(Owner):
     awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "CLOSING")
 
-    def __init__(self, roster: bytes, request: dict[str, Any], *exchange: Any) -> None:
+    def __init__(self, roster: bytes, request: dict[str, Any], spent: dict[str, int], *exchange: Any) -> None:
         super().__init__(*exchange)
-        self.roster, self.request = roster, request
+        self.roster, self.request, self.spent = roster, request, spent
+        self.quota = (request["quota"]["used"], request["quota"]["refused"])
 
     def hello(self, now: float) -> None:
         require(self.state == "READY", "INVALID")
@@ -252,6 +270,7 @@ class DataOwner(Owner):
                 self.tell({"event": "layer", "layer": body["layer"], "data": data})
         elif kind == "pass-started":
             require(body["weights"] == self.terms["weights"], "MODEL")
+            self.charge(self.asked_on, 1, 1)
             self.begin_rounds(now)
         elif kind == "opening":
             self.on_opening(body, raw, now)
@@ -276,10 +295,17 @@ class DataOwner(Owner):
     def check_terms(self, terms: dict[str, Any]) -> None:
         pass
 
-    def ask(self, now: float) -> None:
+    def count(self) -> int:
+        return 1
+
+    def ask(self, at: float, now: float) -> None:
         if self.over:
             return
         require(self.state == "IDLE" and self.number < len(self.passes), "INVALID")
+        self.asked_on = self.used_on(int(at // 86400))
+        if not self.may_use(self.asked_on, 1):
+            self.fail("POLICY", self.name)
+            return
         self.number += 1
         self.send("start-pass", {"weights": self.terms["weights"]}, self.number)
         self.go_to("AWAIT_START", now)
@@ -364,19 +390,13 @@ class ModelOwner(Owner):
         if weights != self.terms["weights"]:
             self.fail("MODEL", self.name)
             return
-        day, images = int(at // 86400), self.passes[self.number - 1]
-        used = self.spent if self.spent["day"] >= day else {"day": day, "images": 0, "refused": 0}
-        if used["images"] + images > self.quota[0] or used["refused"] + images > self.quota[1]:
+        used, images = self.used_on(int(at // 86400)), self.count()
+        if not self.may_use(used, images):
             self.fail("POLICY", self.peer)
             return
         self.charge(used, images, images)
         self.send("pass-started", {"weights": weights}, self.number)
         self.begin_rounds(now)
 
-    def in_range(self) -> None:
-        self.charge(self.spent, 0, -self.passes[self.number - 1])
-
-    def charge(self, used: dict[str, int], images: int, refused: int) -> None:
-        counts = {"images": used["images"] + images, "refused": used["refused"] + refused}
-        self.spent.update({"day": used["day"], **counts})
-        self.tell({"event": "charged", **self.spent})
+    def count(self) -> int:
+        return self.passes[self.number - 1]

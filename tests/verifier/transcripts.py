@@ -177,14 +177,14 @@ class Players:
         request = learning | given["request"] | given["policy"] | {name: given[name] for name in asked if name in given}
         exchange = self.exchange(given["name"], roster.server, given)
         if self.protocol == "private inference":
-            return DataOwner(roster.hash, request, *exchange)
-        return LearningDataOwner(given["draw"], roster.hash, request, *exchange)
+            return DataOwner(roster.hash, request, dict(given["spent"]), *exchange)
+        return LearningDataOwner(given["draw"], roster.hash, request, dict(given["spent"]), *exchange)
 
     def model_owner(self, given: dict[str, Any]) -> ModelOwner:
         roster, quota = roster_of(given), given["quota"]
         of_inference = self.protocol == "private inference"
         encoded = (TERMS if of_inference else ADAPTATION_TERMS).write(given["terms"])
-        limits = (quota["images"], quota["refused"])
+        limits = (quota["used"], quota["refused"])
         offered = (roster.hash, roster.clients, encoded, given["draw"], limits, dict(given["spent"]))
         exchange = self.exchange(roster.server, given["peer"], given)
         if of_inference:
@@ -274,7 +274,7 @@ def begin_round(machine: Any, given: dict[str, Any], now: float) -> None:
 Call = Callable[[Any, dict[str, Any], float], Any]
 OF_INFERENCE: dict[str, Call] = {
     "start": lambda it, given, now: it.hello(now),
-    "ask": lambda it, given, now: it.ask(now),
+    "ask": lambda it, given, now: it.ask(given["at"], now),
     "give": lambda it, given, now: it.give(given["step"], given["data"], now),
     "mask": lambda it, given, now: it.mask(given["layer"], given["data"], now),
     "begin": lambda it, given, now: it.begin(given["weights"], given["at"], now),
@@ -323,7 +323,7 @@ OF_OWNERS: dict[str, tuple[str, ...]] = {
     "agreed": ("digest", "images", "batch"),
     "layer": ("layer", "data"),
     "pass asked": ("number",),
-    "charged": ("day", "images", "refused"),
+    "charged": ("day", "used", "refused"),
     "pass begun": ("number",),
     "opened": ("step", "data"),
     "pass refused": ("number",),

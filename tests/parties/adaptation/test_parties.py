@@ -251,7 +251,7 @@ async def test_who_waits_for_a_verdict_waits_no_longer_than_its_session(
         courier = Courier(send, lambda detail: None)
         conversation = Conversation(
             party._machine("carol"), ROSTER, dealer=DEALER, to_peer=courier, to_dealer=courier,
-            patience=60.0, entropy=os.urandom,
+            patience=60.0, entropy=os.urandom, charge=lambda spent: None,
         )  # fmt: skip
         waiting = asyncio.ensure_future(party._verdict(conversation, 1))
         await asyncio.sleep(0)

@@ -17,6 +17,8 @@ from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
+from tacit.protocol.inference.data_owner import InferencePolicy
+from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import InferenceEnded, PassRefused
 from tacit.protocol.inference.states import InferenceState, InferenceTrigger
 from tacit.protocol.session.messages import MESSAGES
@@ -38,7 +40,7 @@ BY_DATA_OWNER: Expected = {
     "AWAIT_WEIGHTS": {"masked-weights": {"AWAIT_WEIGHTS", "IDLE"}, **END},
     "IDLE": {
         "begin a round of learning": {"AWAIT_ROUND"},
-        "ask for a pass": {"AWAIT_START"},
+        "ask for a pass": {"AWAIT_START", "ABORTED"},
         "keep what a round has learned": {"IDLE"},
         "ask for the sum of a round": {"AWAIT_SUM"},
         "finish": {"CLOSING"},
@@ -210,7 +212,7 @@ def test_every_internal_event_in_every_state(role: str, state: str) -> None:
             "give": (0, b""), "give_up": (RemoteProtocolError(Code.LOCAL, "no disk"),), "expire": (), "drop": ("gone",)
         }  # fmt: skip
         own: dict[str, tuple[Any, ...]] = (
-            {"ask": (), "finish": (), "begin_round": (1, 0, 0), "ask_sum": (1, ())}
+            {"ask": (0.0,), "finish": (), "begin_round": (1, 0, 0), "ask_sum": (1, ())}
             if role == DATA_OWNER
             else {"mask": (0, b""), "begin": (b"", 0.0), "begin_round": (0,)}
         )
@@ -270,6 +272,8 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
     replaced.start()
     replaced.weights = bytes(32)
     replaced.settle()
+    limited = world(policies={DATA_OWNER: InferencePolicy(quota=Quota(used=0))}).run()
+    assert limited.verdicts() == {(Code.POLICY, DATA_OWNER)}
     for role, state in CELLS:
         expected = TABLES[role][1][state]
         sender = sender_to(role)

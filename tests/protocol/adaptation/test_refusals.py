@@ -168,7 +168,7 @@ def test_batches_of_another_size_are_refused(images: int, batch: int) -> None:
 
 def test_batches_are_charged_to_the_quota() -> None:
     run = world(("begin_round", (1, 0, 0)), PASS, PASS)
-    run.quota = Quota(images=1)
+    run.quota = Quota(used=1)
     refused(run.run(), Code.POLICY, "the quota: 1 images a day", DATA_OWNER)
 
 

@@ -14,11 +14,12 @@ from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE, InferenceRequest
+from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.dealer import DEALER_TABLE
 from tacit.protocol.inference.material import MATERIAL_TABLE, MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION
 from tacit.protocol.inference.model_owner import MODEL_OWNER_TABLE
+from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import Agreed, InferenceEnded, PassRefused
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.states import DealerState, InferenceState, InferenceTrigger, MaterialState
@@ -39,7 +40,7 @@ BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
     "AWAIT_WEIGHTS": {"masked-weights": {"AWAIT_WEIGHTS", "IDLE"}, **END},
-    "IDLE": {"ask for a pass": {"AWAIT_START"}, "finish": {"CLOSING"}, **BREAK},
+    "IDLE": {"ask for a pass": {"AWAIT_START", "ABORTED"}, "finish": {"CLOSING"}, **BREAK},
     "AWAIT_START": {"pass-started": {"COMPUTING"}, **END},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSING": {"inference-closed": {"CLOSED"}, **END},
@@ -114,8 +115,8 @@ def test_every_type_of_the_family_has_a_row_and_is_of_no_other_family() -> None:
     assert INFERENCE_MESSAGES.keys() & MESSAGES.keys() == {"abort"}
 
 
-def world() -> MemoryInference:
-    return MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)})
+def world(**given: Any) -> MemoryInference:
+    return MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)}, **given)
 
 
 def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
@@ -229,7 +230,7 @@ def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     if state in ("CLOSED", "ABORTED"):
         # What the shell still has to say when an exchange is over has no effect.
         calls: dict[str, tuple[Any, ...]] = {
-            "ask": (), "finish": (), "give": (0, b""), "mask": (0, b""), "begin": (b"", 0.0), "order": (b"", 1, ()),
+            "ask": (0.0,), "finish": (), "give": (0, b""), "mask": (0, b""), "begin": (b"", 0.0), "order": (b"", 1, ()),
             "deliver": (DATA_OWNER, 0, b""), "give_up": (RemoteProtocolError(Code.LOCAL, "no disk"),),
             "expire": (), "drop": (DATA_OWNER, "gone") if role == DEALER else ("gone",),
         }  # fmt: skip
@@ -301,6 +302,8 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
     replaced.start()
     replaced.weights = bytes(32)
     replaced.settle()
+    limited = world(policies={DATA_OWNER: InferencePolicy(quota=Quota(used=0))}).run()
+    assert limited.verdicts() == {(Code.POLICY, DATA_OWNER)}
     for role, state in CELLS:
         expected = TABLES[role][2][state]
         sender, shared = sender_to(role), (DATA_OWNER,) if role == DEALER else ()

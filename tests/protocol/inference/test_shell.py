@@ -31,7 +31,7 @@ def computing(run: MemoryInference) -> tuple[InferenceDataOwner, InferenceModelO
     data_owner, model_owner = run.owners[DATA_OWNER].machine, run.served[DATA_OWNER].machine
     assert isinstance(data_owner, InferenceDataOwner)
     assert isinstance(model_owner, InferenceModelOwner)
-    run.owners[DATA_OWNER].tell("owners", data_owner.ask(run.now))
+    run.owners[DATA_OWNER].tell("owners", data_owner.ask(run.clock, run.now))
     run.advance()
     run.served[DATA_OWNER].tell("owners", model_owner.begin(run.weights, run.clock, run.now))
     run.advance()
@@ -72,7 +72,7 @@ def test_what_a_shell_must_not_ask_for() -> None:
         (lambda ours, theirs: ours.give(1, bytes(8), 0.0), "8 bytes for round 1; owed"),
         (lambda ours, theirs: ours.give(0, bytes(8), 0.0), "8 bytes for round 0; owed"),
         (lambda ours, theirs: theirs.give(1, bytes(60), 0.0), "owed .*: .1, 60., due: 0"),
-        (lambda ours, theirs: ours.ask(0.0), "cannot ask for a pass in state COMPUTING"),
+        (lambda ours, theirs: ours.ask(0.0, 0.0), "cannot ask for a pass in state COMPUTING"),
         (lambda ours, theirs: theirs.mask(0, b"", 0.0), "cannot provide what is waited for in state COMPUTING"),
     ]:
         machines = computing(world())
@@ -102,7 +102,7 @@ def test_what_a_shell_must_not_ask_for_between_passes() -> None:
     assert isinstance(data_owner, InferenceDataOwner)
     assert data_owner.state is InferenceState.IDLE
     with pytest.raises(LocalProtocolError, match="all 1 passes that were agreed on are over"):
-        data_owner.ask(run.now)
+        data_owner.ask(run.clock, run.now)
     run.idle.clear()
     run.owners[DATA_OWNER].go_on()
     run.settle()
