@@ -1,4 +1,4 @@
-"""The check of hidden values: rounding never makes a sum negative, and no value beyond a period is taken for another."""
+"""The check of hidden values: no sum is negative by rounding, and no value beyond a period is taken for another."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: f
 
 @pytest.mark.parametrize(("norm", "ceiling"), [(4.0, 12.0), (6.0, 30.0), (4.0, 200.0)])
 def test_a_value_beyond_its_range_is_found_at_any_multiple_of_either_period(norm: float, ceiling: float) -> None:
-    """One value of a token, up to all that is possible: near a whole period the approximation is right, and the check has
-    to find it nevertheless."""
+    """One value of a token, up to all that is possible, also near whole periods, where the approximation is right."""
     width, shape = 32, (1, 32)
     bounds = Bounds(first_variance=VARIANCE, second_variance=VARIANCE, vectors=1.0, total=10.0, hidden=norm)
     found = fitted_hidden(FUNCTIONS, bounds, ceiling, width=width, activated=13)

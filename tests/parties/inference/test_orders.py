@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from tacit.parties.inference.scales import Scales
 from tacit.parties.inference.scores import Division
 from tacit.parties.inference.stages import stages
 from tacit.parties.inference.tables import SteppedInverse
-from tacit.protocol.inference.schedule import Results, layer_shapes
+from tacit.protocol.inference.schedule import MOST_SQUARINGS, Results, layer_shapes
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from conftest import Transformer
     from test_model import Way, accepted, changed, leaves
 
+ROOT = Path(__file__).parents[3]
 PLACE = ("domain", "index", "slope", "levels")
 """Of a table: how many bits of a value are looked up, and compared."""
 NORM = {("first_norm", "variance", name) for name in PLACE} | {("second_norm", "variance", name) for name in PLACE}
@@ -102,7 +104,7 @@ def test_it_tells_how_many_waves_a_function_has_and_which_there_are(one_block: T
 
 
 def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transformer) -> None:
-    """So an order of any model can be one of another whose bounds are near."""
+    """An order of any model can be one of another whose bounds are near. The docs have the number."""
     public = of_true_functions(one_block)
     for block in public.blocks:
         plain = msgspec.to_builtins(block)
@@ -111,6 +113,9 @@ def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transfor
         numbers.append(block.hidden_opened)
         assert len(numbers) == 26 + 2 * len(block.divisions)
         assert max(numbers) < 64
+    for page in ("docs/inference-dealer.md", "docs/threat-model.md"):
+        said = re.findall(r"(\d+)\s+whole\s+numbers\s+below\s+64", (ROOT / page).read_text(encoding="utf-8"))
+        assert said == [str(26 + 2 * (MOST_SQUARINGS + 1))], page
 
 
 def _name(path: Way) -> Way:

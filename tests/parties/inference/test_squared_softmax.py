@@ -29,8 +29,7 @@ REACH = 8.0
 
 
 def rows(tokens: int) -> torch.Tensor:
-    """Centred scores / 2^L, float64 [n, tokens]: equal ones, one far above all, one far below, half and half, and random
-    ones of several spreads."""
+    """Centred scores / 2^L, float64 [n, tokens]: equal ones, one far above all or below, two kinds, and random ones."""
     random = torch.randn(4, tokens, generator=torch.Generator().manual_seed(tokens), dtype=torch.float64)
     found = torch.cat(
         [torch.zeros(4, tokens, dtype=torch.float64), random * torch.tensor([[0.01], [0.3], [1.0], [3.0]])]
