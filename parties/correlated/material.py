@@ -1,13 +1,13 @@
 """Correlated randomness from a dealer: keystreams, requests, and the corrections that complete the parties' own words.
 
-A stream is AES-256-CTR under a key of its own. Its counter block is the number of the stream (64 bits, big-endian)
-followed by the block within it, so one key gives 2^64 streams that never meet: request 17 of a session has stream 17,
-whatever was drawn for the others. The bytes are read as little-endian words of 64 bits.
+A stream is AES-256-CTR under a key of its own, from a counter of zero. The bytes are read as little-endian words of 64
+bits. Every request of a session has a stream of its own, whose key is derived from a party's key and the number of the
+request: so the words of one request follow from nothing that is known of others, and can be disclosed alone.
 
 Keys are made when a session begins and live in its processes alone: HKDF-SHA256 (RFC 5869) over the contributions of
 both ends of a link gives the pair's secret, and once more with a purpose every key. The purposes:
 
-- material: one key for each party and the dealer; the number of the stream is the number of the request
+- material: one key for each party and the dealer, of which those of requests are derived
 - zero sharing: one stream for each ordered pair of neighbours (rank, next rank), known to those two parties
 - common: one stream that all computing parties know and the dealer does not (public masks such as dropout's)
 - local: one stream that nobody else knows
@@ -43,7 +43,6 @@ Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; E
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache, reduce
@@ -59,11 +58,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta
 
+from tacit.protocol.inference.material import request_key
+
 KEY_BYTES: Final = 32
 WORD_BITS: Final = 64
 _WORD_BYTES = 8
 _CIPHER_BLOCK = 16
-_COUNTER = struct.Struct(">QQ")
 _ZEROS = memoryview(bytes(1 << 17))
 
 
@@ -82,11 +82,11 @@ class Keystream:
 
     __slots__ = ("_encryptor", "drawn")
 
-    def __init__(self, key: bytes, number: int = 0) -> None:
-        """ValueError unless the key has 32 bytes and the number lies in [0, 2^64)."""
-        if len(key) != KEY_BYTES or not 0 <= number < 1 << WORD_BITS:
-            raise ValueError(f"a stream has a key of {KEY_BYTES} bytes and a number of {WORD_BITS} bits")
-        self._encryptor = Cipher(AES256(key), CTR(_COUNTER.pack(number, 0))).encryptor()
+    def __init__(self, key: bytes) -> None:
+        """ValueError unless the key has 32 bytes."""
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a stream has a key of {KEY_BYTES} bytes")
+        self._encryptor = Cipher(AES256(key), CTR(bytes(_CIPHER_BLOCK))).encryptor()
         self.drawn = 0
         """Words drawn so far; both ends of a stream must agree on it."""
 
@@ -101,6 +101,11 @@ class Keystream:
         self.drawn += count
         drawn = torch.from_numpy(words[:count]).reshape(tuple(shape))
         return drawn if bits == WORD_BITS else drawn.bitwise_and_((1 << bits) - 1)
+
+
+def request_stream(key: bytes, number: int) -> Keystream:
+    """The stream of a request, of the party with this key of material."""
+    return Keystream(request_key(key, number))
 
 
 def derive(secret: bytes, purpose: Purpose, *, salt: bytes = b"", rank: int = 0) -> bytes:
@@ -462,7 +467,7 @@ class Dealing:
                 self._weights[number] = request
             elif isinstance(request, Linear):
                 mask = self._mask(request)
-            yield from correct(request, [Keystream(key, number) for key in self._keys], mask)
+            yield from correct(request, [request_stream(key, number) for key in self._keys], mask)
         except (ValueError, RuntimeError) as error:
             raise RequestError(str(error)) from error
 
@@ -470,4 +475,4 @@ class Dealing:
         # Expanded again every time: weights are many, and the product takes longer.
         if self._weights.get(request.weight) != Weight(owner=request.owner, shape=request.weight_shape):
             raise RequestError(f"{request}: request {request.weight} was not for the mask of such a weight")
-        return Keystream(self._keys[request.owner], request.weight).draw(request.weight_shape)
+        return request_stream(self._keys[request.owner], request.weight).draw(request.weight_shape)

@@ -44,6 +44,7 @@ from tacit.parties.correlated.material import (
     correction_words,
     derive,
     expand,
+    request_stream,
 )
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.link import PeerLink
@@ -170,7 +171,7 @@ class Supply:
         self._taken += 1
         for recording in self._recordings:
             recording.append(request)
-        return number, expand(request, self.rank, Keystream(self._key, number)) + correction
+        return number, expand(request, self.rank, request_stream(self._key, number)) + correction
 
     @contextmanager
     def recorded(self) -> Iterator[list[AnyRequest]]:

@@ -38,7 +38,6 @@ from msgspec import Meta
 
 from tacit.parties.correlated.material import (
     Draw,
-    Keystream,
     Linear,
     Product,
     Request,
@@ -47,6 +46,7 @@ from tacit.parties.correlated.material import (
     Weight,
     check,
     expand,
+    request_stream,
 )
 from tacit.parties.correlated.trees import point_keys, threshold_keys
 from tacit.parties.inference.ring import WORD_BITS, contracted, contracted_shape, joined, product, signed, unpacked
@@ -341,7 +341,7 @@ def correction_bytes(request: AnyBlockRequest) -> int:
 
 def drawn(request: AnyBlockRequest, number: int, *, rank: int, key: bytes) -> list[torch.Tensor]:
     """What an owner draws for a request from its own stream."""
-    return expand(request, rank, Keystream(key, number))
+    return expand(request, rank, request_stream(key, number))
 
 
 def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:

@@ -108,6 +108,11 @@ def material_key(*, session: bytes, terms: bytes, owner: str, owner_contribution
     return derive(owner_contribution + contribution, InferenceLabel.MATERIAL, salt=session, info=info)
 
 
+def request_key(key: bytes, number: int) -> bytes:
+    """32 bytes: the key of the stream of one request, from an owner's key of material; it tells nothing of others."""
+    return derive(key, InferenceLabel.REQUEST, salt=b"", info=number.to_bytes(8, "big"))
+
+
 class MaterialOwner(
     ExchangeSide[MaterialState],
     outputs=Transmit | MaterialKey | MaterialArrived | InferenceEnded,

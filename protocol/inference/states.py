@@ -21,6 +21,7 @@ class InferenceLabel:
     INFERENCE_TERMS: Final = Label(b"tacit/1 terms of inference")
     WEIGHTS: Final = Label(b"tacit/1 commitment to weights")
     MATERIAL: Final = Label(b"tacit/1 material")
+    REQUEST: Final = Label(b"tacit/1 request for randomness")
 
 
 class InferenceTrigger(Input):

@@ -38,6 +38,7 @@ SIGN_ROSTER = b"tacit/1 sign version of a roster"
 INFERENCE_TERMS = b"tacit/1 terms of inference"
 WEIGHTS = b"tacit/1 commitment to weights"
 MATERIAL = b"tacit/1 material"
+REQUEST = b"tacit/1 request for randomness"
 
 PAIRWISE_MASK = b"tacit/1 pairwise mask"
 SELF_MASK = b"tacit/1 self mask"

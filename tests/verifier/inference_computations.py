@@ -23,6 +23,7 @@ from inference_material import (
     pairs,
     read_correction,
     read_requests,
+    request_stream,
     tree_keys,
     write_requests,
 )
@@ -54,14 +55,14 @@ def do_material_key(owner: str, **inputs: str) -> bytes:
 
 def do_draw(key: str, number: int, requests: str, rank: int) -> list[list[bytes]]:
     return [
-        [octets(words) for words in draw(request, rank, Stream(given(key), place))]
+        [octets(words) for words in draw(request, rank, request_stream(given(key), place))]
         for place, request in enumerate(read_requests(given(requests)), number)
     ]
 
 
 def do_trees(key: str, number: int, requests: str, rank: int, correction: str, places: list[int]) -> dict[str, Any]:
     (request,) = read_requests(given(requests))
-    drawn = draw(request, rank, Stream(given(key), number))
+    drawn = draw(request, rank, request_stream(given(key), number))
     levels, index = request["levels"], request["index"]
     parts = read_correction(request, given(correction))
     thresholds = tree_keys(parts[:3], levels)
@@ -83,7 +84,7 @@ def do_cosines(places: list[int]) -> dict[str, Any]:
 
 
 def do_draw_zeros(secret: str, words: int) -> bytes:
-    return b"".join(word.to_bytes(8, "little") for word in Stream(given(secret), 0).draw([words], 64))
+    return b"".join(word.to_bytes(8, "little") for word in Stream(given(secret)).draw([words], 64))
 
 
 def do_adaptation_schedule(terms: dict[str, Any], images: int) -> dict[str, Any]:

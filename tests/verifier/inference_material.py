@@ -5,13 +5,14 @@ import re
 from itertools import product
 from typing import Any
 
-from constants import LARGEST_WORDS, Refused, require
+from constants import LARGEST_WORDS, REQUEST, Refused, require
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from encoding import Array, Integer, Map, Reader, Text, choice
 from inference_trees import point_keys, threshold_keys
 from inference_waves import rounded, wave
+from primitives import derive
 
 WORD = 2**64
 MODEL_OWNER, DATA_OWNER = 0, 1
@@ -244,20 +245,23 @@ def receivers(request: dict[str, Any]) -> list[int]:
 
 
 class Stream:
-    """The words of one request: AES-256 of the blocks u64(number) || u64(0), u64(1), ..., all big-endian."""
+    """The words of one key: AES-256 of the blocks 0, 1, ... of 16 bytes, big-endian."""
 
-    def __init__(self, key: bytes, number: int) -> None:
-        self.cipher, self.number, self.drawn = Cipher(AES(key), ECB()).encryptor(), number, 0
+    def __init__(self, key: bytes) -> None:
+        self.cipher, self.drawn = Cipher(AES(key), ECB()).encryptor(), 0
 
     def draw(self, shape: list[int], bits: int) -> list[int]:
         words = []
         for place in range(self.drawn, self.drawn + math.prod(shape)):
-            block = self.number.to_bytes(8, "big") + (place // 2).to_bytes(8, "big")
-            encrypted = self.cipher.update(block)
+            encrypted = self.cipher.update((place // 2).to_bytes(16, "big"))
             half = encrypted[8:] if place % 2 else encrypted[:8]
             words.append(int.from_bytes(half, "little") % 2**bits)
         self.drawn += len(words)
         return words
+
+
+def request_stream(key: bytes, number: int) -> Stream:
+    return Stream(derive(key, REQUEST, b"", number.to_bytes(8, "big")))
 
 
 def draw(request: dict[str, Any], rank: int, stream: Stream) -> list[list[int]]:
@@ -423,12 +427,12 @@ def corrections(keys: list[bytes], encoded: bytes) -> list[dict[str, Any] | None
             masked = weights.get(request["weight"], {})
             expected = (request["owner"], request["weight_shape"])
             require((masked.get("owner"), masked.get("shape")) == expected, "INVALID")
-            weight = Stream(keys[request["owner"]], request["weight"]).draw(request["weight_shape"], 64)
+            weight = request_stream(keys[request["owner"]], request["weight"]).draw(request["weight_shape"], 64)
         shapes, to = dependent(request), receivers(request)
         if not shapes:
             found.append(None)
             continue
-        drawn = [draw(request, rank, Stream(key, number)) for rank, key in enumerate(keys)]
+        drawn = [draw(request, rank, request_stream(key, number)) for rank, key in enumerate(keys)]
         words = solve(request, drawn, weight)
         for rank in (MODEL_OWNER, DATA_OWNER):
             if rank not in to:

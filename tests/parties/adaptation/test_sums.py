@@ -73,10 +73,11 @@ def test_the_mean_is_that_of_the_survivors(lost_before: str | None) -> None:
 def test_a_refreshed_attempt_tells_nothing_of_what_one_owner_adds() -> None:
     """Without fresh zeros the difference of two attempts is the share of the owner who was lost in between."""
     model, data = shares(encoded(learnt(), 2.0**KEPT))
-    key = bytes(range(32))
     attempts = []
     for number, lost_before in enumerate((None, "masked-input")):
-        zeros = torch.stack([Keystream(key, OWNERS * number + owner).draw(data.shape[1:]) for owner in range(OWNERS)])
+        zeros = torch.stack(
+            [Keystream(bytes([OWNERS * number + owner]) * 32).draw(data.shape[1:]) for owner in range(OWNERS)]
+        )
         refreshed_data, refreshed_model = refreshed(data, zeros, DATA), refreshed(model, zeros, MODEL)
         assert (refreshed_data + refreshed_model).equal(data + model)
         attempts.append(summed(refreshed_data, lost_before, b"attempt %d" % number))

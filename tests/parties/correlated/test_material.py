@@ -29,6 +29,7 @@ from tacit.parties.correlated.material import (
     drawn_order,
     expand,
     floor_quotient,
+    request_stream,
 )
 
 RING = 1 << 64
@@ -45,9 +46,9 @@ def assembled(request: AnyRequest, parties: int) -> list[list[torch.Tensor]]:
     keys = keys_of(parties)
     weight = None
     if isinstance(request, Linear):
-        weight = Keystream(keys[request.owner], request.weight).draw(request.weight_shape)
-    held = [expand(request, rank, Keystream(key, NUMBER)) for rank, key in enumerate(keys)]
-    correction = list(correct(request, [Keystream(key, NUMBER) for key in keys], weight))
+        weight = request_stream(keys[request.owner], request.weight).draw(request.weight_shape)
+    held = [expand(request, rank, request_stream(key, NUMBER)) for rank, key in enumerate(keys)]
+    correction = list(correct(request, [request_stream(key, NUMBER) for key in keys], weight))
     assert sum(words.numel() for words in correction) == correction_words(request)
     held[request.receiver] += correction
     return held
@@ -142,7 +143,7 @@ def test_linear(owner: int, parties: int) -> None:
     weight = assembled(Weight(owner, (3, 4)), parties)
     assert [len(words) for words in weight] == [int(rank == owner) for rank in range(parties)]
     held = assembled(Linear(owner, (2, 5), WEIGHT_NUMBER, (3, 4)), parties)
-    mask = Keystream(keys_of(parties)[owner], WEIGHT_NUMBER).draw((3, 4)).numpy().astype(object)
+    mask = request_stream(keys_of(parties)[owner], WEIGHT_NUMBER).draw((3, 4)).numpy().astype(object)
     inputs = whole(words[0] for rank, words in enumerate(held) if rank != owner)
     assert (whole(words[-1] for words in held) == inputs @ mask % RING).all()
 
@@ -199,7 +200,7 @@ def test_numbers_do_not_share_words() -> None:
         word
         for number in range(50)
         for rank, key in enumerate(keys_of(3))
-        for tensor in expand(Product("mul", (20,), (20,)), rank, Keystream(key, number))
+        for tensor in expand(Product("mul", (20,), (20,)), rank, request_stream(key, number))
         for word in tensor.tolist()
     ]
     assert len(set(words)) == len(words)

@@ -11,7 +11,7 @@ import torch
 
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.training import CPU
-from tacit.parties.correlated.material import Keystream, Linear, Request, Weight, correct, expand
+from tacit.parties.correlated.material import Keystream, Linear, Request, Weight, correct, expand, request_stream
 from tacit.parties.inference.model import FittedModel, IntegerWeight, integer_model
 from tacit.parties.inference.operations import DATA, MODEL, Communication, FixedLinear, Party, Program
 from tacit.parties.inference.ring import packed, unpacked
@@ -46,7 +46,7 @@ class Pair:
         if number == len(self.requests):
             self.requests.append(request)
         assert self.requests[number] == request
-        words = expand(request, rank, Keystream(self.keys[rank], number))
+        words = expand(request, rank, request_stream(self.keys[rank], number))
         if rank in request.receivers:
             words += self._corrected(request, number)
         return words
@@ -57,8 +57,8 @@ class Pair:
             return self._corrections.pop(number)
         weight = None
         if isinstance(request, Linear):
-            weight = Keystream(self.keys[MODEL], request.weight).draw(request.weight_shape)
-        made = list(correct(request, [Keystream(key, number) for key in self.keys], weight))
+            weight = request_stream(self.keys[MODEL], request.weight).draw(request.weight_shape)
+        made = list(correct(request, [request_stream(key, number) for key in self.keys], weight))
         if len(request.receivers) > 1:
             self._corrections[number] = [words.clone() for words in made]
         return made

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.correlated.material import Keystream
+from tacit.parties.correlated.material import request_stream
 from tacit.parties.inference.material import Fixed, Lookup, Matrix, Narrow, Scores, Waves
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
@@ -77,7 +77,7 @@ def test_neither_owner_draws_a_whole_mask_of_what_is_opened_to_it(squared_block:
             # Both draw a part of it, so that neither knows the sum.
             assert draws[0].shape == masks(each)[0][0]
         mine, yours = (
-            Keystream(run.pair.keys[rank], number).draw(each.free(rank)[0].shape, each.free(rank)[0].bits)
+            request_stream(run.pair.keys[rank], number).draw(each.free(rank)[0].shape, each.free(rank)[0].bits)
             for rank in (MODEL, DATA)
         )
         if mine.numel() > 4:
