@@ -347,6 +347,7 @@ class PrivateLearner:
         share = await session.worker(self._share, session.learning.public, chosen)
         await preparation.ready()
         conversation.hear(session.machine.ask(time.time(), conversation.now()))
+        await preparation.audit()
         await conversation.expect(PassBegun)
         ready = time.perf_counter()
         number, learnt = session.machine.number, self._standing.learnt

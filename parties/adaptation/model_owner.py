@@ -212,6 +212,7 @@ class TeachingParty(ModelOwnerParty):
             rounds=own.opening.rounds,
             smallest_cohort=own.opening.smallest_cohort,
             least_count=own.least_count,
+            audited=own.audited,
         )
 
     def _machine(self, peer: str) -> LearningModelOwner:
@@ -287,6 +288,7 @@ class TeachingParty(ModelOwnerParty):
         # While this one comes to its end here, the data owner may already ask for the next.
         learning, number = self._teaching.learning, machine.number
         await preparation.ready()
+        await preparation.audit()
         conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
         await conversation.expect(PassBegun)
         share, learnt = input_share(learning.public, machine.agreed.images_of(number), None), standing.learnt

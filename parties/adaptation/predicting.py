@@ -97,6 +97,7 @@ class PredictingParty(ModelOwnerParty):
             most_images=own.most_images,
             rounds=own.learning.schedule.rounds,
             smallest_cohort=2,
+            audited=own.audited,
         )
 
     def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:

@@ -143,6 +143,7 @@ def learning_terms(
     rounds: int,
     smallest_cohort: int,
     least_count: int = 0,
+    audited: int = 0,
 ) -> AdaptationTerms:
     """What the model owner offers to data owners: passes of the batch of the learning, on shares from the image on.
     ValueError for a learning beside another model, a number out of bounds, and what `learning_of` would refuse."""
@@ -155,6 +156,7 @@ def learning_terms(
             "weights": private_model.commitment,
             "most_images": most_images,
             "most_batch": learning.batch,
+            "audited": audited,
             "arithmetic": msgspec.msgpack.encode(learning),
             "purpose": purpose,
             "learning": learning.learning,

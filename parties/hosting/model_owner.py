@@ -45,6 +45,7 @@ from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.inference.audit import audited_of
 from tacit.protocol.inference.quota import Quota
 
 
@@ -139,6 +140,7 @@ def _settings(party: OpenedParty[ModelOwnerFile], hooks: ModelOwnerHooks, event_
         "roster": roster,
         "results": file.results,
         "quota": Quota(used=file.policy.images_a_day, refused=file.policy.refused_a_day),
+        "audited": audited_of(file.policy.audit_fraction),
         "ledger": party.folder.ledger,
         "patience": file.answer,
         "reconnect": ReconnectPolicy(

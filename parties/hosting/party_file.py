@@ -37,6 +37,7 @@ from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
 from tacit.parties.runs.reference import commented_toml, tables
 from tacit.protocol.adaptation.messages import Purpose
 from tacit.protocol.core.roster import Role
+from tacit.protocol.inference.audit import audited_of
 from tacit.protocol.inference.data_owner import PASSES_A_DAY, REFUSED_A_DAY, InferencePolicy
 from tacit.protocol.inference.messages import MOST_IMAGES, Images
 from tacit.protocol.inference.quota import Quota
@@ -331,6 +332,17 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     ] = None
 
 
+AuditFraction = Annotated[
+    float,
+    Meta(
+        description="How much of the dealer's correlated randomness both owners open, check and discard; the same for "
+        "both. 0: no audit.",
+        ge=0.0,
+        le=0.5,
+    ),
+]
+
+
 class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[policy] of a model owner."""
 
@@ -362,6 +374,7 @@ class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             ge=1,
         ),
     ] = 500
+    audit_fraction: AuditFraction = 0.0
 
 
 class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="model-owner"):
@@ -485,11 +498,18 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             ge=1,
         ),
     ] = REFUSED_A_DAY
+    audit_fraction: AuditFraction = 0.0
 
     def accepts(self, weights: bytes | None) -> InferencePolicy:
         """Return the policy of a session; weights: the commitment to the only model that is wanted, any if None."""
         quota = Quota(used=self.passes_a_day, refused=self.refused_a_day)
-        return InferencePolicy(bits=self.logits_bits, labels=self.labels, weights=weights, quota=quota)
+        return InferencePolicy(
+            bits=self.logits_bits,
+            labels=self.labels,
+            weights=weights,
+            quota=quota,
+            audited=audited_of(self.audit_fraction),
+        )
 
 
 class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="data-owner"):

@@ -201,9 +201,9 @@ class Conversation:
         self.failure = ""
         """Which error of this side's own ended it, if one did."""
         self._roster = roster
-        self._dealer = dealer
+        self.dealer = dealer
         self._patience = patience
-        self._entropy = entropy
+        self.entropy = entropy
         self._charge = charge
         # The dealer itself may come in a data owner's place, and is to hear why it is refused.
         self._couriers = {dealer: to_dealer, machine.peer: to_peer}
@@ -243,9 +243,9 @@ class Conversation:
                     self._material = MaterialOwner(
                         self.machine.own,
                         self._roster,
-                        dealer=self._dealer,
+                        dealer=self.dealer,
                         agreed=output,
-                        entropy=self._entropy,
+                        entropy=self.entropy,
                         patience=FOR_DEALER * self._patience,
                     )
                     self.with_dealer = (Exchange(self._material, self.hear_dealer),)
@@ -296,11 +296,14 @@ class Conversation:
         while await self.next(InferenceEnded) is not None:
             pass
 
-    def refuse(self, detail: str, code: Code = Code.MODEL) -> NoReturn:
-        """What the peer said is not usable, its model if nothing else is named: end the session. InferenceError."""
-        error = RemoteProtocolError(code, detail, culprit=self.machine.peer)
+    def refuse(self, detail: str, code: Code = Code.MODEL, *, culprit: str = "") -> NoReturn:
+        """What the peer said is not usable, its model if nothing else is named: end the session. InferenceError.
+
+        culprit: who is at fault, if not the peer.
+        """
+        error = RemoteProtocolError(code, detail, culprit=culprit or self.machine.peer)
         self.hear(self.machine.give_up(error, self.now()))
-        raise InferenceError(InferenceEnded(error.code, error.detail, self.machine.peer))
+        raise InferenceError(InferenceEnded(error.code, error.detail, error.culprit or ""))
 
     async def sent(self) -> None:
         """Until everything for the peer is on its way."""

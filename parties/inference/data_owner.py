@@ -180,6 +180,7 @@ class DataOwnerSession:
         share = await worker(input_share, plan.public, len(pixels), pixels)
         await self._preparation.ready()
         conversation.hear(machine.ask(time.time(), conversation.now()))
+        await self._preparation.audit()
         await conversation.expect(PassBegun)
         ready = time.perf_counter()
         carried, costs = await hold_pass(conversation, self._preparation, worker, plan.begun(share))

@@ -38,6 +38,7 @@ from msgspec import Meta
 
 from tacit.parties.correlated.material import (
     Draw,
+    Keystream,
     Linear,
     Product,
     Request,
@@ -45,8 +46,8 @@ from tacit.parties.correlated.material import (
     Shape,
     Weight,
     check,
+    correct,
     expand,
-    request_stream,
 )
 from tacit.parties.correlated.trees import point_keys, threshold_keys
 from tacit.parties.inference.ring import WORD_BITS, contracted, contracted_shape, joined, product, signed, unpacked
@@ -339,9 +340,19 @@ def correction_bytes(request: AnyBlockRequest) -> int:
     return sum(math.prod(draw.shape) * byte_width(draw.bits) for draw in request.dependent())
 
 
-def drawn(request: AnyBlockRequest, number: int, *, rank: int, key: bytes) -> list[torch.Tensor]:
-    """What an owner draws for a request from its own stream."""
-    return expand(request, rank, request_stream(key, number))
+def drawn(request: AnyBlockRequest, *, rank: int, key: bytes) -> list[torch.Tensor]:
+    """What an owner draws for a request with its own key of it."""
+    return expand(request, rank, Keystream(key))
+
+
+def openable(request: AnyBlockRequest) -> bool:
+    """Whether the streams of a request may be revealed, unless it is used: not those that mask weights."""
+    return not isinstance(request, Weight | Linear)
+
+
+def recomputed(request: AnyBlockRequest, keys: Sequence[bytes]) -> bytes:
+    """What the dealer must have sent for a request, from both owners' keys of it, the model owner's first."""
+    return bytes(encoded_correction(request, correct(request, [Keystream(key) for key in keys])) or b"")
 
 
 def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:

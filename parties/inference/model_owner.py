@@ -59,6 +59,8 @@ class ModelOwnerSettings(ServingSettings):
     """How many images one pass may take."""
     results: Results = LOGITS
     """What a data owner is told of each image."""
+    audited: int = 0
+    """How many of 65,536 requests to the dealer are audited (protocol/inference/audit.py)."""
     quota: Quota = field(default_factory=Quota)
     """Of each data owner in a day."""
     ledger: Path | None = None
@@ -123,7 +125,9 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
 
     def _terms(self) -> Terms:
         own = self._settings
-        return self.model.terms(results=own.results, most_images=own.most_images, most_batch=own.most_batch)
+        return self.model.terms(
+            results=own.results, most_images=own.most_images, most_batch=own.most_batch, audited=own.audited
+        )
 
     def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
         """What passes compute."""
@@ -195,6 +199,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             await mask_layers(conversation, machine, preparation, worker, model, settings.device)
             while (asked := await conversation.next(PassAsked)) is not None:
                 await preparation.ready()
+                await preparation.audit()
                 conversation.hear(machine.begin(self.model.commitment, time.time(), now()))
                 await conversation.expect(PassBegun)
                 share = input_share(plan.public, agreed.images_of(asked.number), None)

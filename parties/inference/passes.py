@@ -7,6 +7,9 @@ While a pass is computed, the correlated randomness of the stages to come is alr
 ready or being made at any time. With `ahead = None` a whole pass is made ready when the one before it is over, and
 nothing beyond it, so that measurements of the online phase are not disturbed. Neither owner waits for the other's
 request: the dealer deals what both have ordered, and both need it.
+
+Where the terms have an audit of the dealer (protocol/inference/audit.py), a whole pass is fetched when the one before
+it is over, and held until both owners have audited it, when the pass is asked for; only then it is made into stages.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -24,13 +29,23 @@ import torch
 
 from tacit.parties.correlated.material import Weight
 from tacit.parties.inference.conversation import Conversation, InferenceError, Worker, ended
-from tacit.parties.inference.material import AnyBlockRequest, corrected, correction_bytes, drawn, encoded_requests
+from tacit.parties.inference.material import (
+    AnyBlockRequest,
+    corrected,
+    correction_bytes,
+    drawn,
+    encoded_requests,
+    openable,
+    recomputed,
+)
 from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
+from tacit.parties.inference.operations import DATA, MODEL, Communication, Expected, FixedLinear, Party, Program
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import byte_width, joined, unpacked
 from tacit.parties.inference.stages import Carried, PassStage, Run, stages
-from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.inference.audit import AuditAsked, AuditPicked, KeysRevealed, RequestKeys
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened, PassRefused
@@ -63,6 +78,22 @@ class ReadyPass:
     """Enough of a pass is ready for it to begin."""
 
 
+@dataclass(frozen=True)
+class DeliveredRequest:
+    """A request whose correction is here, if this owner receives one."""
+
+    request: AnyBlockRequest
+    number: int
+    data: bytearray | None
+
+
+@dataclass(frozen=True)
+class DeliveredPass:
+    """All requests of a pass, which are to be audited, by stage."""
+
+    stages: Sequence[tuple[PassStage, list[DeliveredRequest]]]
+
+
 Course = Callable[[int], Sequence[PassStage]]
 """The stages of the pass of this number, from 1; as many in every pass."""
 
@@ -85,7 +116,8 @@ class Preparation:
         self._agreed = conversation.machine.agreed
         self._course = course
         self._stages = course(1)
-        self._whole_passes = ahead is None
+        self._audited = conversation.machine.agreed.terms.audited > 0
+        self._whole_passes = ahead is None or self._audited
         # One order more is for the masks, and one may be under way: the dealer lets nobody get further ahead.
         most = min(len(self._stages), MOST_ORDERS - 2)
         self._room = asyncio.Semaphore(most if ahead is None else min(ahead, most))
@@ -93,8 +125,9 @@ class Preparation:
         self._between_passes = asyncio.Semaphore(1)
         self._worker = Worker()
         self._device = device
-        self._ordered = 0
-        self._key = b""
+        self._keys: RequestKeys
+        self._layers: Mapping[str, FixedLinear] = {}
+        self._delivered = DeliveredPass(())
         self._masks = {name: Weight(MODEL, shape) for name, shape in layer_shapes(sizes).items()}
         self._task: asyncio.Task[None] | None = None
         self._numbers = {name: number for number, name in enumerate(self._masks)}
@@ -104,18 +137,19 @@ class Preparation:
 
     async def masks(self) -> Mapping[str, int]:
         """Wait for the dealer, and have a mask for every layer; the numbers of their requests by name."""
-        self._key = (await self._conversation.expect(MaterialKey)).key
+        self._keys = RequestKeys((await self._conversation.expect(MaterialKey)).key)
         self._order(tuple(self._masks.values()))
         return self._numbers
 
     async def mask(self, name: str, number: int) -> torch.Tensor:
         """V of a layer, at the model owner."""
-        (words,) = await self._worker(lambda: drawn(self._masks[name], number, rank=self._rank, key=self._key))
+        (words,) = await self._drawn(self._masks[name], number)
         return words
 
     def begin(self, layers: Mapping[str, FixedLinear]) -> None:
         """Start to prepare the passes."""
-        self._task = asyncio.ensure_future(self._prepare(layers))
+        self._layers = layers
+        self._task = asyncio.ensure_future(self._prepare())
 
     def over(self, number: int) -> int:
         """The pass of this number is over; how many bytes of the dealer's it has taken here."""
@@ -123,14 +157,75 @@ class Preparation:
         return self._taken.pop(number, 0)
 
     async def ready(self) -> None:
-        """Until the next pass can begin. InferenceError when the session ends before."""
-        await self._conversation.expect(ReadyPass)
+        """Until the next pass can begin, or be audited. InferenceError when the session ends before."""
+        if self._audited:
+            self._delivered = await self._conversation.expect(DeliveredPass)
+        else:
+            await self._conversation.expect(ReadyPass)
+
+    async def audit(self) -> None:
+        """Audit the dealer before the pass begins, where the terms say so. InferenceError when the session ends before,
+        or a request is wrong."""
+        if not self._audited:
+            return
+        number = self._conversation.machine.number
+        delivered = [each for _, requests in self._delivered.stages for each in requests]
+        places = [place for place, each in enumerate(delivered) if openable(each.request)]
+        while True:
+            candidates = {delivered[place].number: place for place in places}
+            picked = await self._opened({each: delivered[place] for each, place in candidates.items()})
+            if not picked:
+                break
+            places = [candidates[each] for each in picked]
+            again = await self._fetched([delivered[place].request for place in places], number)
+            for place, replacement in zip(places, again, strict=True):
+                delivered[place] = replacement
+        usable = iter(delivered)
+        for stage, requests in self._delivered.stages:
+            material: deque[list[torch.Tensor]] = deque()
+            for each in islice(usable, len(requests)):
+                words = await self._drawn(each.request, each.number)
+                material.append(words if each.data is None else words + corrected(each.request, each.data))
+            self._conversation.put(ReadyStage(stage.name, await self._made(stage, number, material)))
+        self._delivered = DeliveredPass(())
+
+    async def _opened(self, candidates: Mapping[int, DeliveredRequest]) -> tuple[int, ...]:
+        """Flip the coin over requests that have arrived; open and check those that it picks, and return their
+        numbers."""
+        conversation, machine, rank = self._conversation, self._conversation.machine, self._rank
+        if rank == DATA:
+            await conversation.expect(AuditAsked)
+        contribution = conversation.entropy(KEY_BYTES)
+        conversation.hear(machine.audit(contribution, tuple(candidates), conversation.now()))
+        picked = (await conversation.expect(AuditPicked)).numbers
+        if not picked:
+            return picked
+        own = [self._keys.reveal(number) for number in picked]
+        if rank == DATA:
+            conversation.hear(machine.reveal(own, conversation.now()))
+        theirs = (await conversation.expect(KeysRevealed)).keys
+        if rank == MODEL:
+            conversation.hear(machine.reveal(own, conversation.now()))
+        for number, *keys in zip(picked, own, theirs, strict=True):
+            opened = candidates[number]
+            if opened.data is None:
+                continue  # The peer alone received something of the dealer.
+            dealt = await self._worker(recomputed, opened.request, keys if rank == MODEL else keys[::-1])
+            if dealt != opened.data:
+                conversation.refuse(
+                    f"request {number} fails the audit: the dealer's correction is wrong, or {machine.peer} revealed "
+                    "another key than it had",
+                    Code.SHARES,
+                    culprit=conversation.dealer,
+                )
+        return picked
 
     async def stages(self) -> AsyncIterator[ReadyStage]:
         """Those of a pass, in order. InferenceError when the session ends before."""
         for _ in self._stages:
             ready = await self._conversation.expect(ReadyStage)
-            self._room.release()
+            if not self._audited:
+                self._room.release()
             yield ready
 
     async def close(self) -> None:
@@ -141,14 +236,22 @@ class Preparation:
         finally:
             self._worker.close()
 
-    async def _prepare(self, layers: Mapping[str, FixedLinear]) -> None:
+    async def _prepare(self) -> None:
         try:
             for number in range(1, self._agreed.passes + 1):
                 if self._whole_passes:
                     await self._between_passes.acquire()
+                if self._audited:
+                    images = self._agreed.images_of(number)
+                    fetched = [
+                        (stage, await self._fetched(stage.requests(images, self._numbers), number))
+                        for stage in self._course(number)
+                    ]
+                    self._conversation.put(DeliveredPass(fetched))
+                    continue
                 for position, stage in enumerate(self._course(number)):
                     await self._room.acquire()
-                    run = await self._prepared(stage, number, layers)
+                    run = await self._prepared(stage, number)
                     self._conversation.put(ReadyStage(stage.name, run))
                     if position + 1 == self._enough:
                         self._conversation.put(ReadyPass())
@@ -158,29 +261,48 @@ class Preparation:
             self._conversation.fail(error)
             raise
 
-    async def _prepared(self, stage: PassStage, number: int, layers: Mapping[str, FixedLinear]) -> Run:
-        images = self._agreed.images_of(number)
-        requests = stage.requests(images, self._numbers)
+    async def _prepared(self, stage: PassStage, number: int) -> Run:
+        requests = stage.requests(self._agreed.images_of(number), self._numbers)
         material: deque[list[torch.Tensor]] = deque()
         for place, request in enumerate(requests, self._order(requests)):
-            words = await self._worker(lambda: drawn(request, place, rank=self._rank, key=self._key))  # noqa: B023
-            if self._receives(request):
-                data = (await self._conversation.expect(MaterialArrived)).data
-                words += corrected(request, data)
-                self._taken[number] += len(data)
-            material.append(words)
+            # Drawn while the correction is on its way.
+            words = await self._drawn(request, place)
+            data = await self._arrived(request, number)
+            material.append(words if data is None else words + corrected(request, data))
+        return await self._made(stage, number, material)
+
+    async def _made(self, stage: PassStage, number: int, material: deque[list[torch.Tensor]]) -> Run:
         party = Party(self._rank, lambda request: material.popleft(), self._device)
-        return await self._worker(stage.prepared, party, images, layers)
+        return await self._worker(stage.prepared, party, self._agreed.images_of(number), self._layers)
+
+    async def _fetched(self, requests: Sequence[AnyBlockRequest], number: int) -> list[DeliveredRequest]:
+        """Order requests for the pass of this number, and wait until their corrections are here."""
+        first = self._order(requests)
+        return [
+            DeliveredRequest(request, place, await self._arrived(request, number))
+            for place, request in enumerate(requests, first)
+        ]
+
+    async def _drawn(self, request: AnyBlockRequest, number: int) -> list[torch.Tensor]:
+        """Use the own stream of a request."""
+        return await self._worker(partial(drawn, request, rank=self._rank, key=self._keys.use(number)))
+
+    async def _arrived(self, request: AnyBlockRequest, number: int) -> bytearray | None:
+        """Wait for the next correction, which is of this request, if it is for this owner; number: of the pass."""
+        if not self._receives(request):
+            return None
+        data = (await self._conversation.expect(MaterialArrived)).data
+        self._taken[number] += len(data)
+        return data
 
     def _order(self, requests: Sequence[AnyBlockRequest]) -> int:
         """Order at the dealer; the number of the first request."""
-        conversation, first = self._conversation, self._ordered
+        conversation, first = self._conversation, self._keys.order([openable(each) for each in requests])
         corrections = [
             (number, correction_bytes(request))
             for number, request in enumerate(requests, first)
             if self._receives(request)
         ]
-        self._ordered += len(requests)
         conversation.hear_dealer(
             conversation.material.order(encoded_requests(requests), len(requests), corrections, conversation.now())
         )

@@ -37,7 +37,7 @@ class PrivateModel:
     commitment: bytes
     """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
 
-    def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS) -> Terms:
+    def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS, audited: int = 0) -> Terms:
         """What the owner offers to data owners. ValueError for a number below one, and results that cannot be revealed:
         labels of a model that has features."""
         _check_results(self.public, results)
@@ -48,6 +48,7 @@ class PrivateModel:
                 "weights": self.commitment,
                 "most_images": most_images,
                 "most_batch": most_batch,
+                "audited": audited,
                 "arithmetic": msgspec.msgpack.encode(self.public),
             },
             Terms,

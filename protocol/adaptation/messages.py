@@ -17,6 +17,9 @@ from tacit.protocol.core.errors import DETAIL_LIMIT
 from tacit.protocol.core.messages import LARGEST_COHORT, Abort, Hash, Index, Kinds, Message, by_type
 from tacit.protocol.inference.messages import (
     AgreeTerms,
+    AuditCoin,
+    AuditCommitment,
+    AuditKeys,
     CloseInference,
     InferenceClosed,
     InferenceHello,
@@ -132,8 +135,9 @@ ADAPTATION_MESSAGES: Final = Kinds(
     protocol="double-blind adaptation",
     version=ADAPTATION_VERSION,
     types=by_type(
-        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, BeginRound,
-        RoundBegun, KeepRound, AskSum, OwnSum, SumLost, CloseInference, InferenceClosed, Abort,
+        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, AuditCommitment, AuditCoin, AuditKeys,
+        PassStarted, Opening, BeginRound, RoundBegun, KeepRound, AskSum, OwnSum, SumLost, CloseInference,
+        InferenceClosed, Abort,
     ),
 )  # fmt: skip
 """Every message of a link between a data owner and a model owner that adapt a model. With the dealer they speak private

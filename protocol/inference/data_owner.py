@@ -14,6 +14,7 @@ as much as "out of range". The data owner limits the passes, and the refused pas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
@@ -23,10 +24,14 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Heard, Output, Row, Step, Table, Trigger
 from tacit.protocol.core.primitives import digest
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.audit import WHOLE, Audit, AuditAsked, AuditPicked, commitment_of
 from tacit.protocol.inference.material import Arrivals
 from tacit.protocol.inference.messages import (
     TERMS_LIMIT,
     AgreeTerms,
+    AuditCoin,
+    AuditCommitment,
+    AuditKeys,
     CloseInference,
     InferenceClosed,
     InferenceHello,
@@ -59,6 +64,8 @@ class InferencePolicy:
     """The commitment to the only model that it wants; any if None."""
     quota: Quota = field(default_factory=lambda: Quota(used=PASSES_A_DAY, refused=REFUSED_A_DAY))
     """Passes of one model owner in a day."""
+    audited: int = 0
+    """How many of 65,536 requests to the dealer are audited; both owners want the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +118,8 @@ class InferenceDataOwner(InferenceSession):
         )
         self._request = request
         self._policy = policy
+        self._begins = spent
+        """What is used of the quota once the pass that was asked for begins."""
 
     def start(self, now: float) -> list[Output]:
         """Say hello."""
@@ -170,16 +179,45 @@ class InferenceDataOwner(InferenceSession):
 
         def commit() -> None:
             self.number += 1
+            self._begins, self.unaudited = spent, agreed.terms.audited > 0
 
-        start = self._send(StartPass(weights=agreed.terms.weights))
-        return Step(InferenceState.AWAIT_START, (start,), commit, data=spent)
+        return Step(InferenceState.AWAIT_START, (self._send(StartPass(weights=agreed.terms.weights)),), commit)
+
+    def on_commitment(self, heard: Heard[AuditCommitment], now: float) -> Step[InferenceState]:
+        if not self.unaudited:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it audits where nothing is to be audited")
+        return Step(InferenceState.AUDITING, (AuditAsked(),), data=heard.message.commitment)
+
+    def on_audit(self, contribution: bytes, numbers: tuple[int, ...], now: float) -> Step[InferenceState]:
+        audit = Audit(numbers, contribution, self.at(bytes))
+        return Step(InferenceState.AWAIT_COIN, (self._send(AuditCoin(contribution=contribution)),), data=audit)
+
+    def on_coin(self, heard: Heard[AuditCoin], now: float) -> Step[InferenceState]:
+        audit, theirs = self.at(Audit), heard.message.contribution
+        if commitment_of(theirs) != audit.commitment:
+            raise RemoteProtocolError(Code.SECRET, "its contribution to the coin is not the one that it committed to")
+        picks = self._picked(audit, theirs)
+
+        def commit() -> None:
+            self.unaudited = bool(picks)
+
+        after = InferenceState.REVEALING if picks else InferenceState.AWAIT_START
+        return Step(after, (AuditPicked(picks),), commit, data=replace(audit, picked=picks) if picks else None)
+
+    def on_reveal(self, keys: Sequence[bytes], now: float) -> Step[InferenceState]:
+        return self._reveals(keys, InferenceState.AWAIT_KEYS)
+
+    def on_keys(self, heard: Heard[AuditKeys], now: float) -> Step[InferenceState]:
+        return Step(InferenceState.AWAIT_START, (self._revealed(heard),))
 
     def on_started(self, heard: Heard[PassStarted], now: float) -> Step[InferenceState]:
         if heard.message.weights != self.agreed.terms.weights:
             raise RemoteProtocolError(
                 Code.MODEL, "it computes with another model than was agreed on: open a new session for the new model"
             )
-        spent = self.at(Spent)
+        if self.unaudited:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it starts a pass whose randomness is not audited")
+        spent = self._begins
 
         def commit() -> None:
             self._spent = spent
@@ -216,6 +254,12 @@ class InferenceDataOwner(InferenceSession):
                 Code.POLICY,
                 f"it tells the best {terms.results.labels} labels alone; the policy here wants {policy.labels} or more",
             )
+        if terms.audited != policy.audited:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it has audit_fraction = {terms.audited / WHOLE:g}; here it is {policy.audited / WHOLE:g}: both "
+                "owners need the same",
+            )
         if policy.weights not in (None, terms.weights):
             raise RemoteProtocolError(Code.MODEL, "it offers another model than the policy here names")
         if request.channels not in (None, sizes.channels) or request.side not in (None, sizes.side):
@@ -241,6 +285,11 @@ DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.AWAIT_TERMS, InferenceTerms): Row(InferenceDataOwner.on_terms, (_S.AWAIT_WEIGHTS,)),
     (_S.AWAIT_WEIGHTS, MaskedWeights): Row(InferenceDataOwner.on_weights, (_S.AWAIT_WEIGHTS, _S.IDLE)),
     (_S.IDLE, InferenceTrigger.ASK): Row(InferenceDataOwner.on_ask, (_S.AWAIT_START, _S.ABORTED)),
+    (_S.AWAIT_START, AuditCommitment): Row(InferenceDataOwner.on_commitment, (_S.AUDITING,)),
+    (_S.AUDITING, InferenceTrigger.AUDIT): Row(InferenceDataOwner.on_audit, (_S.AWAIT_COIN,)),
+    (_S.AWAIT_COIN, AuditCoin): Row(InferenceDataOwner.on_coin, (_S.REVEALING, _S.AWAIT_START)),
+    (_S.REVEALING, InferenceTrigger.REVEAL): Row(InferenceDataOwner.on_reveal, (_S.AWAIT_KEYS,)),
+    (_S.AWAIT_KEYS, AuditKeys): Row(InferenceDataOwner.on_keys, (_S.AWAIT_START,)),
     (_S.AWAIT_START, PassStarted): Row(InferenceDataOwner.on_started, (_S.COMPUTING,)),
     (_S.COMPUTING, Opening): Row(InferenceDataOwner.on_opening, (_S.COMPUTING, _S.IDLE)),
     (_S.COMPUTING, InferenceTrigger.OPEN): Row(InferenceDataOwner.on_give, (_S.COMPUTING, _S.IDLE)),
@@ -249,9 +298,29 @@ DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     **ending(
         InferenceDataOwner,
         _S.ABORTED,
-        own=(_S.IDLE,),
-        awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.CLOSING),
+        own=(_S.IDLE, _S.AUDITING, _S.REVEALING),
+        awaiting=(
+            _S.AWAIT_TERMS,
+            _S.AWAIT_WEIGHTS,
+            _S.AWAIT_START,
+            _S.AWAIT_COIN,
+            _S.AWAIT_KEYS,
+            _S.COMPUTING,
+            _S.CLOSING,
+        ),
     ),
     **over((_S.CLOSED,), ()),
-    **over((_S.ABORTED,), (InferenceTerms, MaskedWeights, PassStarted, Opening, InferenceClosed)),
+    **over(
+        (_S.ABORTED,),
+        (
+            InferenceTerms,
+            MaskedWeights,
+            AuditCommitment,
+            AuditCoin,
+            AuditKeys,
+            PassStarted,
+            Opening,
+            InferenceClosed,
+        ),
+    ),
 }

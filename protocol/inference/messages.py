@@ -22,6 +22,8 @@ TERMS_LIMIT: Final = 1 << 20
 """Longest encoding of terms, in bytes."""
 ORDER_LIMIT: Final = 1 << 18
 """Longest encoding of the requests of one order, in bytes."""
+MOST_AUDITED: Final = 1 << 15
+"""Half of all requests."""
 MOST_IMAGES: Final = 1 << 20
 """Images that one session may be for."""
 
@@ -42,6 +44,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many images one session may ask for."""
     most_batch: Images
     """How many images one pass may take."""
+    audited: Annotated[int, Meta(ge=0, le=MOST_AUDITED)]
+    """Of 65,536 requests to the dealer, how many are opened and discarded on average; 0: there is no audit."""
     arithmetic: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
     """Scales and tables of the computation, encoded; private inference as a protocol does not look inside."""
 
@@ -86,6 +90,24 @@ class PassStarted(Message, frozen=True, kw_only=True):
     """Model owner to data owner: the material is here; this is the commitment of the model that I compute with."""
 
     weights: Hash
+
+
+class AuditCommitment(Message, frozen=True, kw_only=True):
+    """Model owner to data owner: my randomness of the pass is here; the hash of my contribution to the coin."""
+
+    commitment: Hash
+
+
+class AuditCoin(Message, frozen=True, kw_only=True):
+    """Between both owners, the data owner first: my contribution to the coin, 32 fresh random bytes."""
+
+    contribution: Hash
+
+
+class AuditKeys(Message, frozen=True, kw_only=True):
+    """Between both owners, the data owner first: keys of the requests that the coin has picked, 32 bytes each."""
+
+    PAYLOAD: ClassVar[bool] = True
 
 
 class Opening(Message, frozen=True, kw_only=True):
@@ -154,8 +176,9 @@ INFERENCE_MESSAGES: Final = Kinds(
     protocol="private inference",
     version=INFERENCE_VERSION,
     types=by_type(
-        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening,
-        CloseInference, InferenceClosed, DealerHello, DealerWelcome, OrderRandomness, Randomness, DealingOver, Abort,
+        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, AuditCommitment, AuditCoin, AuditKeys,
+        PassStarted, Opening, CloseInference, InferenceClosed, DealerHello, DealerWelcome, OrderRandomness, Randomness,
+        DealingOver, Abort,
     ),
 )  # fmt: skip
 """Every message of a link of private inference."""

@@ -8,6 +8,7 @@ pass begins it is charged to the data owner's quota of the day.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,9 +18,13 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Entropy, Heard, Output, Row, Step, Table, Trigger
 from tacit.protocol.core.primitives import KEY_BYTES, digest
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.audit import Audit, AuditPicked, commitment_of
 from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import (
     AgreeTerms,
+    AuditCoin,
+    AuditCommitment,
+    AuditKeys,
     CloseInference,
     InferenceClosed,
     InferenceHello,
@@ -132,14 +137,39 @@ class InferenceModelOwner(InferenceSession):
         if heard.message.weights != agreed.terms.weights:
             raise RemoteProtocolError(Code.MODEL, "it asks for another model than was agreed on")
 
-        number = self.number + 1
+        number, audited = self.number + 1, agreed.terms.audited > 0
 
         def commit() -> None:
-            self.number = number
+            self.number, self.unaudited = number, audited
 
         return Step(InferenceState.PREPARING, (PassAsked(number),), commit)
 
+    def on_audit(self, contribution: bytes, numbers: tuple[int, ...], now: float) -> Step[InferenceState]:
+        if not self.unaudited:
+            raise LocalProtocolError("there is nothing to audit")
+        commitment = self._send(AuditCommitment(commitment=commitment_of(contribution)))
+        return Step(InferenceState.AWAIT_COIN, (commitment,), data=Audit(numbers, contribution))
+
+    def on_coin(self, heard: Heard[AuditCoin], now: float) -> Step[InferenceState]:
+        audit = self.at(Audit)
+        picks = self._picked(audit, heard.message.contribution)
+
+        def commit() -> None:
+            self.unaudited = bool(picks)
+
+        said = (self._send(AuditCoin(contribution=audit.contribution)), AuditPicked(picks))
+        after = InferenceState.AWAIT_KEYS if picks else InferenceState.PREPARING
+        return Step(after, said, commit, data=replace(audit, picked=picks) if picks else None)
+
+    def on_keys(self, heard: Heard[AuditKeys], now: float) -> Step[InferenceState]:
+        return Step(InferenceState.REVEALING, (self._revealed(heard),), data=self.at(Audit))
+
+    def on_reveal(self, keys: Sequence[bytes], now: float) -> Step[InferenceState]:
+        return replace(self._reveals(keys, InferenceState.PREPARING), data=None)
+
     def on_begin(self, weights: bytes, at: float, now: float) -> Step[InferenceState]:
+        if self.unaudited:
+            raise LocalProtocolError("the randomness of the pass is not audited")
         if weights != self.agreed.terms.weights:
             detail = "the model has been replaced since it was agreed on: open a new session for the new one"
             return self._failed(RemoteProtocolError(Code.MODEL, detail, culprit=self.own))
@@ -174,15 +204,19 @@ MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.MASKING, Trigger.PROVIDE): Row(InferenceModelOwner.on_masked, (_S.MASKING, _S.IDLE)),
     (_S.IDLE, StartPass): Row(InferenceModelOwner.on_start_pass, (_S.PREPARING,)),
     (_S.PREPARING, InferenceTrigger.BEGIN): Row(InferenceModelOwner.on_begin, (_S.COMPUTING, _S.ABORTED)),
+    (_S.PREPARING, InferenceTrigger.AUDIT): Row(InferenceModelOwner.on_audit, (_S.AWAIT_COIN,)),
+    (_S.AWAIT_COIN, AuditCoin): Row(InferenceModelOwner.on_coin, (_S.AWAIT_KEYS, _S.PREPARING)),
+    (_S.AWAIT_KEYS, AuditKeys): Row(InferenceModelOwner.on_keys, (_S.REVEALING,)),
+    (_S.REVEALING, InferenceTrigger.REVEAL): Row(InferenceModelOwner.on_reveal, (_S.PREPARING,)),
     (_S.COMPUTING, Opening): Row(InferenceModelOwner.on_opening, (_S.COMPUTING, _S.IDLE)),
     (_S.COMPUTING, InferenceTrigger.OPEN): Row(InferenceModelOwner.on_give, (_S.COMPUTING, _S.IDLE)),
     (_S.IDLE, CloseInference): Row(InferenceModelOwner.on_close, (_S.CLOSED,)),
     **ending(
         InferenceModelOwner,
         _S.ABORTED,
-        own=(_S.MASKING, _S.PREPARING),
-        awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.COMPUTING),
+        own=(_S.MASKING, _S.PREPARING, _S.REVEALING),
+        awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.AWAIT_COIN, _S.AWAIT_KEYS, _S.COMPUTING),
     ),
     **over((_S.CLOSED,), ()),
-    **over((_S.ABORTED,), (AgreeTerms, StartPass, Opening, CloseInference)),
+    **over((_S.ABORTED,), (AgreeTerms, StartPass, AuditCoin, AuditKeys, Opening, CloseInference)),
 }

@@ -16,16 +16,34 @@ that both have: so neither can take the other's next message for one that is out
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.machine import Heard, Output, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.audit import (
+    Audit,
+    AuditAsked,
+    AuditPicked,
+    KeysRevealed,
+    joined_keys,
+    picked,
+    split_keys,
+)
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.material import Arrivals, chunks
-from tacit.protocol.inference.messages import Opening, PassStarted, StartPass
+from tacit.protocol.inference.messages import (
+    AuditCoin,
+    AuditCommitment,
+    AuditKeys,
+    Opening,
+    PassStarted,
+    StartPass,
+)
 from tacit.protocol.inference.quota import Quota, Spent, answered
 from tacit.protocol.inference.results import (
     Agreed,
@@ -100,7 +118,18 @@ class PassRounds:
 
 class InferenceSession(
     ExchangeSide[InferenceState],
-    outputs=Transmit | Agreed | MaskedLayer | PassAsked | PassBegun | Charged | Opened | PassRefused | InferenceEnded,
+    outputs=Transmit
+    | Agreed
+    | MaskedLayer
+    | PassAsked
+    | AuditAsked
+    | AuditPicked
+    | KeysRevealed
+    | PassBegun
+    | Charged
+    | Opened
+    | PassRefused
+    | InferenceEnded,
 ):
     """One owner towards one other. quota: what it lets the peer have in a day; spent: what the peer has used of that
     before."""
@@ -130,6 +159,8 @@ class InferenceSession(
         self._agreed: Agreed | None = None
         self._quota = quota
         self._spent = spent
+        self.unaudited = False
+        """Whether the randomness of the pass is still to be audited, or again: the last coin has picked some."""
 
     @property
     def agreed(self) -> Agreed:
@@ -146,6 +177,42 @@ class InferenceSession(
     def give(self, step: int, data: Frame, now: float) -> list[Output]:
         """What this side opens in a round of the pass; without effect if the session is over meanwhile."""
         return [] if self.over else self.trigger(InferenceTrigger.OPEN, now, step, data)
+
+    def audit(self, contribution: bytes, numbers: Sequence[int], now: float) -> list[Output]:
+        """Audit these requests, which have arrived and are not used. contribution: KEY_BYTES fresh random bytes."""
+        return [] if self.over else self.trigger(InferenceTrigger.AUDIT, now, contribution, tuple(numbers))
+
+    def reveal(self, keys: Sequence[bytes], now: float) -> list[Output]:
+        """Reveal the keys of the requests that were picked, in their order."""
+        return [] if self.over else self.trigger(InferenceTrigger.REVEAL, now, keys)
+
+    def _picked(self, audit: Audit, theirs: bytes) -> tuple[int, ...]:
+        """What the coin picks, with the peer's contribution."""
+        server = self.own == self._roster.server.name
+        model_owner, data_owner = (audit.contribution, theirs) if server else (theirs, audit.contribution)
+        return picked(
+            audit.numbers,
+            audited=self.agreed.terms.audited,
+            session=self.session,
+            model_owner=model_owner,
+            data_owner=data_owner,
+        )
+
+    def _reveals(self, keys: Sequence[bytes], then: InferenceState) -> Step[InferenceState]:
+        """Say the keys of what was picked."""
+        audit = self.at(Audit)
+        if len(keys) != len(audit.picked):
+            raise LocalProtocolError(f"{len(keys)} keys where {len(audit.picked)} requests were picked")
+        return Step(then, (self._send(AuditKeys(), joined_keys(keys)),), data=audit)
+
+    def _revealed(self, heard: Heard[AuditKeys]) -> KeysRevealed:
+        """The keys that the peer has said."""
+        count, said = len(self.at(Audit).picked), bytes(heard.payload or b"")
+        if len(said) != KEY_BYTES * count:
+            raise RemoteProtocolError(
+                Code.VECTOR, f"it reveals {len(said)} bytes of keys where the coin has picked {count} requests"
+            )
+        return KeysRevealed(split_keys(said))
 
     def on_opening(self, heard: Heard[Opening], now: float) -> Step[InferenceState]:
         rounds = self.at(PassRounds)
@@ -191,7 +258,7 @@ class InferenceSession(
         return True
 
     def _number_of(self, kind: type[Message]) -> int:
-        return self.number if kind in (StartPass, PassStarted, Opening) else 0
+        return self.number if kind in _IN_A_PASS else 0
 
     def _begun(self, *said: Output) -> Step[InferenceState]:
         """Enter the rounds of a pass, after saying this."""
@@ -207,6 +274,9 @@ class InferenceSession(
         """Those of a pass of so many images."""
         terms = self.agreed.terms
         return pass_rounds(terms.sizes, images, results=terms.results)
+
+
+_IN_A_PASS: Final = (StartPass, AuditCommitment, AuditCoin, AuditKeys, PassStarted, Opening)
 
 
 def _word(opened: Frame | None) -> int:

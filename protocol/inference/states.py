@@ -22,6 +22,8 @@ class InferenceLabel:
     WEIGHTS: Final = Label(b"tacit/1 commitment to weights")
     MATERIAL: Final = Label(b"tacit/1 material")
     REQUEST: Final = Label(b"tacit/1 request for randomness")
+    AUDIT_COMMITMENT: Final = Label(b"tacit/1 commitment to a coin")
+    AUDIT_COIN: Final = Label(b"tacit/1 coin of an audit")
 
 
 class InferenceTrigger(Input):
@@ -29,6 +31,8 @@ class InferenceTrigger(Input):
 
     ASK = "ask for a pass"
     BEGIN = "begin a pass"
+    AUDIT = "audit the dealer"
+    REVEAL = "reveal keys of requests"
     OPEN = "open shares"
     ORDER = "order correlated randomness"
     DELIVER = "deliver correlated randomness"
@@ -46,6 +50,10 @@ class InferenceState(Enum):
     IDLE = "be between passes"
     PREPARING = "have the material of a pass ready"
     AWAIT_START = "await the start of a pass"
+    AUDITING = "have what is to be audited ready"
+    AWAIT_COIN = "await the contribution to the coin of an audit"
+    REVEALING = "reveal the keys that a coin has picked"
+    AWAIT_KEYS = "await the keys that a coin has picked"
     COMPUTING = "go through the rounds of a pass"
     BEGINNING_ROUND = "find out where a round of learning stands"
     AWAIT_ROUND = "await the beginning of a round of learning"

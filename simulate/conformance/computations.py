@@ -35,7 +35,7 @@ from tacit.protocol.core.primitives import (
 from tacit.protocol.core.roster import Member, Role, Roster, decode_members, encode_members
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
-from tacit.protocol.inference.material import material_key
+from tacit.protocol.inference.material import material_key, request_key
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
 from tacit.protocol.inference.results import Agreed
 from tacit.protocol.inference.schedule import LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
@@ -567,7 +567,9 @@ def schedule(*, sizes: Sizes, images: int, batch: int, number: int) -> dict[str,
     """The pass of this number of a session: its images; of every round the operation, and the bytes that the model
     owner and the data owner open.
     """
-    terms = Terms(sizes=sizes, results=LOGITS, weights=b"", most_images=images, most_batch=batch, arithmetic=b"")
+    terms = Terms(
+        sizes=sizes, results=LOGITS, weights=b"", most_images=images, most_batch=batch, audited=0, arithmetic=b""
+    )
     own = Agreed("", b"", terms, b"", images, batch).images_of(number)
     return {"images": own, "rounds": [list(each) for each in pass_rounds(sizes, own)]}
 
@@ -606,7 +608,7 @@ def draw_material(*, key: Octets, number: int, requests: Octets, rank: Rank) -> 
     from tacit.parties.inference.material import decoded_requests, drawn
 
     return [
-        [each.numpy().tobytes() for each in drawn(request, place, rank=rank, key=key)]
+        [each.numpy().tobytes() for each in drawn(request, rank=rank, key=request_key(key, place))]
         for place, request in enumerate(decoded_requests(requests), number)
     ]
 
@@ -642,7 +644,7 @@ def evaluate_trees(
     (request,) = decoded_requests(requests)
     if not isinstance(request, Lookup):
         raise ValueError(f"{request} has no trees")
-    _, *roots = drawn(request, number, rank=rank, key=key)
+    _, *roots = drawn(request, rank=rank, key=request_key(key, number))
     trees = trees_of(request, [*roots, *corrected(request, bytearray(correction))])
     compared = np.tile(np.array(places, np.uint64), (len(trees.threshold_roots), 1))
     return {

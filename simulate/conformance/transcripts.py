@@ -33,6 +33,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
+from tacit.protocol.inference.audit import AuditAsked, AuditPicked, KeysRevealed
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
@@ -195,8 +196,8 @@ PLAYED: Final[Mapping[str, PlayedProtocol]] = {
     "private inference": PlayedProtocol(
         INFERENCE_MESSAGES,
         {
-            "data owner": PlayedRole(InferenceDataOwner, ("start", "ask", "give", "finish", *_ENDS)),
-            "model owner": PlayedRole(InferenceModelOwner, ("mask", "begin", "give", *_ENDS)),
+            "data owner": PlayedRole(InferenceDataOwner, ("start", "ask", "audit", "reveal", "give", "finish", *_ENDS)),
+            "model owner": PlayedRole(InferenceModelOwner, ("mask", "audit", "reveal", "begin", "give", *_ENDS)),
             **_AT_DEALER,
         },
     ),
@@ -205,9 +206,11 @@ PLAYED: Final[Mapping[str, PlayedProtocol]] = {
         {
             "data owner": PlayedRole(
                 LearningDataOwner,
-                ("start", "ask", "give", "begin_round", "keep_round", "ask_sum", "finish", *_ENDS),
+                ("start", "ask", "audit", "reveal", "give", "begin_round", "keep_round", "ask_sum", "finish", *_ENDS),
             ),
-            "model owner": PlayedRole(LearningModelOwner, ("mask", "begin", "give", "begin_round", "provide", *_ENDS)),
+            "model owner": PlayedRole(
+                LearningModelOwner, ("mask", "audit", "reveal", "begin", "give", "begin_round", "provide", *_ENDS)
+            ),
             "sums": PlayedRole(_sums, ("give_up",)),
             **_AT_DEALER,
         },
@@ -237,6 +240,9 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     Agreed: ("agreed", "digest", "images", "batch"),
     MaskedLayer: ("layer", "layer", "data"),
     PassAsked: ("pass asked", "number"),
+    AuditAsked: ("audit asked",),
+    AuditPicked: ("audit picked", "numbers"),
+    KeysRevealed: ("keys revealed", "keys"),
     Spent: ("charged", "day", "used", "refused"),
     PassBegun: ("pass begun", "number"),
     Opened: ("opened", "step", "data"),

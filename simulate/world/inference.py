@@ -19,7 +19,9 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output, Transmit
 from tacit.protocol.core.messages import Kinds, Message
+from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.inference.audit import AuditPicked
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
@@ -76,7 +78,7 @@ def small_terms(**changes: Any) -> Terms:
     }  # fmt: skip
     fields: dict[str, Any] = {
         "sizes": Sizes(**sizes), "results": LOGITS, "weights": bytes(range(32)), "most_images": 3,
-        "most_batch": 2, "arithmetic": b"scales",
+        "most_batch": 2, "audited": 0, "arithmetic": b"scales",
     }  # fmt: skip
     return Terms(**(fields | changes))
 
@@ -97,6 +99,10 @@ class Owner:
     material: MaterialOwner | None = None
     ordered: int = 0
     """How many requests are ordered."""
+    candidates: range = range(0)
+    """Of these the last ones, which are not audited yet."""
+    picked: tuple[int, ...] = ()
+    """Those that the last coin has picked."""
     due: set[int] = field(default_factory=set)
     """Ordered requests whose corrections have not arrived."""
     schedule: tuple[Round, ...] = ()
@@ -125,6 +131,7 @@ class Owner:
         if self.material is None or self.material.over:
             return
         corrections = [(number, size) for number, size in enumerate(sizes, self.ordered) if size]
+        self.candidates = range(self.ordered, self.ordered + len(sizes))
         self.ordered += len(sizes)
         self.due.update(number for number, _ in corrections)
         self.tell("dealer", self.material.order(requests, len(sizes), corrections, self.world.now))
@@ -150,7 +157,15 @@ class Owner:
         machine, world = self.machine, self.world
         if not self.ordered or self.due or self.name in world.idle:
             return
-        if isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.PREPARING:
+        if machine.state is InferenceState.REVEALING:
+            keys = [content(KEY_BYTES, "key", self.name, self.data_owner, number) for number in self.picked]
+            self.tell("owners", machine.reveal(keys, world.now))
+        elif machine.state is InferenceState.AUDITING or (
+            machine.state is InferenceState.PREPARING and machine.unaudited
+        ):
+            contribution = world.streams.of(self.name)(KEY_BYTES)
+            self.tell("owners", machine.audit(contribution, self.candidates, world.now))
+        elif isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.PREPARING:
             self.tell("owners", machine.begin(world.weights, world.clock, world.now))
         elif isinstance(machine, InferenceDataOwner) and machine.state is InferenceState.IDLE:
             if machine.number < machine.agreed.passes:
@@ -209,6 +224,9 @@ class Owner:
                 self.due.remove(number)
             case PassAsked():
                 world.order(self)
+            case AuditPicked(numbers=numbers) if numbers:
+                self.picked = numbers
+                world.order(self, len(numbers))
             case PassBegun():
                 self.schedule, self.given, self.opened = output.rounds, set(), set()
             case Charged():
@@ -330,10 +348,11 @@ class MemoryInference(World[Parcel]):
         """A machine has told something."""
         self.told.append(told)
 
-    def order(self, owner: Owner) -> None:
-        """Let an owner order what it needs: first for the weights, then for every pass."""
+    def order(self, owner: Owner, again: int = 0) -> None:
+        """Let an owner order what it needs: first for the weights, then for every pass; again: or so many requests in
+        the place of those that were audited."""
         layers = len(weight_bytes(owner.machine.agreed.terms.sizes))
-        requests = self.requests if owner.ordered else [(0, 0)] * layers
+        requests = [*self.requests[:1]] * again or (self.requests if owner.ordered else [(0, 0)] * layers)
         owner.order(msgspec.msgpack.encode(requests), [sizes[owner.rank] for sizes in requests])
 
     def timers(self) -> Iterator[Timer]:

@@ -138,8 +138,9 @@ def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
 
 
 def test_a_data_owner_stops_at_its_own_limit(house: House) -> None:
-    """Two passes a day: ten of twelve images, and none by the same command."""
-    house.alice(batch=5, **{"policy.passes_a_day": 2})
+    """Two passes a day: ten of twelve images, and none by the same command. The dealer is audited meanwhile."""
+    house.alice(batch=5, **{"policy.passes_a_day": 2, "policy.audit_fraction": 0.25})
+    house.model_owner(**{"policy.audit_fraction": 0.25})
     for name in ("dealer", "owner"):
         house.start(name)
     for _ in range(2):

@@ -42,6 +42,7 @@ TERMS: Final = AdaptationTerms(
     weights=bytes(32),
     most_images=8,
     most_batch=1,
+    audited=0,
     arithmetic=b"",
     purpose="learning",
     learning=LEARNING,

@@ -104,6 +104,7 @@ class InferenceWorld:
             weights=bytes(32),
             most_images=max(passes, 1),
             most_batch=1,
+            audited=0,
             arithmetic=b"",
         )
         self._passes, self._sessions = passes, sessions

@@ -25,7 +25,7 @@ VIT_SMALL: Final[dict[str, Any]] = SIZES | {
 }  # fmt: skip
 TERMS: Final[dict[str, Any]] = {
     "sizes": SIZES, "results": {"labels": 0, "bits": 12}, "weights": octets(drawn("weights")),
-    "most_images": 3, "most_batch": 2, "arithmetic": octets(b"scales"),
+    "most_images": 3, "most_batch": 2, "audited": 0, "arithmetic": octets(b"scales"),
 }  # fmt: skip
 _CONTRIBUTION: Final = {"contribution": octets(drawn("contribution"))}
 BODIES: Final[dict[str, dict[str, Any]]] = {
@@ -34,6 +34,9 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "agree-terms": {"terms": octets(drawn("terms")), "images": 1 << 20, "batch": 1},
     "masked-weights": {"layer": 5, "chunk": 128},
     "start-pass": {"weights": octets(drawn("weights"))},
+    "audit-commitment": {"commitment": octets(drawn("commitment"))},
+    "audit-coin": _CONTRIBUTION,
+    "audit-keys": {},
     "pass-started": {"weights": octets(drawn("weights"))},
     "opening": {"step": 27, "chunk": 2**31},
     "close-inference": {},
@@ -162,7 +165,7 @@ def inference_terms() -> Script:
     script = message("Terms, their encoding and their digest; sizes up to the limits.")
     for changes in (
         {"side": 128, "patch": 128, "channels": 1, "most_batch": MOST_IMAGES},
-        {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES},
+        {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES, "audited": 2**15},
         {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b""),
          "far": True},
         {"prefix": 0, "norm_pre": True, "pooling": "mean of normalised"},
@@ -192,6 +195,7 @@ def inference_terms_bad_sizes() -> Script:
         {"weights": bytes(31)},
         {"most_images": 0},
         {"most_batch": 2**20 + 1},
+        {"audited": 2**15 + 1},
         {"more": 1},
     ):
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))

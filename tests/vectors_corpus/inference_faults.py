@@ -10,10 +10,14 @@ from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import digest
 from tacit.protocol.core.rate_limit import HELLO_SECONDS, HELLOS
+from tacit.protocol.inference.audit import AuditPicked, commitment_of
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import (
     INFERENCE_VERSION,
     AgreeTerms,
+    AuditCoin,
+    AuditCommitment,
+    AuditKeys,
     DealerHello,
     DealerWelcome,
     DealingOver,
@@ -31,7 +35,7 @@ from tacit.protocol.inference.states import InferenceLabel
 from tacit.protocol.sum.states import VERSION
 from tests.vectors_corpus.inference import SESSION, encoded_terms
 from tests.vectors_corpus.inference_play import DATA_OWNER, DEALER, MODEL_OWNER, InferencePlay, session_of
-from tests.vectors_corpus.inference_sessions import ONE, WEIGHTS, WITH_DATA_OWNER, join, mask, order, small_terms
+from tests.vectors_corpus.inference_sessions import HALF, ONE, WEIGHTS, WITH_DATA_OWNER, join, mask, order, small_terms
 from tests.vectors_corpus.play import Parcel, Play
 from tests.vectors_corpus.primitives import drawn
 
@@ -129,7 +133,8 @@ def inference_terms_bad_policy() -> Play:
     images = {"images": 3, "batch": 2}
     faults: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
         ("POLICY", {"bits": 13}, {}), ("MODEL", {"weights": OTHER}, {}),
-        ("MODEL", {"side": 2}, {}), ("POLICY", images, {"most_images": 2}), ("POLICY", images, {"most_batch": 1}),
+        ("POLICY", {"audited": HALF}, {}), ("MODEL", {"side": 2}, {}), ("POLICY", images, {"most_images": 2}),
+        ("POLICY", images, {"most_batch": 1}),
     )  # fmt: skip
     names = names_of(len(faults))
     part = Part("Terms that a data owner does not accept.", "", *names, served=False)
@@ -170,26 +175,57 @@ def masked_weights_bad_order() -> Play:
     return part
 
 
-def _agreed(part: Part, name: str) -> None:
+def _agreed(part: Part, name: str, audited: int = 0) -> None:
     """A data owner agrees to terms."""
-    join(part, name)
-    part.tell(InferenceTerms(roster=part.members, terms=TERMS), party=name, sender=MODEL_OWNER, session=SESSION)
+    join(part, name, audited=audited)
+    terms = encoded_terms(**ONE, audited=audited)
+    part.tell(InferenceTerms(roster=part.members, terms=terms), party=name, sender=MODEL_OWNER, session=SESSION)
 
 
 def pass_started_bad_model() -> Play:
     part = Part("The model owner begins a pass with another model.", DATA_OWNER, served=False)
-    _weights(part)
+    _weights(part, DATA_OWNER)
     part.act(DATA_OWNER, "ask", at=0.0)
     part.tell(PassStarted(weights=OTHER), "MODEL", sender=MODEL_OWNER, session=SESSION, sequence=7, round=1)
     return part
 
 
-def _weights(part: Part) -> None:
+def _weights(part: Part, name: str, audited: int = 0) -> None:
     """A data owner has all masked weights."""
-    _agreed(part, DATA_OWNER)
+    _agreed(part, name, audited)
     for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
         message = MaskedWeights(layer=layer, chunk=0)
-        part.tell(message, sender=MODEL_OWNER, session=SESSION, sequence=1 + layer, payload=bytes(size))
+        part.tell(message, party=name, sender=MODEL_OWNER, session=SESSION, sequence=1 + layer, payload=bytes(size))
+
+
+def audit_bad_order() -> Play:
+    """The first three sessions have an audit, the last has none."""
+    names = names_of(4)
+    part = Part(
+        "A pass that begins without its audit; a coin that was not committed to; too few keys; an audit that the terms "
+        "do not have.",
+        "", *names, served=False,
+    )  # fmt: skip
+    coin, numbers = drawn("coin of the model owner"), list(range(6, 38))
+    committed = AuditCommitment(commitment=commitment_of(coin))
+    for name, code in zip(names, ("UNEXPECTED", "SECRET", "VECTOR", "UNEXPECTED"), strict=True):
+        said: dict[str, Any] = {"party": name, "sender": MODEL_OWNER, "session": SESSION, "round": 1}
+        _weights(part, name, 0 if name == names[-1] else HALF)
+        part.act(name, "ask", at=0.0)
+        if name == names[0]:
+            part.tell(PassStarted(weights=WEIGHTS), code, sequence=7, **said)
+            continue
+        part.tell(committed, code if name == names[-1] else "", sequence=7, **said)
+        if name == names[-1]:
+            continue
+        part.act(name, "audit", contribution=drawn(f"coin of {name}"), numbers=numbers)
+        contribution = OTHER if name == names[1] else coin
+        part.tell(AuditCoin(contribution=contribution), code if name == names[1] else "", sequence=8, **said)
+        if name == names[2]:
+            picked = [output.numbers for _, output in part.outputs if isinstance(output, AuditPicked)][-1]
+            part.act(name, "reveal", keys=[drawn(f"key of {number}") for number in picked])
+            part.tell(AuditKeys(), code, sequence=9, payload=bytes(32 * len(picked) - 32), **said)
+    return part
 
 
 def opening_bad_round() -> Play:
@@ -306,5 +342,5 @@ def order_material_bad_number() -> Play:
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
     inference_hello_bad_form, agree_terms_bad_number, inference_terms_bad_policy, inference_terms_bad_form,
     masked_weights_bad_order, pass_started_bad_model, opening_bad_round, start_pass_bad_model, material_bad_number,
-    material_hello_bad_form, order_material_bad_number,
+    material_hello_bad_form, order_material_bad_number, audit_bad_order,
 )  # fmt: skip

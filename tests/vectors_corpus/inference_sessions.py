@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.audit import AuditPicked
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import TERMS_LIMIT, Terms
 from tacit.protocol.inference.quota import Quota
@@ -32,11 +33,18 @@ def small_terms(**changes: Any) -> Terms:
 
 
 def join(
-    play: InferencePlay, name: str = DATA_OWNER, *, bits: int = 0, weights: bytes | None = None, **request: int
+    play: InferencePlay,
+    name: str = DATA_OWNER,
+    *,
+    bits: int = 0,
+    weights: bytes | None = None,
+    audited: int = 0,
+    **request: int,
 ) -> None:
     """A data owner with one image, or as it says, says hello."""
     wanted = InferenceRequest(**{"images": 1, "batch": 1, "channels": 1, "side": 1, **request})
-    play.join(InferenceDataOwner, name, request=wanted, policy=InferencePolicy(bits=bits, weights=weights))
+    policy = InferencePolicy(bits=bits, weights=weights, audited=audited)
+    play.join(InferenceDataOwner, name, request=wanted, policy=policy)
 
 
 def begun(about: str, *, quota: Quota | None = None, **request: Any) -> InferencePlay:
@@ -194,6 +202,51 @@ def start_pass_bad_limit() -> Play:
     return ending(play, "ended", "POLICY")
 
 
+HALF: Final = 1 << 15
+
+
+def auditing(about: str) -> InferencePlay:
+    """A session in which half of what the dealer deals is audited, up to the first pass that is asked for."""
+    play = InferencePlay(about, DATA_OWNER, terms=small_terms(audited=HALF))
+    join(play, audited=HALF)
+    play.deliver()
+    mask(play)
+    play.act(DATA_OWNER, "ask", at=0.0)
+    play.deliver()
+    return play
+
+
+def flip(play: InferencePlay, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Flip the coin over these requests; the numbers that it picks."""
+    for name in (WITH_DATA_OWNER, DATA_OWNER):
+        play.act(name, "audit", contribution=drawn(f"coin {name} {numbers[0]}"), numbers=list(numbers))
+        play.deliver()
+    return [output.numbers for _, output in play.outputs if isinstance(output, AuditPicked)][-1]
+
+
+def reveal(play: InferencePlay, picked: Sequence[int]) -> None:
+    """Reveal the keys of what the coin has picked."""
+    for name in (DATA_OWNER, WITH_DATA_OWNER):
+        play.act(name, "reveal", keys=[drawn(f"key of {number} of {name}") for number in picked])
+        play.deliver()
+
+
+def inference_audit() -> Play:
+    play = auditing("Half of the requests are audited, and those that took their places, until a coin picks none.")
+    numbers: tuple[int, ...] = tuple(range(6, 14))
+    last = numbers[-1]
+    while picked := flip(play, numbers):
+        reveal(play, picked)
+        numbers = tuple(range(last + 1, last + 1 + len(picked)))
+        last = numbers[-1]
+    play.act(WITH_DATA_OWNER, "begin", weights=WEIGHTS, at=0.0)
+    play.deliver()
+    go_through(play)
+    play.act(DATA_OWNER, "finish")
+    play.deliver()
+    return ending(play, "ended")
+
+
 def inference_early_end() -> Play:
     play = begun("The data owner closes before any pass.")
     mask(play)
@@ -299,7 +352,7 @@ def pass_started_bad_replacement() -> Play:
 
 
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    start_pass_bad_number, opening_bad_range, start_pass_bad_quota, start_pass_bad_limit, inference_early_end,
-    inference_two_data_owners, dealer_bad_link, data_owner_bad_link, dealer_bad_silence, material_hello_bad_silence,
-    order_material_bad_silence, agree_terms_bad_silence, pass_started_bad_replacement,
+    start_pass_bad_number, opening_bad_range, start_pass_bad_quota, start_pass_bad_limit, inference_audit,
+    inference_early_end, inference_two_data_owners, dealer_bad_link, data_owner_bad_link, dealer_bad_silence,
+    material_hello_bad_silence, order_material_bad_silence, agree_terms_bad_silence, pass_started_bad_replacement,
 )  # fmt: skip

@@ -86,7 +86,16 @@ class Learner(Owner):
 
 
 class LearningDataOwner(Learner, DataOwner):
-    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_ROUND", "AWAIT_START", "AWAIT_SUM", "CLOSING")
+    awaiting = (
+        "AWAIT_TERMS",
+        "AWAIT_WEIGHTS",
+        "AWAIT_ROUND",
+        "AWAIT_START",
+        "AWAIT_COIN",
+        "AWAIT_KEYS",
+        "AWAIT_SUM",
+        "CLOSING",
+    )
 
     def __init__(self, draw: Callable[[], bytes], *given: Any) -> None:
         super().__init__(*given)
@@ -140,7 +149,7 @@ class LearningDataOwner(Learner, DataOwner):
 
 
 class LearningModelOwner(Learner, ModelOwner):
-    awaiting = ("AWAIT_AGREEMENT",)
+    awaiting = ("AWAIT_AGREEMENT", "AWAIT_COIN", "AWAIT_KEYS")
 
     def __init__(self, sums: Sums, *given: Any) -> None:
         super().__init__(*given)

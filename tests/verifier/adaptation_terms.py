@@ -9,8 +9,8 @@ from messages import HASH, NAME, NUMBER, Family
 
 ROUND = Integer(1, 2**31)
 SHARED_TYPES = (
-    "inference-hello", "inference-terms", "agree-terms", "masked-weights", "start-pass", "pass-started", "opening",
-    "close-inference", "inference-closed", "abort",
+    "inference-hello", "inference-terms", "agree-terms", "masked-weights", "start-pass", "audit-commitment",
+    "audit-coin", "audit-keys", "pass-started", "opening", "close-inference", "inference-closed", "abort",
 )  # fmt: skip
 ADAPTATION_BODIES = {kind: INFERENCE_BODIES[kind] for kind in SHARED_TYPES} | {
     "begin-round": Map(number=ROUND, based=NUMBER, done=NUMBER, count=NUMBER),
@@ -20,7 +20,7 @@ ADAPTATION_BODIES = {kind: INFERENCE_BODIES[kind] for kind in SHARED_TYPES} | {
     "own-sum": Map(number=ROUND, chunk=NUMBER),
     "sum-lost": Map(number=ROUND, detail=Text(DETAIL_LIMIT)),
 }
-ADAPTATION = Family(ADAPTATION_BODIES, ("masked-weights", "opening", "own-sum"), ADAPTATION_VERSION)
+ADAPTATION = Family(ADAPTATION_BODIES, ("masked-weights", "audit-keys", "opening", "own-sum"), ADAPTATION_VERSION)
 LEARNING = Map(
     adapters=Integer(0, 256),
     rank=Integer(1, 1024),

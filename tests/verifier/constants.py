@@ -39,6 +39,8 @@ INFERENCE_TERMS = b"tacit/1 terms of inference"
 WEIGHTS = b"tacit/1 commitment to weights"
 MATERIAL = b"tacit/1 material"
 REQUEST = b"tacit/1 request for randomness"
+AUDIT_COMMITMENT = b"tacit/1 commitment to a coin"
+AUDIT_COIN = b"tacit/1 coin of an audit"
 
 PAIRWISE_MASK = b"tacit/1 pairwise mask"
 SELF_MASK = b"tacit/1 self mask"

@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from constants import CHUNK_BYTES, NAMES, Refused, require
+from constants import AUDIT_COIN, AUDIT_COMMITMENT, CHUNK_BYTES, NAMES, Refused, require
 from conversation import Conversation
 from inference_terms import INFERENCE, layers_of, passes_of, read_terms, rounds_of, terms_digest
 from messages import abort_body, raw_frame, read_body, read_envelope
+from primitives import digest
 
-IN_A_PASS = ("start-pass", "pass-started", "opening")
+IN_A_PASS = ("start-pass", "audit-commitment", "audit-coin", "audit-keys", "pass-started", "opening")
 OVER = ("CLOSED", "ABORTED")
 
 
@@ -131,6 +132,7 @@ class Owner(Exchange):
 
     model_owner = False
     number = 0
+    unaudited = False
     quota: tuple[int, int]
     spent: dict[str, int]
 
@@ -148,6 +150,38 @@ class Owner(Exchange):
         if kind in IN_A_PASS:
             due = self.number + 1 if kind == "start-pass" else self.number
         require(kind == "abort" or round_number == due, "SESSION")
+
+    def audits(self) -> bool:
+        """Whether a pass is audited before it begins."""
+        return bool(self.terms["audited"] > 0)
+
+    def candidates(self, contribution: bytes, numbers: list[int]) -> None:
+        self.contribution, self.numbers = contribution, numbers
+
+    def pick(self, theirs: bytes) -> None:
+        """*The audit*: the candidates that the coin picks."""
+        of_model, of_data = (self.contribution, theirs) if self.model_owner else (theirs, self.contribution)
+        self.picked = []
+        for number in self.numbers:
+            coin = digest(AUDIT_COIN, self.session, of_model, of_data, number.to_bytes(8, "big"))
+            if int.from_bytes(coin[:2], "big") < self.terms["audited"]:
+                self.picked.append(number)
+        self.unaudited = bool(self.picked)
+        self.tell({"event": "audit picked", "numbers": self.picked})
+
+    def say_keys(self, keys: list[bytes], state: str, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "REVEALING" and len(keys) == len(self.picked), "INVALID")
+        self.send("audit-keys", {}, self.number, b"".join(keys))
+        self.go_to(state, now)
+
+    def on_keys(self, raw: bytes | None, state: str, now: float) -> None:
+        require(raw is not None and len(raw) == 32 * len(self.picked), "VECTOR")
+        assert raw is not None
+        self.go_to(state, now)
+        keys = [raw[start : start + 32] for start in range(0, len(raw), 32)]
+        self.tell({"event": "keys revealed", "keys": keys})
 
     def begin_rounds(self, now: float) -> None:
         rounds = self.rounds(self.passes[self.number - 1])
@@ -230,7 +264,7 @@ class Owner(Exchange):
 
 
 class DataOwner(Owner):
-    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "CLOSING")
+    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "AWAIT_COIN", "AWAIT_KEYS", "CLOSING")
 
     def __init__(self, roster: bytes, request: dict[str, Any], spent: dict[str, int], *exchange: Any) -> None:
         super().__init__(*exchange)
@@ -252,13 +286,15 @@ class DataOwner(Owner):
 
     def admitted(self) -> tuple[str, ...]:
         awaited = {
-            "AWAIT_TERMS": "inference-terms",
-            "AWAIT_WEIGHTS": "masked-weights",
-            "AWAIT_START": "pass-started",
-            "COMPUTING": "opening",
-            "CLOSING": "inference-closed",
+            "AWAIT_TERMS": ("inference-terms",),
+            "AWAIT_WEIGHTS": ("masked-weights",),
+            "AWAIT_START": ("audit-commitment", "pass-started"),
+            "AWAIT_COIN": ("audit-coin",),
+            "AWAIT_KEYS": ("audit-keys",),
+            "COMPUTING": ("opening",),
+            "CLOSING": ("inference-closed",),
         }
-        return (awaited[self.state],) if self.state in awaited else ()
+        return awaited.get(self.state, ())
 
     def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         if kind == "inference-terms":
@@ -268,8 +304,20 @@ class DataOwner(Owner):
             self.go_to("AWAIT_WEIGHTS" if self.layers.next is not None else "IDLE", now)
             if data is not None:
                 self.tell({"event": "layer", "layer": body["layer"], "data": data})
+        elif kind == "audit-commitment":
+            require(self.unaudited, "UNEXPECTED")
+            self.commitment = body["commitment"]
+            self.go_to("AUDITING", now)
+            self.tell({"event": "audit asked"})
+        elif kind == "audit-coin":
+            require(digest(AUDIT_COMMITMENT, body["contribution"]) == self.commitment, "SECRET")
+            self.pick(body["contribution"])
+            self.go_to("REVEALING" if self.picked else "AWAIT_START", now)
+        elif kind == "audit-keys":
+            self.on_keys(raw, "AWAIT_START", now)
         elif kind == "pass-started":
             require(body["weights"] == self.terms["weights"], "MODEL")
+            require(not self.unaudited, "UNEXPECTED")
             self.charge(self.asked_on, 1, 1)
             self.begin_rounds(now)
         elif kind == "opening":
@@ -281,6 +329,7 @@ class DataOwner(Owner):
         require(body["roster"] == self.roster, "ROSTER")
         terms, request = self.read_terms(body["terms"]), self.request
         require(terms["results"]["bits"] >= request.get("bits", 0), "POLICY")
+        require(terms["audited"] == request["audited"], "POLICY")
         require(request["weights"] in (None, terms["weights"]), "MODEL")
         require(all(terms["sizes"][name] == request[name] for name in ("side", "channels")), "MODEL")
         images, batch = request["images"], min(request["batch"], request["images"])
@@ -307,8 +356,20 @@ class DataOwner(Owner):
             self.fail("POLICY", self.name)
             return
         self.number += 1
+        self.unaudited = self.audits()
         self.send("start-pass", {"weights": self.terms["weights"]}, self.number)
         self.go_to("AWAIT_START", now)
+
+    def audit(self, contribution: bytes, numbers: list[int], now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "AUDITING", "INVALID")
+        self.candidates(contribution, numbers)
+        self.send("audit-coin", {"contribution": contribution}, self.number)
+        self.go_to("AWAIT_COIN", now)
+
+    def reveal(self, keys: list[bytes], now: float) -> None:
+        self.say_keys(keys, "AWAIT_KEYS", now)
 
     def close(self, now: float) -> None:
         if self.over:
@@ -320,7 +381,7 @@ class DataOwner(Owner):
 
 class ModelOwner(Owner):
     model_owner = True
-    awaiting = ("AWAIT_AGREEMENT", "IDLE")
+    awaiting = ("AWAIT_AGREEMENT", "IDLE", "AWAIT_COIN", "AWAIT_KEYS")
 
     def __init__(
         self,
@@ -344,6 +405,8 @@ class ModelOwner(Owner):
             "AWAIT_HELLO": ("inference-hello",),
             "AWAIT_AGREEMENT": ("agree-terms",),
             "IDLE": ("start-pass", "close-inference"),
+            "AWAIT_COIN": ("audit-coin",),
+            "AWAIT_KEYS": ("audit-keys",),
             "COMPUTING": ("opening",),
         }.get(self.state, ())
 
@@ -365,8 +428,15 @@ class ModelOwner(Owner):
             require(self.number < len(self.passes), "POLICY")
             require(body["weights"] == self.terms["weights"], "MODEL")
             self.number += 1
+            self.unaudited = self.audits()
             self.go_to("PREPARING", now)
             self.tell({"event": "pass asked", "number": self.number})
+        elif kind == "audit-coin":
+            self.send("audit-coin", {"contribution": self.contribution}, self.number)
+            self.pick(body["contribution"])
+            self.go_to("AWAIT_KEYS" if self.picked else "PREPARING", now)
+        elif kind == "audit-keys":
+            self.on_keys(raw, "REVEALING", now)
         elif kind == "opening":
             self.on_opening(body, raw, now)
         else:
@@ -383,10 +453,21 @@ class ModelOwner(Owner):
             self.send("masked-weights", {"layer": layer, "chunk": chunk}, 0, piece)
         self.go_to("MASKING" if self.masked < len(sizes) else "IDLE", now)
 
+    def audit(self, contribution: bytes, numbers: list[int], now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "PREPARING" and self.unaudited, "INVALID")
+        self.candidates(contribution, numbers)
+        self.send("audit-commitment", {"commitment": digest(AUDIT_COMMITMENT, contribution)}, self.number)
+        self.go_to("AWAIT_COIN", now)
+
+    def reveal(self, keys: list[bytes], now: float) -> None:
+        self.say_keys(keys, "PREPARING", now)
+
     def begin(self, weights: bytes, at: float, now: float) -> None:
         if self.over:
             return
-        require(self.state == "PREPARING", "INVALID")
+        require(self.state == "PREPARING" and not self.unaudited, "INVALID")
         if weights != self.terms["weights"]:
             self.fail("MODEL", self.name)
             return

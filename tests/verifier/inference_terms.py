@@ -26,6 +26,9 @@ INFERENCE_BODIES = {
     "agree-terms": Map(terms=HASH, images=IMAGES, batch=IMAGES),
     "masked-weights": Map(layer=NUMBER, chunk=NUMBER),
     "start-pass": Map(weights=HASH),
+    "audit-commitment": Map(commitment=HASH),
+    "audit-coin": Map(contribution=HASH),
+    "audit-keys": Map(),
     "pass-started": Map(weights=HASH),
     "opening": Map(step=NUMBER, chunk=NUMBER),
     "close-inference": Map(),
@@ -37,7 +40,7 @@ INFERENCE_BODIES = {
     "dealing-over": Map(),
     "abort": BODIES["abort"],
 }
-INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "opening", "randomness"), INFERENCE_VERSION)
+INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "audit-keys", "opening", "randomness"), INFERENCE_VERSION)
 
 SIZES = Map(
     side=Integer(1, 4096),
@@ -59,6 +62,7 @@ TERMS = Map(
     weights=HASH,
     most_images=IMAGES,
     most_batch=IMAGES,
+    audited=Integer(0, 2**15),
     arithmetic=Binary(TERMS_LIMIT),
 )
 

@@ -354,6 +354,18 @@ MISREAD = [
         "transcript_inference_bad",
     ),
     ("inference_owner", "self.due.next <= self.owed[0][0])", "True)", "transcript_inference"),
+    ("inference_owner", 'require(not self.unaudited, "UNEXPECTED")', "pass", "transcript_inference_bad"),
+    ("inference_owner", 'require(self.unaudited, "UNEXPECTED")', "pass", "transcript_inference_bad"),
+    ("inference_owner", '== self.commitment, "SECRET")', '!= b"", "SECRET")', "transcript_inference_bad"),
+    ("inference_owner", "len(raw) == 32 * len(self.picked)", "True", "transcript_inference_bad"),
+    (
+        "inference_owner",
+        'terms["audited"] == request["audited"], "POLICY"',
+        'True, "POLICY"',
+        "transcript_inference_bad",
+    ),
+    ("inference_owner", "(self.contribution, theirs) if", "(theirs, self.contribution) if", "transcript_inference"),
+    ("inference_owner", "self.may_use(self.asked_on, 1)", "True", "transcript_inference"),
     ("inference_owner", 'self.number < len(self.passes), "POLICY"', 'True, "POLICY"', "transcript_inference"),
     (
         "inference_owner",
@@ -369,7 +381,7 @@ MISREAD = [
         "transcript_inference_bad",
     ),
     ("inference_dealer", "sender not in self.done and ", "", "transcript_inference_bad"),
-    ("inference_material", 'self.number.to_bytes(8, "big")', 'self.number.to_bytes(8, "little")', "inference_material"),
+    ("inference_material", 'b"", number.to_bytes(8, "big")', 'b"", number.to_bytes(8, "little")', "inference_material"),
     ("inference_material", 'from_bytes(half, "little")', 'from_bytes(half, "big")', "inference_material"),
     ("inference_material", "if rank not in receivers", "if rank in receivers", "inference_material"),
     (

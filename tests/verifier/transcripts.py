@@ -275,6 +275,8 @@ Call = Callable[[Any, dict[str, Any], float], Any]
 OF_INFERENCE: dict[str, Call] = {
     "start": lambda it, given, now: it.hello(now),
     "ask": lambda it, given, now: it.ask(given["at"], now),
+    "audit": lambda it, given, now: it.audit(given["contribution"], given["numbers"], now),
+    "reveal": lambda it, given, now: it.reveal(given["keys"], now),
     "give": lambda it, given, now: it.give(given["step"], given["data"], now),
     "mask": lambda it, given, now: it.mask(given["layer"], given["data"], now),
     "begin": lambda it, given, now: it.begin(given["weights"], given["at"], now),
@@ -323,6 +325,9 @@ OF_OWNERS: dict[str, tuple[str, ...]] = {
     "agreed": ("digest", "images", "batch"),
     "layer": ("layer", "data"),
     "pass asked": ("number",),
+    "audit asked": (),
+    "audit picked": ("numbers",),
+    "keys revealed": ("keys",),
     "charged": ("day", "used", "refused"),
     "pass begun": ("number",),
     "opened": ("step", "data"),

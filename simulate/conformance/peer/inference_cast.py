@@ -311,7 +311,7 @@ class OwnerAndDealer(OneSession):
     """Ours orders what the live owner has ordered. What the dealer deals is content of the right length: nothing checks
     it."""
 
-    def order(self, owner: Owner) -> None:
+    def order(self, owner: Owner, again: int = 0) -> None:
         """Not before the live one."""
 
     def follow(self, order: OrderRandomness, session: bytes) -> None:
@@ -337,7 +337,7 @@ class OwnerAndDealer(OneSession):
 class BothOwners(OneSession):
     """They order from the live dealer what it can deal, and compute with none of it."""
 
-    def order(self, owner: Owner) -> None:
+    def order(self, owner: Owner, again: int = 0) -> None:
         requests = _ORDERS[bool(owner.ordered)]
         sizes = [correction_bytes(request) if owner.rank in request.receivers else 0 for request in requests]
         owner.order(encoded_requests(requests), sizes)

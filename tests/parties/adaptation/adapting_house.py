@@ -42,6 +42,7 @@ from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerSettings
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.sum.configuration import Proposal
 from tacit.protocol.sum.policy import Policy
 
@@ -141,6 +142,7 @@ class AdaptingHouse:
             keys=KEYS[name],
             roster=ROSTER,
             patience=changed.pop("patience", PATIENCE),
+            policy=InferencePolicy(audited=changed.pop("audited", 0)),
         )
         settings = LearnerSettings(
             owner=owner,

@@ -78,6 +78,24 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
             await check_material(found, learning, name)
 
 
+async def test_what_is_learned_beside_an_audited_dealer_is_the_same(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    probing: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    """Rounds begin and end between passes, whose randomness is audited when they are asked for."""
+    learning, audited = short(probing, batches=1), 1 << 14
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner(audited=audited)
+        for name, own in owned.items():
+            found.learns(name, own, audited=audited)
+        await found.over(*OWNERS, DEALER)
+        check_learned(found, one_block, learning, owned)
+
+
 async def test_data_owners_count_by_their_images_where_both_policies_say_so(
     tmp_path: Path,
     one_block: Transformer,

@@ -92,6 +92,7 @@ def terms_of(
         results=results,
         most_images=IMAGES,
         most_batch=IMAGES,
+        audited=0,
         purpose=purpose,
         learning=LearningSizes(
             adapters=sizes.adapters,

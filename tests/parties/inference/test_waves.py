@@ -199,7 +199,7 @@ def terms(public: PublicModel, arithmetic: bytes) -> Terms:
     return msgspec.convert(
         {
             "sizes": public.sizes, "results": {"labels": 0, "bits": 12}, "weights": bytes(32),
-            "most_images": 1, "most_batch": 1, "arithmetic": arithmetic,
+            "most_images": 1, "most_batch": 1, "audited": 0, "arithmetic": arithmetic,
         },
         Terms,
     )  # fmt: skip

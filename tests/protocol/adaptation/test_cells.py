@@ -34,6 +34,7 @@ BREAK: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}}
 END: dict[str, str | set[str]] = {**BREAK, "expire": {"ABORTED"}}
 OVER: dict[str, str | set[str]] = {"abort": IGNORED, "drop": IGNORED}
 OPEN, GIVE = "opening", "open shares"
+AUDIT = ("audit-commitment", "audit-coin", "audit-keys")
 BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
@@ -47,7 +48,11 @@ BY_DATA_OWNER: Expected = {
         **BREAK,
     },
     "AWAIT_ROUND": {"round-begun": {"IDLE"}, **END},
-    "AWAIT_START": {"pass-started": {"COMPUTING"}, **END},
+    "AWAIT_START": {"audit-commitment": {"AUDITING"}, "pass-started": {"COMPUTING"}, **END},
+    "AUDITING": {"audit the dealer": {"AWAIT_COIN"}, **BREAK},
+    "AWAIT_COIN": {"audit-coin": {"REVEALING", "AWAIT_START"}, **END},
+    "REVEALING": {"reveal keys of requests": {"AWAIT_KEYS"}, **BREAK},
+    "AWAIT_KEYS": {"audit-keys": {"AWAIT_START"}, **END},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "AWAIT_SUM": {"own-sum": {"AWAIT_SUM", "IDLE"}, "sum-lost": {"IDLE"}, **END},
     "CLOSING": {"inference-closed": {"CLOSED"}, **END},
@@ -55,7 +60,7 @@ BY_DATA_OWNER: Expected = {
     "ABORTED": {
         **OVER,
         **dict.fromkeys(
-            ("inference-terms", "masked-weights", "round-begun", "pass-started", OPEN, "own-sum", "sum-lost",
+            ("inference-terms", "masked-weights", "round-begun", *AUDIT, "pass-started", OPEN, "own-sum", "sum-lost",
              "inference-closed"),
             IGNORED,
         ),
@@ -74,14 +79,27 @@ BY_MODEL_OWNER: Expected = {
         **BREAK,
     },
     "BEGINNING_ROUND": {"begin a round of learning": {"IDLE"}, **BREAK},
-    "PREPARING": {"begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
+    "PREPARING": {"audit the dealer": {"AWAIT_COIN"}, "begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
+    "AWAIT_COIN": {"audit-coin": {"AWAIT_KEYS", "PREPARING"}, **END},
+    "AWAIT_KEYS": {"audit-keys": {"REVEALING"}, **END},
+    "REVEALING": {"reveal keys of requests": {"PREPARING"}, **BREAK},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "SUMMING": {"provide what is waited for": {"IDLE"}, **BREAK},
     "CLOSED": OVER,
     "ABORTED": {
         **OVER,
         **dict.fromkeys(
-            ("agree-terms", "begin-round", "start-pass", OPEN, "keep-round", "ask-sum", "close-inference"), IGNORED
+            (
+                "agree-terms",
+                "begin-round",
+                "start-pass",
+                *AUDIT[1:],
+                OPEN,
+                "keep-round",
+                "ask-sum",
+                "close-inference",
+            ),
+            IGNORED,
         ),
     },
 }
@@ -126,6 +144,23 @@ def world(*plan: Any, **given: Any) -> MemoryAdaptation:
     return MemoryAdaptation({DATA_OWNER: plan or round_plan(1, [DATA_OWNER])}, opening=ALONE, **given)
 
 
+def audited(seed: bytes = b"picks some") -> MemoryAdaptation:
+    """A session whose owners audit half of what the dealer deals."""
+    policies = {DATA_OWNER: InferencePolicy(audited=HALF)}
+    return world(terms=learning_terms(audited=HALF), policies=policies, requests=FOUR, seed=seed)
+
+
+HALF = 1 << 15
+FOUR = ((24, 0), (0, 16), (8, 8), (8, 8))
+AUDITING = {"AUDITING", "AWAIT_COIN", "AWAIT_KEYS", "REVEALING"}
+HELD_BACK = {
+    (DATA_OWNER, "AUDITING"): InferenceState.AWAIT_START,
+    (DATA_OWNER, "REVEALING"): InferenceState.AWAIT_COIN,
+    (MODEL_OWNER, "REVEALING"): InferenceState.AWAIT_KEYS,
+}
+"""Where a party does nothing more by itself, so that it stays in the next state."""
+
+
 def machine_of(role: str, run: MemoryAdaptation) -> Any:
     sessions = run.service.sessions if role == MODEL_OWNER else run.owners
     found = sessions.get(DATA_OWNER)
@@ -134,7 +169,7 @@ def machine_of(role: str, run: MemoryAdaptation) -> Any:
 
 def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryAdaptation, Any]:
     """A session of one round whose machine of that role is in this state; waiting: and has a deadline."""
-    run = world()
+    run = audited() if state in AUDITING else world()
     if (role, state) == (MODEL_OWNER, "AWAIT_HELLO"):
         return run, run.serve(DATA_OWNER)
     if (role, state) == (DATA_OWNER, "READY"):
@@ -152,6 +187,10 @@ def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryA
         machine = machine_of(role, run)
         return machine is not None and machine.state.name == state and (machine.deadline is not None or not waiting)
 
+    if (role, state) in HELD_BACK:
+        held_in = HELD_BACK[role, state]
+        assert run.advance(lambda: getattr(machine_of(role, run), "state", None) is held_in)
+        run.idle.add(role)
     assert run.advance(reached)
     return run, machine_of(role, run)
 
@@ -274,6 +313,8 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
     replaced.settle()
     limited = world(policies={DATA_OWNER: InferencePolicy(quota=Quota(used=0))}).run()
     assert limited.verdicts() == {(Code.POLICY, DATA_OWNER)}
+    for seed in (b"picks some", b"picks none"):
+        assert audited(seed).run().verdicts() == {(None, "")}
     for role, state in CELLS:
         expected = TABLES[role][1][state]
         sender = sender_to(role)

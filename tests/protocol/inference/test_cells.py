@@ -24,7 +24,14 @@ from tacit.protocol.inference.results import Agreed, InferenceEnded, PassRefused
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.states import DealerState, InferenceState, InferenceTrigger, MaterialState
 from tacit.protocol.session.messages import MESSAGES
-from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
+from tacit.simulate.world.inference import (
+    DEALER,
+    MODEL_OWNER,
+    PATIENCE,
+    MemoryInference,
+    data_owner_names,
+    small_terms,
+)
 from tests.cases import cases
 
 (DATA_OWNER,) = data_owner_names(1)
@@ -36,18 +43,25 @@ BREAK: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}}
 END: dict[str, str | set[str]] = {**BREAK, "expire": {"ABORTED"}}
 OVER: dict[str, str | set[str]] = {"abort": IGNORED, "drop": IGNORED}
 OPEN, GIVE = "opening", "open shares"
+AUDIT = ("audit-commitment", "audit-coin", "audit-keys")
 BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
     "AWAIT_WEIGHTS": {"masked-weights": {"AWAIT_WEIGHTS", "IDLE"}, **END},
     "IDLE": {"ask for a pass": {"AWAIT_START", "ABORTED"}, "finish": {"CLOSING"}, **BREAK},
-    "AWAIT_START": {"pass-started": {"COMPUTING"}, **END},
+    "AWAIT_START": {"audit-commitment": {"AUDITING"}, "pass-started": {"COMPUTING"}, **END},
+    "AUDITING": {"audit the dealer": {"AWAIT_COIN"}, **BREAK},
+    "AWAIT_COIN": {"audit-coin": {"REVEALING", "AWAIT_START"}, **END},
+    "REVEALING": {"reveal keys of requests": {"AWAIT_KEYS"}, **BREAK},
+    "AWAIT_KEYS": {"audit-keys": {"AWAIT_START"}, **END},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSING": {"inference-closed": {"CLOSED"}, **END},
     "CLOSED": OVER,
     "ABORTED": {
         **OVER,
-        **dict.fromkeys(("inference-terms", "masked-weights", "pass-started", OPEN, "inference-closed"), IGNORED),
+        **dict.fromkeys(
+            ("inference-terms", "masked-weights", *AUDIT, "pass-started", OPEN, "inference-closed"), IGNORED
+        ),
     },
 }
 BY_MODEL_OWNER: Expected = {
@@ -55,10 +69,13 @@ BY_MODEL_OWNER: Expected = {
     "AWAIT_AGREEMENT": {"agree-terms": {"MASKING"}, **END},
     "MASKING": {"provide what is waited for": {"MASKING", "IDLE"}, **BREAK},
     "IDLE": {"start-pass": {"PREPARING"}, "close-inference": {"CLOSED"}, **END},
-    "PREPARING": {"begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
+    "PREPARING": {"audit the dealer": {"AWAIT_COIN"}, "begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
+    "AWAIT_COIN": {"audit-coin": {"AWAIT_KEYS", "PREPARING"}, **END},
+    "AWAIT_KEYS": {"audit-keys": {"REVEALING"}, **END},
+    "REVEALING": {"reveal keys of requests": {"PREPARING"}, **BREAK},
     "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSED": OVER,
-    "ABORTED": {**OVER, **dict.fromkeys(("agree-terms", "start-pass", OPEN, "close-inference"), IGNORED)},
+    "ABORTED": {**OVER, **dict.fromkeys(("agree-terms", "start-pass", *AUDIT[1:], OPEN, "close-inference"), IGNORED)},
 }
 BY_MATERIAL_OWNER: Expected = {
     "READY": {"start": {"AWAIT_WELCOME"}},
@@ -119,6 +136,23 @@ def world(**given: Any) -> MemoryInference:
     return MemoryInference({DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)}, **given)
 
 
+def audited(seed: bytes = b"picks some") -> MemoryInference:
+    """A session of one image whose owners audit half of what the dealer deals."""
+    policies = {DATA_OWNER: InferencePolicy(audited=HALF)}
+    return world(terms=small_terms(audited=HALF), policies=policies, requests=FOUR, seed=seed)
+
+
+HALF = 1 << 15
+FOUR = ((24, 0), (0, 16), (8, 8), (8, 8))
+AUDITING = {"AUDITING", "AWAIT_COIN", "AWAIT_KEYS", "REVEALING"}
+HELD_BACK = {
+    (DATA_OWNER, "AUDITING"): InferenceState.AWAIT_START,
+    (DATA_OWNER, "REVEALING"): InferenceState.AWAIT_COIN,
+    (MODEL_OWNER, "REVEALING"): InferenceState.AWAIT_KEYS,
+}
+"""Where a party does nothing more by itself, so that it stays in the next state."""
+
+
 def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
     match role:
         case "dealer":
@@ -132,7 +166,7 @@ def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
 
 def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryInference, Any]:
     """A session of one image whose machine of that role is in this state; waiting: and has a deadline."""
-    run = world()
+    run = audited() if state in AUDITING else world()
     if (role, state) == (MODEL_OWNER, "AWAIT_HELLO"):
         return run, run.serve(DATA_OWNER)
     if (role, state) == (DATA_OWNER, "READY"):
@@ -155,6 +189,10 @@ def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryI
         machine = machine_of(role, run)
         return machine is not None and machine.state.name == state and (machine.deadline is not None or not waiting)
 
+    if (role, state) in HELD_BACK:
+        held_in = HELD_BACK[role, state]
+        assert run.advance(lambda: getattr(machine_of(role, run), "state", None) is held_in)
+        run.idle.add(role)
     assert run.advance(reached)
     return run, machine_of(role, run)
 
@@ -230,7 +268,8 @@ def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     if state in ("CLOSED", "ABORTED"):
         # What the shell still has to say when an exchange is over has no effect.
         calls: dict[str, tuple[Any, ...]] = {
-            "ask": (0.0,), "finish": (), "give": (0, b""), "mask": (0, b""), "begin": (b"", 0.0), "order": (b"", 1, ()),
+            "ask": (0.0,), "finish": (), "give": (0, b""), "mask": (0, b""), "begin": (b"", 0.0), "audit": (b"", ()),
+            "reveal": ((),), "order": (b"", 1, ()),
             "deliver": (DATA_OWNER, 0, b""), "give_up": (RemoteProtocolError(Code.LOCAL, "no disk"),),
             "expire": (), "drop": (DATA_OWNER, "gone") if role == DEALER else ("gone",),
         }  # fmt: skip
@@ -304,6 +343,8 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
     replaced.settle()
     limited = world(policies={DATA_OWNER: InferencePolicy(quota=Quota(used=0))}).run()
     assert limited.verdicts() == {(Code.POLICY, DATA_OWNER)}
+    for seed in (b"picks some", b"picks none"):
+        assert audited(seed).run().verdicts() == {(None, "")}
     for role, state in CELLS:
         expected = TABLES[role][2][state]
         sender, shared = sender_to(role), (DATA_OWNER,) if role == DEALER else ()
