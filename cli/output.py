@@ -206,7 +206,7 @@ def all_answered(answers: PrivateAnswers) -> None:
     if refused := sum(image.refused for image in answers.images):
         raise failure(
             f"{refused} of {len(answers.images)} images refused: out of range, ask again with another image; of a pass "
-            "with an image out of range all are refused, and count against the model owner's daily limits",
+            "with an image out of range all are refused, and count against the daily limits of both owners",
             FAILED,
         )
 

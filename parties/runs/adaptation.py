@@ -132,7 +132,8 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
         """The file of the adapters."""
         if self.round:
             yield f"the common adapters after round {self.round} are in {self.adapters}"
-        yield verdicts_disclosed(self.batches)
+        if self.batches:
+            yield verdicts_disclosed(self.batches)
 
 
 def is_adaptation(path: Path) -> bool:

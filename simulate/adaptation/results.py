@@ -188,7 +188,8 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
             f"{batches.preprocessing_wait_seconds or 0:.2f} s of waiting for correlated randomness, of which the "
             f"dealer sent {byte_count(self.preprocessing_bytes)}; {self.wall_seconds:.0f} s in all"
         )
-        yield verdicts_disclosed(batches.count)
+        if batches.count:
+            yield verdicts_disclosed(batches.count)
         if self.noise is not None:
             yield self.noise.guarantee
 
