@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hmac import compare_digest
 from itertools import islice
 from math import prod
 from typing import Any
@@ -211,7 +212,7 @@ class Preparation:
             if opened.data is None:
                 continue  # The peer alone received something of the dealer.
             dealt = await self._worker(recomputed, opened.request, keys if rank == MODEL else keys[::-1])
-            if dealt != opened.data:
+            if not compare_digest(dealt, opened.data):
                 conversation.refuse(
                     f"request {number} fails the audit: the dealer's correction is wrong, or {machine.peer} revealed "
                     "another key than it had",

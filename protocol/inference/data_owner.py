@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 from typing import ClassVar, Final
 
 from tacit.protocol.core.codec import Packet, decode_structure
@@ -194,7 +195,7 @@ class InferenceDataOwner(InferenceSession):
 
     def on_coin(self, heard: Heard[AuditCoin], now: float) -> Step[InferenceState]:
         audit, theirs = self.at(Audit), heard.message.contribution
-        if commitment_of(theirs) != audit.commitment:
+        if not compare_digest(commitment_of(theirs), audit.commitment):
             raise RemoteProtocolError(Code.SECRET, "its contribution to the coin is not the one that it committed to")
         picks = self._picked(audit, theirs)
 
