@@ -125,5 +125,5 @@ class Answers(PrivateAnswers, frozen=True, kw_only=True, tag="tacit.answers.5"):
     def view(self) -> Iterator[Table | str]:
         """The first images, accuracy and time."""
         yield from self.first_images()
-        yield self.sentence()
         yield self.disclosed
+        yield self.sentence()

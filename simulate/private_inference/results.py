@@ -47,13 +47,13 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
         """The first images, the cost of all operations, and the comparison."""
         yield from self.first_images()
         yield self.operation_table
+        yield self.disclosed
         compared = [] if self.agreement is None else [f"the same label in the clear for {self.agreement:.1%}"]
         if self.largest_difference is not None:
             what = "features" if any(one.features for one in self.images) else "logits"
             compared.append(f"{what} differ by at most {self.largest_difference:.4f}")
         comparison = f"{', '.join(compared)}; " if compared else ""
         yield f"{self.sentence(comparison)}; masked weights: {byte_count(self.weights_bytes)}"
-        yield self.disclosed
 
     @property
     def operation_table(self) -> Table:
