@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from tacit.cli.output import FAILED, Found, json_option, measured
-from tacit.parties.runs.results import Result
 from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 if TYPE_CHECKING:
-    from tacit.simulate.bench.results import AdaptationBenchmarkResult, SumBenchmarkResult
+    from tacit.simulate.bench.results import AdaptationBenchmarkResult, BlockBenchmarkResult, SumBenchmarkResult
 
 JsonFile = Annotated[Path | None, json_option("Write the metrics to this file.")]
 Progress = Callable[[str], None]
@@ -90,42 +89,33 @@ def network(
 
 @app.command()
 def inference(
-    context: typer.Context,
-    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="Results of `tacit distill`.")] = None,
-    images: Annotated[int | None, typer.Option(min=1, help="With DIR: only so many of the test images.")] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Images at a time.", show_default="60 with DIR, 1 without")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="With DIR: compare every gauge on shares, which reveals a bit each.")
-    ] = False,
-    model: Annotated[str, typer.Option(help="Without DIR: a vision transformer of timm's.")] = "vit_small_patch16_224",
-    blocks: Annotated[int, typer.Option(min=1, max=64, help="Without DIR: so many blocks, one after the other.")] = 1,
+    model: Annotated[str, typer.Option(help="A vision transformer of timm's.")] = "vit_small_patch16_224",
+    blocks: Annotated[int, typer.Option(min=1, max=64, help="So many blocks, one after the other.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=4096, help="Images at a time.")] = 1,
     known: Annotated[
         Literal["known", "shared"],
         typer.Option(
             "--input",
-            help="Without DIR: nobody knows the input of a block (shared), or the data owner does (known). "
+            help="Nobody knows the input of a block (shared), or the data owner does (known). "
             f"Known: {KNOWN_GIVES_AWAY}.",
         ),
     ] = "shared",
-    against: Annotated[Literal["crypten"] | None, typer.Option(help="Without DIR: measure stock CrypTen too.")] = None,
+    against: Annotated[Literal["crypten"] | None, typer.Option(help="Measure stock CrypTen too.")] = None,
     latency: Annotated[
-        float | None, typer.Option(metavar="MS", help="Without DIR: delay the link between the owners, one way.")
+        float | None, typer.Option(metavar="MS", help="Delay the link between the owners, one way.")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(metavar="MBIT", help="Without DIR: limit its rate, in megabits a second each way.")
+        float | None, typer.Option(metavar="MBIT", help="Limit its rate, in megabits a second each way.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Without DIR: repetitions; the median counts.")] = 5,
-    device: Annotated[str, typer.Option(help="Without DIR: where both owners compute: cpu or cuda.")] = "cpu",
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; the median counts.")] = 5,
+    device: Annotated[str, typer.Option(help="Where both owners compute: cpu or cuda.")] = "cpu",
     json_file: JsonFile = None,
 ) -> None:
-    """Measure inference on shares, between a model owner, a data owner and a dealer on loopback TCP.
+    """Measure blocks of a vision transformer on shares, between a model owner, a data owner and a dealer.
 
-    With DIR: a distilled student on its test images, on CrypTen with our transport and dealer. Without: transformer
-    blocks of a model with random weights, by the protocol of our own, on a link of the two owners that can be shaped;
-    it is shaped for CrypTen too. Dealer and third party are not delayed. All parties run on two cores, and the
-    sustained seconds are those of passes back to back, with their correlated randomness made beside them.
+    The model has random weights; the link of the two owners can be shaped, for CrypTen too. Dealer and third party are
+    not delayed. All parties run on two cores and talk over loopback TCP, and the sustained seconds are those of passes
+    back to back, with their correlated randomness made beside them.
 
     Ours is measured twice: with softmax, GELU and LayerNorm themselves, and with polynomials in their place, which
     CrypTen computes too.
@@ -133,21 +123,15 @@ def inference(
     Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
     """
 
-    def work(progress: Progress) -> Result:
+    def work(progress: Progress) -> BlockBenchmarkResult:
         progress("starting the parties")
-        if directory is not None:
-            _refuse(context, _OF_BLOCKS, "of blocks with random weights only; leave out the directory")
-            from tacit.simulate.bench.inference import measure
-
-            return measure(directory, images=images, batch=batch or 60, check=check, progress=progress)
-        _refuse(context, _OF_STUDENTS, "of a student only; name the directory of its results")
         from tacit.simulate.bench import blocks as measured_blocks
         from tacit.simulate.federation.relay import Shaping
 
         setting = measured_blocks.BlockBenchmark(
             model=model,
             blocks=blocks,
-            batch=batch or 1,
+            batch=batch,
             input=known,
             repeats=repeats,
             device=device,
@@ -192,27 +176,11 @@ def _measured(work: Callable[[Progress], Found], json_file: Path | None) -> Foun
     return measured(work, json_file, failed=(BenchmarkError, ProcessError))
 
 
-_OF_STUDENTS = {"images", "check"}
-_OF_BLOCKS = {"model", "blocks", "known", "against", "latency", "bandwidth", "repeats", "device"}
-
-
-def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
-    """ValueError if one of these parameters of the command was given."""
-    given = []
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
-            given.append(parameter.opts[0])
-    if given:
-        raise ValueError(f"{', '.join(given)}: {remedy}")
-
-
 PANEL: Final = "On this machine"
 COMMANDS: Final = {"bench": app}
 RESULTS: Final = {
     "bench-secagg": ("bench secagg", "tacit.simulate.bench.results:SumBenchmarkResult"),
     "bench-network": ("bench network", "tacit.simulate.bench.results:NetworkBenchmarkResult"),
-    "bench-blocks": ("bench inference, of blocks", "tacit.simulate.bench.results:BlockBenchmarkResult"),
-    "bench-student": ("bench inference, of a student", "tacit.simulate.bench.results:StudentBenchmarkResult"),
+    "bench-blocks": ("bench inference", "tacit.simulate.bench.results:BlockBenchmarkResult"),
     "bench-adapt": ("bench adapt", "tacit.simulate.bench.results:AdaptationBenchmarkResult"),
 }

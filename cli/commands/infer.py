@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from tacit.cli.output import all_answered, json_option, measured
+from tacit.parties.hosting.protocols import ProtocolName
 from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 if TYPE_CHECKING:
@@ -63,6 +64,13 @@ def infer(
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=4096, help="Images at a time.")] = 16,
+    protocol: Annotated[
+        ProtocolName,
+        typer.Option(
+            help="What computes on shares: Tacit's own protocol, or CrypTen's tensors (crypten), which need a student "
+            "of `tacit distill` and check no range."
+        ),
+    ] = "tacit",
     input: Annotated[
         Literal["known", "shared"],
         typer.Option(
@@ -108,7 +116,7 @@ def infer(
             images=images,
             image_size=image_size,
         )
-        request = InferenceRequest(model=served, images=images, source=data)
+        request = InferenceRequest(model=served, images=images, source=data, protocol=protocol)
         progress("loading torch")
         # If the parties cannot be started here, `private_images.infer` says so.
         with suppress(OSError):

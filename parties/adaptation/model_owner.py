@@ -184,6 +184,7 @@ class TeachingParty(ModelOwnerParty):
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
     MACHINE: ClassVar[type[LearningModelOwner]] = LearningModelOwner
+    model: PrivateModel
 
     def __init__(self, settings: TeachingSettings, model: PrivateModel, event_log: EventLog) -> None:
         self._teaching = settings

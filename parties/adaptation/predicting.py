@@ -82,6 +82,7 @@ class PredictingParty(ModelOwnerParty):
     """Serves until it is cancelled. ValueError as of ModelOwnerParty."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+    model: PrivateModel
 
     def __init__(self, settings: PredictionSettings, model: PrivateModel, event_log: EventLog) -> None:
         self._predicting = settings

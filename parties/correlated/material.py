@@ -4,13 +4,7 @@ A stream is AES-256-CTR under a key of its own, from a counter of zero. The byte
 bits. Every request of a session has a stream of its own, whose key is derived from a party's key and the number of the
 request: so the words of one request follow from nothing that is known of others, and can be disclosed alone.
 
-Keys are made when a session begins and live in its processes alone: HKDF-SHA256 (RFC 5869) over the contributions of
-both ends of a link gives the pair's secret, and once more with a purpose every key. The purposes:
-
-- material: one key for each party and the dealer, of which those of requests are derived
-- zero sharing: one stream for each ordered pair of neighbours (rank, next rank), known to those two parties
-- common: one stream that all computing parties know and the dealer does not (public masks such as dropout's)
-- local: one stream that nobody else knows
+Keys are made when a session begins and live in its processes alone (protocol/inference/material.py).
 
 A request names a kind of tuple and shapes, no values. Requests are numbered in the order of the program. All parties
 and the dealer expand one alike:
@@ -20,33 +14,27 @@ and the dealer expand one alike:
    is sent. The dealer, who knows all streams, adds up the free words, computes what depends on them, and takes away the
    shares of the others.
 
-Shares are additive modulo 2^64, or exclusive-or where said. a, b, r and the others are sums over the parties' words.
+Shares are additive modulo 2^64. a, b, r and the others are sums over the parties' words.
 
 | request     | free words                     | dependent words (the correction)                        |
 |-------------|--------------------------------|---------------------------------------------------------|
 | Product     | a, b                           | operation(a, b)                                         |
 | Square      | a                              | a a                                                     |
-| And         | a, b (xor)                     | a & b (xor)                                             |
-| Wraps       | a                              | how often the sum of the shares of a wraps              |
-| Bit         | a (xor), one bit               | the same bit, additive                                  |
 | Truncation  | r                              | -floor(r / d) and -floor((r xor 2^63) / d), r signed    |
 | Weight      | V at the owner                 | none                                                    |
 | Linear      | R at the others                | R V; the owner receives                                 |
-| Permutation | order at the owner, a elsewhere| the rows of a in that order; the owner receives         |
 
 The mask of a fixed weight is requested once (`Weight`); later requests (`Linear`) refer to it by its number.
 
-Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; Escudero et al. (ePrint 2020/338, section
-5.1) for the truncation; Chase, Ghosh, Poburinnaya (ASIACRYPT 2020) for the permutation.
+Sources: Beaver (CRYPTO 1991); Escudero et al. (ePrint 2020/338, section 5.1) for the truncation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum
 from functools import lru_cache, reduce
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -54,8 +42,6 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta
 
 from tacit.protocol.inference.material import request_key
@@ -65,16 +51,6 @@ WORD_BITS: Final = 64
 _WORD_BYTES = 8
 _CIPHER_BLOCK = 16
 _ZEROS = memoryview(bytes(1 << 17))
-
-
-class Purpose(bytes, Enum):
-    """What a key is for: the info string of its derivation."""
-
-    PAIR = b"tacit/1 mpc pair"
-    MATERIAL = b"tacit/1 mpc material"
-    ZERO_SHARING = b"tacit/1 mpc zero sharing"
-    COMMON = b"tacit/1 mpc common"
-    COMPUTATION = b"tacit/1 mpc computation"
 
 
 class Keystream:
@@ -108,12 +84,6 @@ def request_stream(key: bytes, number: int) -> Keystream:
     return Keystream(request_key(key, number))
 
 
-def derive(secret: bytes, purpose: Purpose, *, salt: bytes = b"", rank: int = 0) -> bytes:
-    """HKDF-SHA256: 32 bytes for a purpose and, where there is one for each, a rank."""
-    info = purpose.value + rank.to_bytes(1, "big")
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
-
-
 LARGEST_WORDS: Final = 1 << 28
 """Words that one request may make a party draw: 2 GiB."""
 LARGEST_DIVISOR: Final = 1 << 62
@@ -124,9 +94,7 @@ Size = Annotated[int, Meta(ge=0, le=LARGEST_WORDS)]
 Shape = Annotated[tuple[Size, ...], Meta(max_length=8)]
 Rank = Annotated[int, Meta(ge=0, le=254)]
 
-Argument = Size | Annotated[tuple[Size, ...], Meta(max_length=2)]
-Operation = Literal["mul", "matmul", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
-ArgumentName = Literal["stride", "padding", "output_padding", "dilation", "groups"]
+Operation = Literal["mul", "matmul"]
 
 
 class Draw(NamedTuple):
@@ -138,9 +106,6 @@ class Draw(NamedTuple):
 
 class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """What a program asks for. Only subclasses are sent."""
-
-    exclusive: ClassVar[bool] = False
-    """Whether the dependent words are shared by exclusive or."""
 
     @property
     def receiver(self) -> int:
@@ -167,12 +132,11 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Product(Request, frozen=True):
-    """c = operation(a, b), with the operation's named arguments; as torch.mul, torch.matmul, torch.conv2d, ..."""
+    """c = operation(a, b), as torch.mul and torch.matmul."""
 
     operation: Operation
     left: Shape
     right: Shape
-    arguments: Annotated[tuple[tuple[ArgumentName, Argument], ...], Meta(max_length=5)] = ()
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.left), Draw(self.right)]
@@ -187,7 +151,7 @@ class Product(Request, frozen=True):
     def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """The operation itself."""
         operation: Callable[..., torch.Tensor] = getattr(torch, self.operation)
-        return operation(left, right, **dict(self.arguments))
+        return operation(left, right)
 
 
 class _OneShape(Request, frozen=True):
@@ -208,48 +172,6 @@ class Square(_OneShape, frozen=True):
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
         total = _sum([words for (words,) in free])
         return [total * total]
-
-
-class And(Request, frozen=True):
-    """c = a & b, bit by bit; the shapes broadcast."""
-
-    left: Shape
-    right: Shape
-    exclusive: ClassVar[bool] = True
-
-    def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.left), Draw(self.right)]
-
-    def dependent(self) -> list[Draw]:
-        return [Draw(np.broadcast_shapes(self.left, self.right))]
-
-    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        left, right = (_exclusive_or(words) for words in zip(*free, strict=True))
-        return [left & right]
-
-
-class Wraps(_OneShape, frozen=True):
-    """How often the sum of the shares of a, taken in the order of the ranks, leaves the range of a signed word."""
-
-    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        shares = [words for (words,) in free]
-        total, wraps = shares[0], torch.zeros_like(shares[0])
-        for share in shares[1:]:
-            following = total + share
-            wraps -= ((total < 0) & (share < 0) & (following >= 0)).long()
-            wraps += ((total >= 0) & (share >= 0) & (following < 0)).long()
-            total = following
-        return [wraps]
-
-
-class Bit(_OneShape, frozen=True):
-    """One random bit, shared by exclusive or and additively."""
-
-    def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.shape, bits=1)]
-
-    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        return [_exclusive_or([bits for (bits,) in free])]
 
 
 class Truncation(_OneShape, frozen=True):
@@ -305,30 +227,6 @@ class Linear(Request, frozen=True):
         return [_sum([words[0] for words in free if words]) @ weight]
 
 
-class Permutation(Request, frozen=True):
-    """Rows of a in a random order that the owner and the dealer know. The order is drawn as one word for each row."""
-
-    owner: Rank
-    shape: Annotated[Shape, Meta(min_length=1)]
-
-    @property
-    def receiver(self) -> int:
-        return self.owner
-
-    def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.shape[:1] if rank == self.owner else self.shape)]
-
-    def dependent(self) -> list[Draw]:
-        return [Draw(self.shape)]
-
-    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        others = [words for rank, (words,) in enumerate(free) if rank != self.owner]
-        return [_sum(others)[drawn_order(free[self.owner][0])]]
-
-
-AnyRequest = Product | Square | And | Wraps | Bit | Truncation | Weight | Linear | Permutation
-
-
 def check(request: Request, parties: int) -> None:
     """ValueError unless the request can be met for this number of parties."""
     owner = getattr(request, "owner", 0)
@@ -361,10 +259,7 @@ def correct(
     others = [stream for rank, stream in enumerate(streams) if rank not in request.receivers]
     for share, draw in zip(request.solve(free, weight), request.dependent(), strict=True):
         for stream in others:
-            if request.exclusive:
-                share ^= stream.draw(draw.shape)
-            else:
-                share -= stream.draw(draw.shape)
+            share -= stream.draw(draw.shape)
         yield share
 
 
@@ -375,17 +270,8 @@ def floor_quotient(words: torch.Tensor, divisor: int) -> torch.Tensor:
     return words.div(divisor, rounding_mode="floor")
 
 
-def drawn_order(words: torch.Tensor) -> torch.Tensor:
-    """A uniformly random order of n rows from n random words (equal words have a probability below n^2 / 2^65)."""
-    return torch.argsort(words, stable=True)
-
-
 def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return reduce(torch.add, tensors)
-
-
-def _exclusive_or(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return reduce(torch.bitwise_xor, tensors)
 
 
 def _count(draw: Draw) -> int:
@@ -402,48 +288,7 @@ def _product_shape(request: Product) -> Shape:
         rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
         if left and right and left[-1] == right[-2 if len(right) > 1 else 0]:
             return (*np.broadcast_shapes(left[:-2], right[:-2]), *rows, *columns)
-    else:
-        shape = _convolution_shape(request)
-        if shape is not None:
-            return shape
     raise ValueError(f"{request}: there is no such product of these shapes")
-
-
-def _convolution_shape(request: Product) -> Shape | None:
-    """As documented for torch.nn.Conv2d and torch.nn.ConvTranspose2d; None where torch refuses."""
-    transposed = request.operation.startswith("conv_transpose")
-    dimensions = int(request.operation[-2])
-    arguments = dict(request.arguments)
-    groups = arguments.pop("groups", 1)
-    batch, image = request.left[: -dimensions - 1], request.left[-dimensions - 1 :]
-    if len(batch) > 1 or len(image) != dimensions + 1 or len(request.right) != dimensions + 2:
-        return None
-    (first, second, *kernel), (channels, *sizes) = request.right, image
-    if not isinstance(groups, int) or groups < 1 or first % groups:
-        return None
-    if channels != (first if transposed else second * groups) or (not transposed and "output_padding" in arguments):
-        return None
-    steps: dict[str, Sequence[int]] = {"stride": (1,), "padding": (0,), "output_padding": (0,), "dilation": (1,)}
-    for name, value in arguments.items():
-        steps[name] = (value,) if isinstance(value, int) else value
-    if (
-        any(len(values) not in (1, dimensions) for values in steps.values())
-        or min(*steps["stride"], *steps["dilation"]) < 1
-    ):
-        return None
-    result: list[int] = []
-    for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
-        stride, padding, output_padding, dilation = (values[axis % len(values)] for values in steps.values())
-        reach = dilation * (width - 1) + 1
-        if output_padding and output_padding >= max(stride, dilation):
-            return None
-        if transposed:
-            result.append((size - 1) * stride - 2 * padding + reach + output_padding)
-        else:
-            result.append((size + 2 * padding - reach) // stride + 1)
-    if min(result) < 1 or not all(kernel):
-        return None
-    return (*batch, second * groups if transposed else first, *result)
 
 
 class RequestError(ValueError):

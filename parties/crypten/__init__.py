@@ -1,1 +1,1 @@
-"""Secure computation between two or three parties: CrypTen on authenticated links, with a dealer for its randomness."""
+"""Private inference by CrypTen's tensors, in sessions, on links and with a dealer of Tacit's own."""

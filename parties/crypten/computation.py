@@ -1,188 +1,225 @@
-"""One computing party: CrypTen in this process, on our links, with a provider of correlated randomness or our dealer.
+"""CrypTen within a pass: its shared tensors compute, and what they open is a round of the session.
 
-CrypTen keeps its communicator, provider and configuration in global variables, so a process is one party; it blocks, so
-a party with an event loop runs it in a thread of its own, where it also opens the links.
-
-CrypTen 0.4.1 draws zero sharings, shared random values and dropout masks from torch's generators, a Mersenne Twister,
-and seeds them with 64 bits. Inside `wired` its random functions are replaced wherever a module has imported them, and
-draw from the streams of the session; its truncation is replaced as well. At the end of `wired` everything is restored.
+CrypTen blocks in the middle of an operation, and finds its communicator and its provider of correlated randomness in
+global variables. A pass is a generator that yields its rounds (parties/inference/operations.py). So CrypTen's code runs
+in a thread of its own, whose `Computation` hands every round to the generator and waits for the answer. Sessions with
+several data owners have a thread each.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from functools import cache
+from math import prod
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 import torch
 
-from tacit.models.friendly.polynomials import ActivationError
-from tacit.parties.correlated.material import WORD_BITS, Keystream
-from tacit.parties.crypten.communicator import LinkCommunicator
-from tacit.parties.crypten.compatibility import Replacement, corrected, crypten, replaced
-from tacit.parties.crypten.linear import FixedWeights
-from tacit.parties.crypten.link import PeerLink, errors_told
-from tacit.parties.crypten.provider import Arithmetic, DealtProvider, check_device
-from tacit.parties.crypten.supply import ComputationStreams, Supply, agree_on_streams
+from tacit.parties.correlated.material import Product, Request, Square
+from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.truncation import truncated
+from tacit.parties.inference.material import AnyBlockRequest, Matrix
+from tacit.parties.inference.operations import MODEL, Communication, Party, Program
+from tacit.parties.inference.ring import WORD_BITS, byte_width
+from tacit.protocol.inference.schedule import Round
 
-_CPU = torch.device("cpu")
-_PROBABILITY_BITS = 24
-"""A float32 has this many."""
-
-
-@contextmanager
-def wired(supply: Supply, streams: ComputationStreams) -> Iterator[DealtProvider]:
-    """Let CrypTen, in this process, draw from these streams and from the dealer. Entered before crypten.init()
-    (computation.py); gives the provider for it."""
-    provider = DealtProvider(supply)
-    gradients = crypten.gradients
-    generators = {"prev": streams.previous, "next": streams.following, "local": streams.local, "global": streams.common}
-    replacements: list[Replacement] = [
-        (crypten, "_setup_prng", lambda: None),
-        (crypten, "manual_seed", _refuse_seed),
-        (crypten, "generators", {name: {_CPU: stream} for name, stream in generators.items()}),
-        (Arithmetic, "div_", _division(provider)),
-        (gradients.AutogradDropout, "forward", _dropout(streams.common, tuple)),
-        (gradients.AutogradFeatureDropout, "forward", _dropout(streams.common, _features)),
-        *_uses_of("generate_random_ring_element", _random_words),
-        *_uses_of("generate_kbit_random_tensor", _random_bits),
-    ]
-    with replaced(replacements):
-        yield provider
-
-
-def _uses_of(name: str, ours: Callable[..., torch.Tensor]) -> list[Replacement]:
-    original = getattr(crypten.common.rng, name)
-    modules = [module for place, module in list(sys.modules.items()) if place.startswith("crypten.")]
-    return [(module, name, ours) for module in modules if vars(module).get(name) is original]
-
-
-def _random_words(
-    size: Sequence[int], ring_size: int = 1 << WORD_BITS, generator: Keystream | None = None, device: Any = None
-) -> torch.Tensor:
-    """As crypten.common.rng.generate_random_ring_element, over the whole ring."""
-    return _random_bits(size, (ring_size - 1).bit_length(), generator, device)
-
-
-def _random_bits(
-    size: Sequence[int], bitlength: int | None = None, generator: Keystream | None = None, device: Any = None
-) -> torch.Tensor:
-    """As crypten.common.rng.generate_kbit_random_tensor."""
-    check_device(device)
-    stream = crypten.generators["local"][_CPU] if generator is None else generator
-    drawn: torch.Tensor = stream.draw(tuple(size), WORD_BITS if bitlength is None else bitlength)
-    return drawn
-
-
-def _division(provider: DealtProvider) -> Callable[[Any, Any], Any]:
-    multiply_by_reciprocal = Arithmetic.div_
-
-    def divided(share: torch.Tensor, divisor: int) -> torch.Tensor:
-        if divisor == 0:
-            raise ZeroDivisionError("a shared tensor is divided by 0")
-        whole = provider.truncate(share, abs(divisor)) if abs(divisor) > 1 else share
-        return -whole if divisor < 0 else whole
-
-    def div_(self: Any, y: Any) -> Any:
-        """Divide in place: by whole numbers through the dealer, one round for each that occurs in y; by others as
-        CrypTen does, which multiplies by the reciprocal and divides by the scale."""
-        if isinstance(y, float) and y.is_integer():
-            y = int(y)
-        if isinstance(y, torch.Tensor) and bool((y == y.round()).all()):
-            divisors = y.long().expand_as(self.share)
-            for divisor in sorted(set(divisors.flatten().tolist())):
-                chosen = divisors == divisor
-                self.share[chosen] = divided(self.share[chosen], divisor)
-            return self
-        if not isinstance(y, int):
-            return multiply_by_reciprocal(self, y)
-        self.share.copy_(divided(self.share, y))
-        return self
-
-    return div_
-
-
-def _features(size: Sequence[int]) -> tuple[int, ...]:
-    return (*size[:2], *(1 for _ in size[2:]))
-
-
-def _dropout(common: Keystream, shape_of_mask: Callable[[Sequence[int]], tuple[int, ...]]) -> object:
-    def forward(context: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        """As in crypten.gradients: the parties know the mask, which hides nothing; it regularises."""
-        if not training:
-            return input if inplace else input.clone()
-        drawn = common.draw(shape_of_mask(input.size()), _PROBABILITY_BITS).float() / (1 << _PROBABILITY_BITS)
-        kept = (drawn > p).float().expand(input.size())
-        context.save_multiple_for_backward([kept, p])
-        factor = kept.div(1.0 - p)
-        return input.mul_(factor) if inplace else input.mul(factor)
-
-    return staticmethod(forward)
-
-
-def _refuse_seed(*_: Any, **__: Any) -> NoReturn:
-    raise ValueError("a secure computation accepts no seed: its keys come from the operating system")
-
+T = TypeVar("T")
 
 _PROVIDER: Final = "TACIT"
+_META: Final = torch.device("meta")
+"""Tensors without contents."""
 
 
-@contextmanager
-def computing(
-    own: str, *, parties: Sequence[str], links: Mapping[str, PeerLink], provider: Any
-) -> Iterator[LinkCommunicator]:
-    """CrypTen is ready within the block, and corrected: all of its calls go over the links, to the parties in the order
-    of their rank.
+class Computation:
+    """One use of CrypTen's code by a party. exchange: sends what it is given, waits, and returns the answer."""
 
-    provider: a crypten.mpc.provider.provider.TupleProvider. CrypTen's own are for tests alone: with them, one party
-    knows all masks. Raises RuntimeError when this process already computes, and what the links raise.
-    """
-    if crypten.communicator.is_initialized():
-        raise RuntimeError("this process already takes part in a computation: CrypTen allows one party per process")
-    providers = vars(crypten.mpc)["__SUPPORTED_PROVIDERS"]
-    before = crypten.cfg.mpc.provider
-    communicator = LinkCommunicator(own=own, parties=parties, links=links)
-    LinkCommunicator.prepared = communicator
-    providers[_PROVIDER] = provider
-    crypten.cfg.mpc.provider = _PROVIDER
+    def __init__(self, party: Party, exchange: Callable[[Communication], list[torch.Tensor]]) -> None:
+        self.party = party
+        self.operation = ""
+        """The name of what is computed, for costs."""
+        self._exchange = exchange
+
+    def run(self, program: Program[T]) -> T:
+        """Run a program of our own in the midst of CrypTen's code."""
+        received: list[torch.Tensor] | None = None
+        while True:
+            try:
+                # A generator begins with None.
+                received = self._exchange(next(program) if received is None else program.send(received))
+            except StopIteration as stop:
+                found: T = stop.value
+                return found
+
+    def opened(self, shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Open words in one round."""
+        return self.run(self.party.open(self.operation, *((share, WORD_BITS) for share in shares)))
+
+    def truncated(self, share: torch.Tensor, divisor: int) -> torch.Tensor:
+        """This party's share of the quotient by a divisor of at least 2, from its share."""
+        return self.run(truncated(self.party, share, divisor))
+
+
+_running = threading.local()
+
+
+def current() -> Computation:
+    """The computation of this thread."""
+    found: Computation = _running.computation
+    return found
+
+
+def as_program(party: Party, compute: Callable[[Computation], T]) -> Program[T]:
+    """Run blocking code in a thread, and yield its rounds."""
+    asked: SimpleQueue[Communication | BaseException | tuple[T]] = SimpleQueue()
+    answers: SimpleQueue[list[torch.Tensor] | None] = SimpleQueue()
+
+    def exchange(communication: Communication) -> list[torch.Tensor]:
+        asked.put(communication)
+        if (answer := answers.get()) is None:
+            raise _AbandonedError
+        return answer
+
+    def run() -> None:
+        torch.set_num_threads(1)
+        try:
+            asked.put((computed(Computation(party, exchange), compute),))
+        except BaseException as error:
+            asked.put(error)
+
+    thread = threading.Thread(target=run, name="CrypTen", daemon=True)
+    thread.start()
     try:
-        with replaced([(crypten.communicator, "DistributedCommunicator", LinkCommunicator)]), corrected():
-            crypten.init()
-            yield communicator
+        while not isinstance(found := asked.get(), tuple):
+            if isinstance(found, BaseException):
+                raise found
+            answers.put((yield found))
+        return found[0]
     finally:
-        LinkCommunicator.shutdown()
-        crypten.cfg.mpc.provider = before
-        del providers[_PROVIDER]
+        # A pass that is broken off leaves no thread behind.
+        answers.put(None)
+        thread.join()
+
+
+class _AbandonedError(Exception):
+    """Nobody waits for the result any more."""
+
+
+def computed(computation: Computation, compute: Callable[[Computation], T]) -> T:
+    """Run this code, whose CrypTen is that of the computation."""
+    install()
+    _running.computation = computation
+    try:
+        return compute(computation)
+    finally:
+        del _running.computation
 
 
 @dataclass(frozen=True)
-class Computation:
-    """What a program uses beside CrypTen itself."""
+class Traced:
+    """What code asks the dealer for, and its rounds."""
 
-    communicator: LinkCommunicator
-    supply: Supply
-    weights: FixedWeights
+    requests: tuple[AnyBlockRequest, ...]
+    rounds: tuple[Round, ...]
 
 
-@contextmanager
-def dealt_computation(
-    own: str, *, parties: Sequence[str], links: Mapping[str, PeerLink], dealer: PeerLink
-) -> Iterator[Computation]:
-    """CrypTen is ready within the block; its random words come from the session's streams and the dealer.
+def traced(prepare: Callable[[Party], Callable[[Computation], object]]) -> Traced:
+    """Run code without values. Which requests and rounds it makes depends on shapes alone, for no value is known."""
+    requests: list[Any] = []
+    rounds: list[Round] = []
 
-    `parties` are the names of the computing parties in the order of their ranks, `links` leads to the others. MpcError
-    names whoever is missing, late or out of step. How the block ends, with or without an error, is told to the others.
-    """
-    rank = parties.index(own)
-    # That a value is beyond its interval is known to all parties (shared_model.py).
-    with errors_told([*links.values(), dealer], ActivationError):
-        streams = agree_on_streams(rank, {parties.index(peer): link for peer, link in links.items()})
-        supply = Supply(rank, parties, dealer, streams)
-        with (
-            wired(supply, streams) as provider,
-            computing(own, parties=parties, links=links, provider=provider) as communicator,
-        ):
-            yield Computation(communicator, supply, FixedWeights(supply))
-            supply.finish()
+    def take(request: Request) -> list[torch.Tensor]:
+        requests.append(request)
+        return [_nothing(draw.shape) for draw in (*request.free(MODEL), *request.dependent())]
+
+    def exchange(communication: Communication) -> list[torch.Tensor]:
+        sent = sum(words.numel() * byte_width(bits) for words, bits in communication.sent)
+        due = sum(prod(shape) * byte_width(bits) for shape, bits in communication.expected)
+        rounds.append(Round(communication.operation, sent, due))
+        return [_nothing(shape) for shape, _ in communication.expected]
+
+    party = Party(MODEL, take, _META)
+    computed(Computation(party, exchange), prepare(party))
+    return Traced(tuple(requests), tuple(rounds))
+
+
+def _nothing(shape: Sequence[int]) -> torch.Tensor:
+    return torch.empty(tuple(shape), dtype=torch.int64, device=_META)
+
+
+Arithmetic: Final = crypten.mpc.primitives.ArithmeticSharedTensor
+
+
+def shared(share: torch.Tensor) -> Any:
+    """CrypTen's tensor of this party's share, of numbers with CrypTen's fractional bits."""
+    return crypten.mpc.MPCTensor.from_shares(share)
+
+
+@cache
+def install() -> None:
+    """Let CrypTen in this process compute by `current()`, from now on."""
+    vars(crypten.mpc)["__SUPPORTED_PROVIDERS"][_PROVIDER] = _DealtTuples()
+    crypten.cfg.mpc.provider = _PROVIDER
+    crypten.communicator.DistributedCommunicator = _PassCommunicator
+    crypten.CrypTensor.set_grad_enabled(False)
+    Arithmetic.div_ = _divide
+    Arithmetic.__init__ = _initialise
+
+
+class _PassCommunicator:
+    """What CrypTen's arithmetic asks of its communicator. Anything else is an error of this program."""
+
+    @classmethod
+    def is_initialized(cls) -> bool:
+        return True
+
+    @classmethod
+    def get(cls) -> _PassCommunicator:
+        return cls()
+
+    def get_rank(self) -> int:
+        return current().party.rank
+
+    def all_reduce(self, input: Any, batched: bool = False) -> Any:
+        """The sums of both parties' words."""
+        found = current().opened(input if batched else [input])
+        return found if batched else found[0]
+
+
+class _DealtTuples:
+    """CrypTen's provider of tuples for products."""
+
+    def generate_additive_triple(
+        self, left: Sequence[int], right: Sequence[int], operation: Any, device: Any = None
+    ) -> tuple[Any, ...]:
+        """Shares of a, b and their product."""
+        kind = Matrix if operation == "matmul" else Product
+        return self._taken(kind(operation, tuple(left), tuple(right)), operation)
+
+    def square(self, size: Sequence[int], device: Any = None) -> tuple[Any, ...]:
+        """Shares of a and a a."""
+        return self._taken(Square(tuple(size)), "square")
+
+    def _taken(self, request: AnyBlockRequest, operation: str) -> tuple[Any, ...]:
+        computation = current()
+        computation.operation = operation
+        return tuple(Arithmetic.from_shares(words, precision=0) for words in computation.party.take(request))
+
+
+def _initialise(self: Any, tensor: Any = None, *_: Any, **__: Any) -> None:
+    """Shares are made by `shared`. Of itself CrypTen makes placeholders alone, which have no elements; for others it
+    would draw zero sharings from a Mersenne Twister."""
+    if tensor is not None and len(tensor):
+        raise TypeError("a shared tensor is made of this party's share")
+
+
+def _divide(self: Any, divisor: Any) -> Any:
+    """In place, in place of ArithmeticSharedTensor.div_; no operation of a vision transformer divides by another
+    number."""
+    if not isinstance(divisor, int) or divisor < 1:
+        raise TypeError(f"a shared tensor is divided by {divisor!r}: only positive whole numbers are public divisors")
+    if divisor > 1:
+        self.share = current().truncated(self.share, divisor)
+    return self

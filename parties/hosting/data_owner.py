@@ -35,6 +35,7 @@ from tacit.models.file_system import FILES
 from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, owner_settings, read_learned
 from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import (
@@ -44,7 +45,8 @@ from tacit.parties.inference.data_owner import (
     open_session,
 )
 from tacit.parties.inference.events import ImagesAnswered, ImagesRead, InferenceSessionEnded, ModelAgreed
-from tacit.parties.inference.model import Interface, PublicModel
+from tacit.parties.inference.model import Interface
+from tacit.parties.inference.private_model import AskedModel
 from tacit.parties.runs.answers import AnsweredImage, Answers
 from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
 from tacit.protocol.core.errors import Code
@@ -289,7 +291,8 @@ class _Asking:
     async def finish(self) -> None:
         """One session after the other, until all is answered."""
         answers, total, learned = self._answers, len(self._images.names), self._learned
-        kind = self._hooks.session(SessionKind() if learned is None else learned.session())
+        usual = PROTOCOLS[self._file.protocol].session() if learned is None else learned.session()
+        kind = self._hooks.session(usual)
         self._event_log.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
         since = time.monotonic()
         while (before := answers.count) < total:
@@ -372,7 +375,7 @@ def wanted(
     return request, file.policy.accepts(weights)
 
 
-def interface_of(public: PublicModel, answers: AnswersFile, learned: Learned | None = None) -> Interface:
+def interface_of(public: AskedModel, answers: AnswersFile, learned: Learned | None = None) -> Interface:
     """What the model takes, and says, if need be with what was learned. ValueError if it is not known, or other than
     before."""
     if public.interface is None:

@@ -32,11 +32,12 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.hosting.folder import OpenedParty, Status, at_work, read_state
 from tacit.parties.hosting.party_file import ModelOwnerFile, TeachingSection
+from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import AHEAD, ReconnectPolicy
 from tacit.parties.inference.events import ModelLoaded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
-from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.private_model import OwnedModel, PrivateModel
 from tacit.parties.runs.served import Checkpoint, ServedModel, read_served
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed, SessionEnded
@@ -72,9 +73,9 @@ class ModelOwnerHooks(Hooks):
         """Read the model. ValueError or OSError for what is none."""
         return read_model(file)
 
-    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
-        """Prepare the model for private inference. ValueError for one that cannot be used."""
-        return served().prepared(salt=salt)
+    def model(self, usual: Callable[[], OwnedModel]) -> OwnedModel:
+        """Prepare the model for private inference; usual: as on hosts. ValueError for one that cannot be used."""
+        return usual()
 
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
         """Factory of the party, from settings, model and event log; usual: that of hosts."""
@@ -93,6 +94,7 @@ async def run_model_owner(
     """
     hooks = hooks or ModelOwnerHooks()
     file, own = party.file, party.file.adaptation
+    protocol = PROTOCOLS[file.protocol]
     learns = own is not None and own.purpose == "learning"
     status = Status(
         name=party.name,
@@ -106,14 +108,17 @@ async def run_model_owner(
         event_log = EventLog(log, tell)
         common = _settings(party, hooks, event_log)
         served = cache(partial(hooks.served, file))
-        model = hooks.model(served, kept_salt(party.folder.salt))
+        salt = kept_salt(party.folder.salt)
+        model = hooks.model(lambda: protocol.prepared(served(), salt))
         event_log.write(ModelLoaded(weights=model.commitment.hex()))
         settings: ModelOwnerSettings
         usual: type[ModelOwnerParty]
         if own is None:
             settings = ModelOwnerSettings(**common, most_images=file.most_images, most_batch=file.most_batch)
-            usual = ModelOwnerParty
+            usual = protocol.party()
         else:
+            # No other protocol has [adaptation].
+            assert isinstance(model, PrivateModel)
             learning = await asyncio.to_thread(_learning, party.folder.learning, served, model, own, event_log)
             common |= {"most_batch": own.batch, "learning": learning}
             if learns:

@@ -30,6 +30,7 @@ from tacit.models.adapters.configuration import (
 )
 from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
 from tacit.models.workload import FactoryError, check_installed
+from tacit.parties.hosting.protocols import PROTOCOLS, ProtocolName
 from tacit.parties.learning.policy import ClientPolicy, rules
 from tacit.parties.links.endpoint import host_of
 from tacit.parties.runs.experiment import Aggregation, Deadlines, literal, read_section, refusal
@@ -179,6 +180,12 @@ def check_addresses(**addresses: Any) -> None:
             raise ValueError(f"{key} = {literal(address)}: {error}") from None
 
 
+def check_protocol(protocol: ProtocolName, setting: str, value: object, *, key: str = "") -> None:
+    """ValueError, which names the key, for a setting that the protocol does not have."""
+    if reason := PROTOCOLS[protocol].refusal(setting, value):
+        raise ValueError(f"{key or setting}: {reason}")
+
+
 Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
 Device = Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")]
 AnswerSeconds = Annotated[
@@ -186,6 +193,13 @@ AnswerSeconds = Annotated[
     Meta(
         description="Seconds within which a peer that is there has to do what is due: a dealer waits as long for "
         "either owner, owners twice as long for the dealer and three times for each other. The same for all three."
+    ),
+]
+OwnersProtocol = Annotated[
+    ProtocolName,
+    Meta(
+        description='What computes on shares: "tacit", or "crypten", CrypTen\'s tensors with a student of `tacit '
+        "distill` alone, and without a range check (docs/crypten.md). The same for model owner and data owner."
     ),
 ]
 PatienceSeconds = Annotated[
@@ -388,6 +402,7 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     }
 
     device: Device = "cpu"
+    protocol: OwnersProtocol = "tacit"
     dealer: Annotated[str, Meta(description="Address of the dealer, tcp://HOST:PORT.")]
     model: Annotated[
         str,
@@ -448,6 +463,10 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
             )
         if self.architecture and self.adaptation is not None:
             raise ValueError("[adaptation] takes a folder: images of a checkpoint have no labels to rehearse with")
+        check_protocol(self.protocol, "device", self.device)
+        check_protocol(self.protocol, "labels", self.policy.labels, key="policy.labels")
+        check_protocol(self.protocol, "model", self.architecture, key="architecture")
+        check_protocol(self.protocol, "adaptation", self.adaptation)
         key, batch = "most_batch", self.most_batch
         if self.adaptation is not None:
             key, batch = "adaptation.batch", self.adaptation.batch
@@ -524,6 +543,7 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     enrolled: ClassVar[Role] = "client"
 
     device: Device = "cpu"
+    protocol: OwnersProtocol = "tacit"
     model_owner: Annotated[str, Meta(description="Address of the model owner, tcp://HOST:PORT.")]
     dealer: Annotated[str, Meta(description="Address of the dealer, tcp://HOST:PORT.")]
     images: Annotated[
@@ -558,6 +578,8 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
 
     def __post_init__(self) -> None:
         check_addresses(model_owner=self.model_owner, dealer=self.dealer)
+        check_protocol(self.protocol, "device", self.device)
+        check_protocol(self.protocol, "adaptation", self.adaptation)
         if self.learns is None and not self.images:
             raise ValueError("images is missing: what to ask about; or what to learn, in [adaptation] and [data]")
         if (self.adaptation is None and self.data is not None) or (self.learns is not None and self.data is None):

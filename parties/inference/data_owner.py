@@ -34,9 +34,9 @@ from tacit.parties.inference.conversation import (
     linked,
 )
 from tacit.parties.inference.ledger import Ledger
-from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Planned, Preparation, RoundCost, hold_pass, inference_plan
+from tacit.parties.inference.private_model import AskedModel, stated_protocol
 from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.stages import input_share
@@ -116,6 +116,8 @@ class SessionKind:
     """Purpose of a session with a model owner: here, predictions of its model."""
 
     MACHINE: ClassVar[type[InferenceDataOwner]] = InferenceDataOwner
+    protocol: ClassVar[str] = "tacit"
+    """By which the model owner must compute."""
     planned: Planned = inference_plan
 
     def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
@@ -158,7 +160,7 @@ class DataOwnerSession:
         return self._machine.agreed.terms
 
     @property
-    def public(self) -> PublicModel:
+    def public(self) -> AskedModel:
         """The public part of the model."""
         return self._plan.public
 
@@ -195,6 +197,14 @@ class DataOwnerSession:
         )
 
 
+def disagreement(stated: str, own: str) -> str:
+    """What a data owner says to a model owner that computes by another protocol."""
+    return (
+        f'the model owner computes by the protocol "{stated}", the data owner by "{own}": give both of their party '
+        "files the same `protocol`"
+    )
+
+
 @asynccontextmanager
 async def open_session(
     settings: DataOwnerSettings, request: InferenceRequest, kind: SessionKind | None = None
@@ -212,6 +222,8 @@ async def open_session(
         try:
             conversation.hear(machine.start(conversation.now()))
             agreed = await conversation.expect(Agreed)
+            if (stated := stated_protocol(agreed.terms)) not in ("", kind.protocol):
+                conversation.refuse(disagreement(stated, kind.protocol), Code.POLICY)
             try:
                 plan = kind.planned(agreed.terms)
             except ValueError as error:

@@ -44,6 +44,8 @@ from tacit.parties.correlated.material import (
     Request,
     RequestError,
     Shape,
+    Square,
+    Truncation,
     Weight,
     check,
     correct,
@@ -127,7 +129,7 @@ class Matrix(Product, frozen=True):
         return DATA_OWNER
 
     def __post_init__(self) -> None:
-        if self.operation != "matmul" or self.arguments or min(len(self.left), len(self.right)) < 2:
+        if self.operation != "matmul" or min(len(self.left), len(self.right)) < 2:
             raise ValueError(f"{self}: only matrices are multiplied here")
 
     def dependent(self) -> list[Draw]:
@@ -312,7 +314,8 @@ def _unsigned(words: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
     return words.numpy().view(np.uint64)
 
 
-AnyBlockRequest = Narrow | Matrix | Products | Scores | Waves | Fixed | Lookup | Weight
+AnyBlockRequest = Narrow | Matrix | Products | Scores | Waves | Fixed | Lookup | Weight | Product | Square | Truncation
+"""Requests that a dealer meets; the last three are those of CrypTen (parties/crypten/computation.py)."""
 
 _OWNERS: Final = 2
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,7 +35,7 @@ from tacit.parties.inference.events import PassEnded, SessionOpened, TermsAgreed
 from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.operations import MODEL, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_model
-from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.private_model import OwnedModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
 from tacit.parties.session.event_log import EventLog
@@ -85,9 +85,9 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     """What is spoken with data owners."""
     MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
 
-    def __init__(self, settings: ModelOwnerSettings, model: PrivateModel, event_log: EventLog) -> None:
+    def __init__(self, settings: ModelOwnerSettings, model: OwnedModel, event_log: EventLog) -> None:
         super().__init__(settings, ModelOwnerService(self._machine, self.KINDS), event_log)
-        self.model = model
+        self.model: OwnedModel = model
         self._settings = settings
         self._conversations: dict[InferenceModelOwner, Conversation] = {}
         self._programs: dict[InferenceModelOwner, asyncio.Task[None]] = {}
@@ -129,8 +129,8 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             results=own.results, most_images=own.most_images, most_batch=own.most_batch, audited=own.audited
         )
 
-    def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
-        """What passes compute."""
+    def _planned(self, terms: Terms, model: Any) -> PassPlan:
+        """What passes of a model of this party compute."""
         return of_model(model.public, terms)
 
     def _with_dealer(self) -> list[Exchange]:
@@ -163,7 +163,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         )
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))
 
-    async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
+    async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: OwnedModel) -> None:
         """One session from its beginning to its end, which the event_log tells."""
         began = Conversation.now()
         self.event_log.write(SessionOpened(peers=[machine.peer]))
@@ -185,7 +185,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             failure=conversation.failure,
         )
 
-    async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
+    async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: Any) -> None:
         agreed = await conversation.expect(Agreed)
         settings, plan, now = self._settings, self._planned(agreed.terms, model), conversation.now
         session = agreed.session.hex()[:16]
@@ -216,7 +216,7 @@ async def mask_layers(
     machine: InferenceModelOwner,
     preparation: Preparation,
     worker: Worker,
-    model: PrivateModel,
+    model: OwnedModel,
     device: torch.device,
 ) -> None:
     """Tell the masked weights of all layers, and begin to prepare passes with them."""

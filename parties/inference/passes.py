@@ -41,7 +41,7 @@ from tacit.parties.inference.material import (
 )
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, Communication, Expected, FixedLinear, Party, Program
-from tacit.parties.inference.private_model import public_of
+from tacit.parties.inference.private_model import AskedModel, public_of
 from tacit.parties.inference.ring import byte_width, joined, unpacked
 from tacit.parties.inference.stages import Carried, PassStage, Run, stages
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -377,7 +377,7 @@ def _words(received: bytes | bytearray, expected: tuple[Expected, ...]) -> list[
 class PassPlan:
     """For one owner."""
 
-    public: PublicModel
+    public: AskedModel
     course: Course
     classes: int
     begun: Callable[[torch.Tensor], Carried] = Carried

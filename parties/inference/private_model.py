@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
 import torch
+from msgspec import Meta
 
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.model import (
+    PRINTABLE,
+    EmbeddingScales,
     IntegerWeight,
     Interface,
     PublicModel,
@@ -22,10 +25,41 @@ from tacit.parties.inference.model import (
 from tacit.parties.inference.ranking import check
 from tacit.protocol.core.primitives import KEY_BYTES, digest
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.schedule import LOGITS, Results
+from tacit.protocol.inference.schedule import LOGITS, Results, Sizes
 from tacit.protocol.inference.states import InferenceLabel
 
 NO_CLASSES: Final = "labels were asked for, and this model has features instead of classes: leave them out"
+
+
+class AskedModel(Protocol):
+    """The public part of a model, by whatever protocol it is computed."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+
+    @property
+    def embedding(self) -> EmbeddingScales: ...
+
+    @property
+    def interface(self) -> Interface | None: ...
+
+
+class OwnedModel(Protocol):
+    """A model as its owner holds it, by whatever protocol it is computed."""
+
+    @property
+    def public(self) -> AskedModel: ...
+
+    @property
+    def weights(self) -> Mapping[str, IntegerWeight]: ...
+
+    @property
+    def commitment(self) -> bytes: ...
+
+    def terms(self, *, most_images: int, most_batch: int, results: Results, audited: int) -> Terms:
+        """What the owner offers to data owners. ValueError for a number below one, and results that cannot be
+        revealed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,21 +72,25 @@ class PrivateModel:
     """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
 
     def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS, audited: int = 0) -> Terms:
-        """What the owner offers to data owners. ValueError for a number below one, and results that cannot be revealed:
-        labels of a model that has features."""
+        """See OwnedModel: labels of a model that has features cannot be revealed."""
         _check_results(self.public, results)
-        return msgspec.convert(
-            {
-                "sizes": self.public.sizes,
-                "results": results,
-                "weights": self.commitment,
-                "most_images": most_images,
-                "most_batch": most_batch,
-                "audited": audited,
-                "arithmetic": msgspec.msgpack.encode(self.public),
-            },
-            Terms,
-        )
+        return offered(self, most_images, most_batch, results, audited)
+
+
+def offered(model: OwnedModel, most_images: int, most_batch: int, results: Results, audited: int) -> Terms:
+    """Terms of a model. ValueError for a number below one."""
+    return msgspec.convert(
+        {
+            "sizes": model.public.sizes,
+            "results": results,
+            "weights": model.commitment,
+            "most_images": most_images,
+            "most_batch": most_batch,
+            "audited": audited,
+            "arithmetic": msgspec.msgpack.encode(model.public),
+        },
+        Terms,
+    )
 
 
 def prepared_model(
@@ -73,6 +111,20 @@ def prepared_model(
     weights = integer_model(transformer, public, found.balances)
     salt = os.urandom(KEY_BYTES) if salt is None else salt
     return PrivateModel(public, weights, digest(InferenceLabel.WEIGHTS, salt, *weight_octets(weights)))
+
+
+class _Stated(msgspec.Struct):
+    """Whatever else is public of a model."""
+
+    protocol: Annotated[str, Meta(max_length=32, pattern=PRINTABLE)] = "tacit"
+
+
+def stated_protocol(terms: Terms) -> str:
+    """The protocol by which the model owner computes, as it says; empty where that cannot be read."""
+    try:
+        return msgspec.msgpack.decode(terms.arithmetic, type=_Stated).protocol
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
 
 
 def public_of(terms: Terms) -> PublicModel:

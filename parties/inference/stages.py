@@ -24,6 +24,7 @@ from tacit.parties.inference.block import BlockProgram, block_requests
 from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, Narrow, correction_bytes
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, FixedLinear, NarrowValue, Party, Program, together
+from tacit.parties.inference.private_model import AskedModel
 from tacit.parties.inference.ranking import rankings, reduced, result_requests
 from tacit.parties.inference.ring import shifted
 from tacit.parties.inference.scales import Scales, mean_factor
@@ -320,7 +321,7 @@ def _short(name: str) -> str:
     return name.partition(".")[2]
 
 
-def input_share(public: PublicModel, images: int, pixels: torch.Tensor | None) -> torch.Tensor:
+def input_share(public: AskedModel, images: int, pixels: torch.Tensor | None) -> torch.Tensor:
     """What an owner begins a pass with: the data owner's pixels [B, C, S, S] as rows of patches, or zeros.
 
     ValueError for pixels of another shape, that are not finite, or larger than the model owner allows.

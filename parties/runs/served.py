@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tacit.models.data import Dataset
     from tacit.models.friendly.transformer import FriendlyTransformer
+    from tacit.parties.inference.model import Interface
     from tacit.parties.inference.private_model import PrivateModel
 
 _TYPICAL_IMAGES: Final = 2048
@@ -65,13 +66,10 @@ class ServedModel:
         experiment = self.experiment
         return experiment.distillation.margin if isinstance(experiment, DistillationExperiment) else _MARGIN
 
-    def prepared(self, *, salt: bytes | None = None) -> PrivateModel:
-        """The model for private inference, its bounds those of typical images; salt: as of prepared_model().
-
-        ValueError for classes whose names cannot be told.
-        """
+    @property
+    def interface(self) -> Interface:
+        """What data owners are told of its images. ValueError for classes whose names cannot be told."""
         from tacit.parties.inference.model import Interface
-        from tacit.parties.inference.private_model import prepared_model
 
         mean, std = self.data.normalisation
         stated = {
@@ -82,10 +80,17 @@ class ServedModel:
             **vars(self.scaling),
         }
         try:
-            interface = msgspec.convert(stated, Interface)
+            return msgspec.convert(stated, Interface)
         except msgspec.ValidationError as error:
             raise ValueError(f"what data owners are told of the model's images: {error}") from None
-        return prepared_model(self.transformer, self.typical(), margin=self.margin, interface=interface, salt=salt)
+
+    def prepared(self, *, salt: bytes | None = None) -> PrivateModel:
+        """The model for private inference, its bounds those of typical images; salt: as of prepared_model(). ValueError
+        as of `interface`."""
+        from tacit.parties.inference.private_model import prepared_model
+
+        typical = self.typical()
+        return prepared_model(self.transformer, typical, margin=self.margin, interface=self.interface, salt=salt)
 
     def typical(self) -> torch.Tensor:
         """Training images [N, C, S, S] that show what values reach."""

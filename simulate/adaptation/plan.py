@@ -40,11 +40,10 @@ from tacit.parties.hosting.party_file import (
 )
 from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.model_owner import ModelOwnerParty
-from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.private_model import OwnedModel, PrivateModel
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory, Seed, command_line
 from tacit.parties.runs.events import InvocationRecorded
-from tacit.parties.runs.served import ServedModel
 from tacit.parties.session.event_log import read
 from tacit.protocol.adaptation.messages import Purpose
 from tacit.protocol.adaptation.schedule import sum_words
@@ -303,8 +302,8 @@ class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
         if recording is not None:
             self._around = recording()
 
-    def model(self, served: Callable[[], ServedModel], salt: bytes) -> PrivateModel:
-        return self._model or super().model(served, salt)
+    def model(self, usual: Callable[[], OwnedModel]) -> OwnedModel:
+        return self._model or usual()
 
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
         return self._party or usual

@@ -166,36 +166,6 @@ class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench
         )
 
 
-class StudentBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-student.1"):
-    """A distilled student on shares, by CrypTen, on the first test images."""
-
-    images: int
-    batch: int
-    check: bool
-    """Whether every gauge was compared on shares."""
-    agreement: float
-    """Share of the images with the same label in the clear."""
-    accuracy: float
-    accuracy_in_the_clear: float
-    largest_difference: float
-    """Largest difference of a logit to that in the clear."""
-    seconds_per_image: float
-    megabytes_per_image: float
-    rounds_per_batch: float
-
-    def view(self) -> Iterator[str]:
-        """Accuracy and cost."""
-        yield (
-            f"{self.images} images: the same label on shares and in the clear for {self.agreement:.2%}; logits differ "
-            f"by at most {self.largest_difference:.4f}; test accuracy {self.accuracy:.3f} on shares, "
-            f"{self.accuracy_in_the_clear:.3f} in the clear"
-        )
-        yield (
-            f"{1000 * self.seconds_per_image:.0f} ms, {self.megabytes_per_image:.2f} MB for an image, "
-            f"{self.rounds_per_batch:.0f} rounds for a batch of {self.batch}"
-        )
-
-
 class PassMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of the median pass; bytes are those of shares, by sender."""
 

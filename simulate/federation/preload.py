@@ -15,7 +15,7 @@ MODULES = (
     "torch._dynamo",  # which the first optimiser asks for
     "timm.models.vision_transformer",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
-    *(["tacit.parties.crypten.computation"] if find_spec("crypten") else []),
+    *(["tacit.parties.crypten.passes"] if find_spec("crypten") else []),
     "tacit.simulate.federation.hosted_parties",
     "tacit.simulate.federation.child",
 )

@@ -28,6 +28,7 @@ from tacit.parties.hosting.party_file import (
     PartyFile,
     TeachingSection,
 )
+from tacit.parties.hosting.protocols import ProtocolName
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import Answer, DataOwnerSession, Inferred, PassCosts, SessionKind
@@ -64,6 +65,7 @@ class InferencePlan:
     batch: int
     results: Results = LOGITS
     """What data owners are told."""
+    protocol: ProtocolName = "tacit"
     ahead: int | None = AHEAD
     """As of DataOwnerSettings."""
     patience: float = 120.0
@@ -162,6 +164,7 @@ def _programs(
         dealer=NOT_YET,
         **_named(model),
         device=device,
+        protocol=plan.protocol,
         most_batch=plan.batch,
         policy=structs.replace(NO_QUOTA, labels=revealed.labels, logits_bits=revealed.bits or LOGITS.bits),
         adaptation=None if learned is None else learned.section,
@@ -181,6 +184,7 @@ def _programs(
             images="given by this process",
             batch=plan.batch,
             device=device,
+            protocol=plan.protocol,
             adaptation=asks,
             **common,
             **files.common(name),

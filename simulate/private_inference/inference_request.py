@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tacit.parties.hosting.protocols import PROTOCOLS, ProtocolName
 from tacit.parties.runs.served import Checkpoint, ServedModel, read_served, served_experiment
 
 _NO_TESTS: Final = "a checkpoint comes without test images: name a file or a folder of images with --images"
@@ -44,8 +45,11 @@ class InferenceRequest(WantedImages):
     """Results of `tacit distill`, or a run of `tacit simulate`; or a checkpoint."""
     source: str | None = None
     """Where test images come from, if not where the model's did: "digits", or an .npz file."""
+    protocol: ProtocolName = "tacit"
+    """By which it is asked."""
 
     def __post_init__(self) -> None:
+        self.check("--model", "" if isinstance(self.model, Path) else self.model.architecture)
         if isinstance(self.model, Path):
             served_experiment(self.model)
         super().__post_init__()
@@ -53,6 +57,11 @@ class InferenceRequest(WantedImages):
             raise ValueError(_NO_TESTS)
         if self.path is not None and self.source is not None:
             raise ValueError(f"--data {self.source} is for test images: leave it out, or --images {self.images}")
+
+    def check(self, option: str, value: object) -> None:
+        """ValueError, which names the option, for what the protocol does not have."""
+        if reason := PROTOCOLS[self.protocol].refusal(option.removeprefix("--"), value):
+            raise ValueError(f"{option} {value}: {reason}")
 
     def read(self) -> ServedModel:
         """The model. Raises as read_served() and Checkpoint.read() do."""

@@ -27,6 +27,7 @@ from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
 from tacit.parties.hosting.model_owner import kept_salt
+from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.inference.data_owner import Inferred, PassCosts
 from tacit.parties.inference.private_model import NO_CLASSES
 from tacit.parties.inference.ranking import check_labels
@@ -105,9 +106,13 @@ def infer(
 
     Raises ValueError or OSError for what cannot be used, and ProcessError.
     """
+    for option, value in (("--input", input), ("--labels", labels), ("--device", device)):
+        request.check(option, value)
+    protocol = PROTOCOLS[request.protocol]
     resolve_device(device)
     progress("reading the model")
     served = request.read()
+    protocol.check_served(served)
     images = chosen(request, served)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
@@ -131,7 +136,7 @@ def infer(
     found = run(
         request.model.absolute(),
         parts,
-        InferencePlan(input=input, batch=batch, device=device, results=results),
+        InferencePlan(input=input, batch=batch, device=device, results=results, protocol=protocol.name),
         show,
     )
     return compared_answers(
@@ -140,6 +145,8 @@ def infer(
         served.data.source.class_names,
         clear,
         found,
+        protocol=protocol.name,
+        beyond=int((~clear.isfinite().all(dim=1)).sum()),
         input=input,
         batch=batch,
         data_owners=data_owners,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tacit.parties.hosting.protocols import PROTOCOLS, ProtocolName
 from tacit.parties.runs.answers import PrivateAnswers
 from tacit.parties.runs.results import Caution, Column, Table, byte_count, decimals, plain
 from tacit.simulate.insecure import KNOWN_GIVES_AWAY, Input
@@ -82,12 +83,20 @@ class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inf
     input: Input
     """Whether the data owner knows the input of blocks, which is INSECURE, or no party does."""
     data_owners: int
+    protocol: ProtocolName
+    """What computed on shares."""
+    beyond: int
+    """Images beyond the intervals of a student's polynomials, which it refuses in the clear; they are not compared."""
 
     def view(self) -> Iterator[Table | str]:
-        """See ComparedAnswers; a warning first where the data owner knows the input of blocks."""
+        """See ComparedAnswers; a warning first where the data owner knows the input of blocks, and last what differs by
+        another protocol."""
         if self.input == "known":
             yield Caution(f"--input known: {KNOWN_GIVES_AWAY}")
         yield from super().view()
+        yield from PROTOCOLS[self.protocol].claims
+        if self.beyond:
+            yield f"{self.beyond} images are beyond the student's intervals in the clear, and not compared"
 
 
 class PredictionResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.prediction.3"):

@@ -1,4 +1,4 @@
-"""`tacit distill` and `tacit bench inference`: from an experiment file to a student, and to its labels on shares."""
+"""`tacit distill`: from an experiment file to a student."""
 
 import json
 import resource
@@ -81,20 +81,6 @@ def test_a_checkpoint_is_the_teacher_as_it_is(
     assert second["teacher"]["epochs"] == 0
     assert second["epochs"] == first["epochs"], "the same teacher, seed and images give the same student"
     assert second["student"] == first["student"]
-
-
-@pytest.mark.end_to_end
-def test_the_student_runs_on_shares(tacit: Invoke, distilled: tuple[Result, Path], tmp_path: Path) -> None:
-    out, copy = distilled[1] / "out", tmp_path / "figures.json"
-    result = tacit("bench", "inference", out, "--images", 4, "--batch", 4, "--json", copy)
-    assert result.exit_code == 0, result.stderr
-    figures = check_output(copy, "bench-student")
-    assert (figures["images"], figures["batch"], figures["check"]) == (4, 4, False)
-    # A logit is off by a few hundred last bits of 2^-16 at most; labels may differ where two are as close.
-    assert 0 < figures["largest_difference"] < 0.02
-    assert f"same label on shares and in the clear for {figures['agreement']:.2%}" in result.stdout
-    assert figures["megabytes_per_image"] > 0
-    assert figures["rounds_per_batch"] > 50
 
 
 def unreadable(path: Path) -> Path:
@@ -189,7 +175,7 @@ def test_a_directory_without_a_student_is_refused(
     if content is not None:
         (tmp_path / "distillation.json").write_text(content)
         mark_release(tmp_path)
-    result = tacit("bench", "inference", tmp_path)
+    result = tacit("infer", tmp_path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr
 

@@ -11,14 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from tests.cli.command import invoke
 
-NEED_IT = {
-    *(f"tacit.parties.crypten.{name}" for name in ("communicator", "compatibility", "computation", "linear")),
-    *(f"tacit.parties.crypten.{name}" for name in ("provider", "shared_model")),
-    "tacit.simulate.bench.inference",
-}
+NEED_IT = {f"tacit.parties.crypten.{name}" for name in ("compatibility", "computation", "passes")}
 IMPORT_ALL = """
 import pkgutil, sys
 from importlib import import_module
@@ -36,27 +33,23 @@ for module in pkgutil.walk_packages(tacit.__path__, "tacit."):
 """
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["bench", "inference", "student"],
-        ["bench", "inference", "--against", "crypten"],
-    ],
-    ids=" ".join,
-)
 def test_a_command_that_needs_crypten_says_so_at_once(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    distilled: tuple[Result, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "crypten", None)
     for name in NEED_IT & sys.modules.keys():
         monkeypatch.delitem(sys.modules, name)
     file = tmp_path / "figures.json"
-    done = invoke(*command, "--json", str(file))
-    assert done.exit_code == 2, done.output
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tacit: this needs CrypTen, which cannot be imported (")
-    assert line.endswith("pip install 'tacit[crypten]', then pip install --no-deps crypten==0.4.1")
-    assert not file.exists()
+    for command in (
+        ["infer", distilled[1] / "out", "--protocol", "crypten"],
+        ["bench", "inference", "--against", "crypten"],
+    ):
+        done = invoke(*command, "--json", str(file))
+        assert done.exit_code == 2, done.output
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("tacit: this needs CrypTen, which cannot be imported (")
+        assert line.endswith("pip install 'tacit[crypten]', then pip install --no-deps crypten==0.4.1")
+        assert not file.exists()
 
 
 @pytest.mark.end_to_end

@@ -1,0 +1,230 @@
+"""The passes of a session by CrypTen: embedding, blocks, head, each a stage whose arithmetic is CrypTen's tensors'.
+
+The weight of a linear layer is masked once for a session, and a product costs one message of the data owner
+(FixedLinear). What both have of a product of shared numbers, and of a truncation, is in computation.py. No value is
+compared with the interval in which its polynomial is valid: an image beyond it has a wrong answer, and nobody learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Final
+
+import torch
+from msgspec import structs
+from torch.nn import functional
+
+from tacit.parties.crypten.computation import Computation, Traced, as_program, shared, traced
+from tacit.parties.crypten.student import BITS, PROTOCOL, PrivateStudent, PublicStudent, public_student
+from tacit.parties.inference.data_owner import SessionKind
+from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.inference.model_owner import ModelOwnerParty
+from tacit.parties.inference.operations import DATA, FixedLinear, Party, PreparedLinear, Program
+from tacit.parties.inference.passes import PassPlan
+from tacit.parties.inference.ring import WORD_BITS, signed
+from tacit.parties.inference.stages import Carried, PassStage, Run
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.machine import Output, Step
+from tacit.protocol.inference.data_owner import InferenceDataOwner
+from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.schedule import RESULT_BITS, Results, Round, layer_shapes
+from tacit.protocol.inference.session import PassRounds
+from tacit.protocol.inference.states import InferenceState
+
+_META: Final = torch.device("meta")
+
+Products = Mapping[str, PreparedLinear]
+"""Linear layers of a stage, ready for one input, by their names in it."""
+Compute = Callable[[Computation, Products, torch.Tensor], torch.Tensor]
+"""From this party's share of what goes in to that of what comes out."""
+
+
+@dataclass(frozen=True)
+class CryptenStage:
+    """A part of every pass."""
+
+    name: str
+    public: PublicStudent
+    layers: tuple[str, ...]
+    """Names of its layers, as in `layer_shapes`."""
+    rows: tuple[int, ...]
+    """Shape of what a layer of it takes, of an image, without the columns."""
+    shape: tuple[int, ...]
+    """Shape of what goes in, of an image."""
+    compute: Compute
+
+    def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
+        """See ModelStage."""
+        first = len(self.layers)
+        found = _traced(self, images).requests
+        masks = zip(found[:first], self.layers, strict=True)
+        return (*(structs.replace(request, weight=numbers[name]) for request, name in masks), *found[first:])
+
+    def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
+        """See ModelStage."""
+        products = self._products(party, images, layers)
+        supplied = party.supplied(_traced(self, images).requests[len(self.layers) :])
+
+        def run(carried: Carried) -> Program[Carried]:
+            return Carried((yield from as_program(supplied, partial(self._computed, products, carried.share))))
+
+        return run
+
+    def rounds(self, images: int) -> tuple[Round, ...]:
+        """Those of so many images."""
+        return _traced(self, images).rounds
+
+    def trace(self, images: int) -> Traced:
+        """What it takes, and its rounds: from shapes alone."""
+
+        def prepare(party: Party) -> Callable[[Computation], torch.Tensor]:
+            shapes = layer_shapes(self.public.sizes)
+            layers = {
+                name: FixedLinear(0, torch.empty(shapes[name], dtype=torch.int64, device=_META), None, WORD_BITS)
+                for name in self.layers
+            }
+            products = self._products(party, images, layers)
+            share = torch.empty((images, *self.shape), dtype=torch.int64, device=_META)
+            return partial(self._computed, products, share)
+
+        return traced(prepare)
+
+    def _computed(self, products: Products, share: torch.Tensor, computation: Computation) -> torch.Tensor:
+        return self.compute(computation, products, share)
+
+    def _products(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Products:
+        return {
+            name.rpartition(".")[2]: layers[name].prepared(party, (images, *self.rows), WORD_BITS)
+            for name in self.layers
+        }
+
+
+@lru_cache(maxsize=1024)
+def _traced(stage: CryptenStage, images: int) -> Traced:
+    return stage.trace(images)
+
+
+def _linear(computation: Computation, products: Products, name: str, share: torch.Tensor) -> torch.Tensor:
+    """A layer, with its bias, to numbers of BITS again."""
+    product = computation.run(products[name].apply(name, share))
+    return computation.truncated(product, 1 << BITS)
+
+
+def _embedding(
+    public: PublicStudent, computation: Computation, products: Products, share: torch.Tensor
+) -> torch.Tensor:
+    linear = products["embedding"]
+    patches = computation.run(linear.multiplied("embedding", share))
+    stream = functional.pad(patches, (0, 0, public.sizes.prefix, 0))  # Other tokens have no pixels.
+    if linear.linear.bias is not None:
+        stream = stream + linear.linear.bias
+    return computation.truncated(stream, 1 << BITS)
+
+
+def _block(
+    public: PublicStudent, number: int, computation: Computation, products: Products, share: torch.Tensor
+) -> torch.Tensor:
+    def linear(name: str) -> Callable[[Any], Any]:
+        return lambda x: shared(_linear(computation, products, name, x.share))
+
+    found: torch.Tensor = public.block(number, linear)(shared(share)).share
+    return found
+
+
+def _head(
+    public: PublicStudent, results: Results, computation: Computation, products: Products, share: torch.Tensor
+) -> torch.Tensor:
+    sizes, tokens = public.sizes, shared(share)
+    if sizes.pooling in ("token", "two tokens"):
+        rows = tokens[:, : sizes.normed]
+    else:
+        patches = tokens[:, sizes.prefix :]
+        rows = patches.mean(1, keepdim=True) if sizes.pooling == "mean" else patches
+    normal = public.norm()(rows)
+    if sizes.pooling == "mean of normalised":
+        normal = normal.mean(1, keepdim=True)
+    read = normal.share.reshape(len(share), sizes.read)
+    logits = _linear(computation, products, "head", read)
+    if results.bits < BITS:
+        logits = computation.truncated(logits, 1 << (BITS - results.bits))
+    other = computation.run(computation.party.tell("result", (logits, RESULT_BITS), to=DATA))
+    return torch.zeros_like(logits) if other is None else signed(logits + other, RESULT_BITS)
+
+
+@lru_cache(maxsize=64)
+def crypten_stages(public: PublicStudent, results: Results) -> tuple[CryptenStage, ...]:
+    """Those of a pass, in order."""
+    sizes = public.sizes
+    stream, patches = (sizes.tokens, sizes.width), (sizes.patches, sizes.pixels)
+    names = tuple(layer_shapes(sizes))
+    return (
+        CryptenStage("embedding", public, ("embedding",), patches[:1], patches, partial(_embedding, public)),
+        *(
+            CryptenStage(
+                f"block {number}",
+                public,
+                tuple(name for name in names if name.startswith(f"{number}.")),
+                stream[:1],
+                stream,
+                partial(_block, public, number),
+            )
+            for number in range(sizes.blocks)
+        ),
+        CryptenStage("head", public, ("head",), (), stream, partial(_head, public, results)),
+    )
+
+
+def crypten_plan(public: PublicStudent, terms: Terms) -> PassPlan:
+    """What passes compute."""
+    passed: tuple[PassStage, ...] = crypten_stages(public, terms.results)
+    return PassPlan(public, lambda number: passed, terms.sizes.classes)
+
+
+def _rounds(terms: Terms, images: int) -> tuple[Round, ...]:
+    stages = crypten_stages(public_student(terms), terms.results)
+    return tuple(each for stage in stages for each in stage.rounds(images))
+
+
+class _DataOwner(InferenceDataOwner):
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        return _rounds(self.agreed.terms, images)
+
+
+class _ModelOwner(InferenceModelOwner):
+    """A pass without a range check is answered when its result has gone."""
+
+    _passed: PassRounds | None = None
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        return _rounds(self.agreed.terms, images)
+
+    def on_give(self, step: int, data: Frame, now: float) -> Step[InferenceState]:
+        self._passed = self.at(PassRounds)
+        return super().on_give(step, data, now)
+
+    def _judged(self, in_range: bool | None) -> list[Output]:
+        over = self._passed is not None and self._passed.over
+        self._passed = None
+        return super()._judged(True if over else in_range)
+
+
+class CryptenSession(SessionKind):
+    """A data owner's, with a model owner's student."""
+
+    MACHINE: ClassVar[type[InferenceDataOwner]] = _DataOwner
+    protocol: ClassVar[str] = PROTOCOL
+
+    def __init__(self) -> None:
+        super().__init__(lambda terms: crypten_plan(public_student(terms), terms))
+
+
+class CryptenModelOwner(ModelOwnerParty):
+    """Serves a student until it is cancelled."""
+
+    MACHINE: ClassVar[type[InferenceModelOwner]] = _ModelOwner
+
+    def _planned(self, terms: Terms, model: PrivateStudent) -> PassPlan:
+        return crypten_plan(model.public, terms)
