@@ -137,6 +137,8 @@ class Product(Request, frozen=True):
     operation: Operation
     left: Shape
     right: Shape
+    arguments: Annotated[tuple[Size, ...], Meta(max_length=0)] = ()
+    """None: such products have only their factors."""
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.left), Draw(self.right)]

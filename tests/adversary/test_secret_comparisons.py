@@ -32,7 +32,6 @@ ALLOWED = {
         "getattr(proposed.configuration, field) in accepted",
     ): "a setting, by the name of its key",
     ("parties/runs/experiment.py", "str(type(section).__struct_config__.tag) == key.choice"): "the name of a setting",
-    ("parties/crypten/computation.py", "divisors == divisor"): "both parties know by what a share is divided",
     ("parties/learning/policy.py", "key not in pinnable()"): "the name of a setting that a policy pins",
     ("parties/learning/policy.py", "key in policy.least"): "the name of a setting that a policy pins",
     ("parties/protections/fedrsm.py", "protection.mask == 'lowest'"): "a setting",

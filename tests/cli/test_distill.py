@@ -164,7 +164,7 @@ def test_a_training_that_diverges_has_its_own_status(tacit: Invoke, tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "cannot be read: No such file or directory; name a directory that `tacit distill --out` has written"),
+        (None, "holds neither distillation.json nor experiment.toml; name a directory that `tacit distill --out`"),
         ("{", "is not what `tacit distill` writes"),
         ('{"name": 1}', "is not what `tacit distill`"),
     ],

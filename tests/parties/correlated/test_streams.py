@@ -1,4 +1,4 @@
-"""Keystreams: the cipher and numbered streams, and a key for every purpose."""
+"""Keystreams: the cipher, and numbered streams."""
 
 import math
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.parties.correlated.material import Keystream, Purpose, derive, request_stream
+from tacit.parties.correlated.material import Keystream, request_stream
 from tacit.protocol.core.primitives import framed
 from tacit.protocol.inference.material import request_key
 from tacit.protocol.inference.states import InferenceLabel
@@ -64,10 +64,3 @@ def test_every_request_has_a_key_of_its_own_which_is_not_the_sessions() -> None:
         info = framed(InferenceLabel.REQUEST, number.to_bytes(8, "big"))
         assert key == HKDF(SHA256(), 32, None, info).derive(KEY)
         assert request_stream(KEY, number).draw((9,)).tolist() == reference(key, 9)
-
-
-def test_every_purpose_rank_and_salt_has_its_own_key() -> None:
-    keys = [
-        derive(KEY, purpose, salt=salt, rank=rank) for purpose in Purpose for rank in (0, 1) for salt in (b"", b"x")
-    ]
-    assert len(set(keys)) == len(keys)

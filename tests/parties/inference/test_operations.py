@@ -197,6 +197,9 @@ def test_cutting_both_factors_leaves_their_product_correct_to_the_last_bits() ->
 
 NARROW = {"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": (2, 1), "words": 64}
 MATRIX = {"type": "Matrix", "operation": "matmul", "left": (4, 4), "right": (4, 4), "arguments": (), "words": 64}
+PRODUCT = {"type": "Product", "operation": "mul", "left": (3, 1), "right": (3, 4), "arguments": ()}
+SQUARE = {"type": "Square", "shape": (3, 4)}
+TRUNCATION = {"type": "Truncation", "shape": (3, 4), "divisor": 1 << 16}
 CONTRACTION = {"left": 0, "right": 1, "letters": "ab,cb->ac"}
 PRODUCTS = {"type": "Products", "operands": ((4, 5), (3, 5)), "products": (CONTRACTION,), "words": 64}
 SCORES = {"type": "Scores", "shape": (2, 3, 4), "words": 32, "queries": 17, "keys": 18}
@@ -209,8 +212,10 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a ring that is no wider than the value": (NARROW, {"words": 16}, "16 bits is narrow only in a wider ring"),
     "a ring that is narrower than the value": (NARROW, {"bits": 64, "words": 63}, "ring than that of 63 bits"),
     "a product of elements": (MATRIX, {"operation": "mul"}, "only matrices"),
-    "a convolution": (MATRIX, {"operation": "conv2d", "left": (1, 4, 8, 8), "right": (4, 4, 1, 1)}, "only matrices"),
-    "a product with arguments": (MATRIX, {"arguments": (("groups", 1),)}, "only matrices"),
+    "a convolution": (PRODUCT, {"operation": "conv2d", "left": (1, 4, 8, 8), "right": (4, 4, 1, 1)}, "enum value"),
+    "a product with arguments": (PRODUCT, {"arguments": (1,)}, "length <= 0"),
+    "elements that do not fit": (PRODUCT, {"left": (3, 2)}, "broadcast"),
+    "a truncation by one": (TRUNCATION, {"divisor": 1}, "divisor"),
     "a row": (MATRIX, {"left": (4,)}, "only matrices"),
     "a column": (MATRIX, {"right": (4,)}, "only matrices"),
     "matrices that do not fit": (MATRIX, {"right": (3, 4)}, "no such product"),
@@ -247,7 +252,7 @@ def test_a_dealer_takes_only_what_the_specification_has(case: str) -> None:
         decoded_requests(msgspec.msgpack.encode([request | change]))
 
 
-@pytest.mark.parametrize("request_", [NARROW, MATRIX, SCORES, WAVES, LOOKUP, WEIGHT])
+@pytest.mark.parametrize("request_", [NARROW, MATRIX, SCORES, WAVES, LOOKUP, WEIGHT, PRODUCT, SQUARE, TRUNCATION])
 def test_a_dealer_takes_what_the_specification_has(request_: dict[str, Any]) -> None:
     assert len(decoded_requests(msgspec.msgpack.encode([request_]))) == 1
 
