@@ -391,7 +391,7 @@ def inference_material_bad_request() -> Script:
         *(PRODUCTS | changes for changes in _no_products()),
         LOOKUP | {"more": 1},
         dict(reversed(NARROW.items())), dict(reversed(LOOKUP.items())),
-        {"type": "Table", "shape": [1]}, {"type": "Square", "shape": [1]},
+        {"type": "Table", "shape": [1]}, {"type": "Bit", "shape": [1]},
         {"type": "Shuffle", "owner": 0, "shape": [1], "words": 40}, {},
     ):  # fmt: skip
         script.refuse(INVALID, "read requests", encoding=msgpack.packb([changed]))
