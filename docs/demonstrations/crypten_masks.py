@@ -7,8 +7,8 @@ the next input. Our keystreams (AES-256-CTR) have no state that follows from wha
 
     python docs/demonstrations/crypten_masks.py [PICTURE.png]
 
-It runs three processes twice, with CrypTen's third party and with our dealer, and attacks both by what the model owner
-has seen. It draws the image, and what was read of it.
+It computes two products with CrypTen's third party, in three processes, and with our dealer's correlated randomness,
+and attacks both by what the model owner has seen. It draws the image, and what was read of it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ import torch
 
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import load
-from tacit.parties.links.keys import PartyKeys, generate
-from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.processes import Exit, Processes
 
 WORDS_OF_STATE = 312
@@ -100,20 +98,19 @@ def digit() -> torch.Tensor:
 
 def computed(image: torch.Tensor, directory: Path) -> dict[str, Reading]:
     """What the model owner reads of an image [1, 64] under "stock" and under "ours"; files go into the directory."""
-    keys: dict[str, PartyKeys] = {name: generate(name) for name in masked_party.PARTIES}
-    roster = Roster(tuple(keys[name].member("server" if name == "dealer" else "client") for name in keys))
 
     async def run() -> None:
         async with asyncio.timeout(120), Processes(directory / "logs") as processes:
             for name in masked_party.PARTIES:
-                own = {"own": name, "keys": keys[name], "roster": roster, "directory": directory}
-                await processes.start(name, masked_party.compute, **own, weight=WEIGHT, inputs=[FIRST, image])
+                given = {"own": name, "directory": directory, "weight": WEIGHT, "inputs": [FIRST, image]}
+                await processes.start(name, masked_party.compute, **given)
             async for _, message in processes.messages():
                 if not isinstance(message, Exit) and set(message) != {"finished"}:
                     raise RuntimeError(f"a party failed: {message}")
 
     asyncio.run(run())
-    return {name: attacked(torch.load(directory / f"{name}.pt", weights_only=True)) for name in ("stock", "ours")}
+    stock = torch.load(directory / "stock.pt", weights_only=True)
+    return {"stock": attacked(stock), "ours": attacked(masked_party.ours(WEIGHT, [FIRST, image]))}
 
 
 def draw(image: torch.Tensor, found: dict[str, Reading], path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from tacit.parties.correlated.material import AnyRequest
-from tacit.parties.crypten.supply import Announcement, Join, LinkContribution
+from tacit.parties.inference.material import AnyBlockRequest, Contraction
+from tacit.protocol.inference.messages import DealerHello, DealingOver, OrderRandomness
 
 
 @pytest.mark.end_to_end
@@ -30,13 +30,15 @@ def test_the_model_owner_reads_an_image_under_stock_crypten_and_nothing_under_ou
 @pytest.mark.threat("dealer/reads-requests")
 def test_the_dealer_is_told_shapes_and_counts_alone() -> None:
     """All structures that a party sends to it, field by field."""
-    fields = {kind: set(kind.__struct_fields__) for kind in (Join, LinkContribution, Announcement)}
+    fields = {kind: set(kind.__struct_fields__) for kind in (DealerHello, OrderRandomness, DealingOver)}
     assert fields == {
-        Join: {"rank", "parties", "computation"},
-        LinkContribution: {"pair", "common"},
-        Announcement: {"first", "requests", "previous", "following"},
+        DealerHello: {"roster", "peer", "terms", "contribution"},
+        OrderRandomness: {"first", "count", "requests"},
+        DealingOver: set(),
     }
-    for kind in get_args(AnyRequest):
+    for kind in (*get_args(AnyBlockRequest), Contraction):
         assert set(kind.__struct_fields__) <= {
             "shape", "left", "right", "operation", "arguments", "divisor", "owner", "rows", "weight", "weight_shape",
+            "words", "bits", "degree", "factor", "operands", "products", "letters", "queries", "keys", "harmonics",
+            "precision", "domain", "index", "slope", "levels",
         }  # fmt: skip
