@@ -55,18 +55,20 @@ class CryptenStage:
     shape: tuple[int, ...]
     """Shape of what goes in, of an image."""
     compute: Compute
+    like: CryptenStage | None = None
+    """An earlier stage with the same requests and rounds, which is traced in its place."""
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         """See ModelStage."""
         first = len(self.layers)
-        found = _traced(self, images).requests
+        found = self._traced(images).requests
         masks = zip(found[:first], self.layers, strict=True)
         return (*(structs.replace(request, weight=numbers[name]) for request, name in masks), *found[first:])
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         """See ModelStage."""
         products = self._products(party, images, layers)
-        supplied = party.supplied(_traced(self, images).requests[len(self.layers) :])
+        supplied = party.supplied(self._traced(images).requests[len(self.layers) :])
 
         def run(carried: Carried) -> Program[Carried]:
             return Carried((yield from as_program(supplied, partial(self._computed, products, carried.share))))
@@ -75,7 +77,7 @@ class CryptenStage:
 
     def rounds(self, images: int) -> tuple[Round, ...]:
         """Those of so many images."""
-        return _traced(self, images).rounds
+        return self._traced(images).rounds
 
     def trace(self, images: int) -> Traced:
         """What it takes, and its rounds: from shapes alone."""
@@ -92,6 +94,9 @@ class CryptenStage:
 
         return traced(prepare)
 
+    def _traced(self, images: int) -> Traced:
+        return _trace(self.like or self, images)
+
     def _computed(self, products: Products, share: torch.Tensor, computation: Computation) -> torch.Tensor:
         return self.compute(computation, products, share)
 
@@ -103,7 +108,7 @@ class CryptenStage:
 
 
 @lru_cache(maxsize=1024)
-def _traced(stage: CryptenStage, images: int) -> Traced:
+def _trace(stage: CryptenStage, images: int) -> Traced:
     return stage.trace(images)
 
 
@@ -160,21 +165,15 @@ def crypten_stages(public: PublicStudent, results: Results) -> tuple[CryptenStag
     sizes = public.sizes
     stream, patches = (sizes.tokens, sizes.width), (sizes.patches, sizes.pixels)
     names = tuple(layer_shapes(sizes))
-    return (
-        CryptenStage("embedding", public, ("embedding",), patches[:1], patches, partial(_embedding, public)),
-        *(
-            CryptenStage(
-                f"block {number}",
-                public,
-                tuple(name for name in names if name.startswith(f"{number}.")),
-                stream[:1],
-                stream,
-                partial(_block, public, number),
-            )
-            for number in range(sizes.blocks)
-        ),
-        CryptenStage("head", public, ("head",), (), stream, partial(_head, public, results)),
-    )
+    passed = [CryptenStage("embedding", public, ("embedding",), patches[:1], patches, partial(_embedding, public))]
+    kinds: dict[tuple[int, ...], CryptenStage] = {}
+    for number in range(sizes.blocks):
+        layers = tuple(name for name in names if name.startswith(f"{number}."))
+        compute, like = partial(_block, public, number), kinds.get(public.kind(number))
+        block = CryptenStage(f"block {number}", public, layers, stream[:1], stream, compute, like)
+        kinds.setdefault(public.kind(number), block)
+        passed.append(block)
+    return (*passed, CryptenStage("head", public, ("head",), (), stream, partial(_head, public, results)))
 
 
 def crypten_plan(public: PublicStudent, terms: Terms) -> PassPlan:

@@ -19,7 +19,7 @@ from msgspec import Meta
 from torch import nn
 
 from tacit.models.friendly.calibration import folded
-from tacit.models.friendly.polynomials import Gauge, Interval
+from tacit.models.friendly.polynomials import Gauge, Interval, whole
 from tacit.models.friendly.transformer import (
     Approximation,
     Attention,
@@ -28,6 +28,8 @@ from tacit.models.friendly.transformer import (
     LayerNorm,
     LinearLayer,
     Mlp,
+    norm_bound,
+    products_bound,
     with_parameters,
 )
 from tacit.parties.inference.model import EmbeddingScales, IntegerWeight, Interface, weight_octets
@@ -106,6 +108,18 @@ class PublicStudent(
         block = Block(self._norm(own.first_variance), attention, self._norm(own.second_variance), mlp)
         found: Block = _without_weights(block, lambda path: linear(path.split(".")[1]))
         return found
+
+    def kind(self, number: int) -> tuple[int, ...]:
+        """Whether each argument of a block is divided, left, or multiplied by a whole number: blocks of one kind make
+        the same requests and rounds."""
+        own = self.blocks[number]
+        bounds = (
+            norm_bound(Interval(0.0, own.first_variance)),
+            products_bound(Interval(-own.products, own.products)),
+            whole(own.totals),
+            norm_bound(Interval(0.0, own.second_variance)),
+        )
+        return tuple((bound > 1) - (bound < 1) for bound in bounds)
 
     def norm(self) -> LayerNorm:
         """The last LayerNorm, without scale and shift."""

@@ -61,6 +61,7 @@ from tacit.parties.hosting.party_file import (
     PartyFileError,
     ServerFile,
 )
+from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.hosting.server import (
     ServerImages,
     begun_run,
@@ -70,8 +71,7 @@ from tacit.parties.hosting.server import (
     standing_in,
     task_of,
 )
-from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.private_model import PrivateModel, public_of
+from tacit.parties.inference.private_model import AskedModel, OwnedModel
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ProposedTask
 from tacit.parties.learning.task import class_digest, configure
@@ -92,7 +92,7 @@ from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Abort, Blob, Kinds, Message, Resume
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.results import Agreed, InferenceEnded
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
@@ -716,11 +716,11 @@ def check_training(file: ClientFile, source: Source, plan: PlannedRun) -> str:
 
 
 @check("model")
-def check_model(file: ModelOwnerFile) -> tuple[str, PrivateModel]:
+def check_model(file: ModelOwnerFile) -> tuple[str, OwnedModel]:
     """The model can be read, and offered."""
     device, salt = resolve_device(file.device), PartyFolder(Path(file.directory)).salt
     kept = salt.exists()
-    model = read_model(file).prepared(salt=kept_salt(salt) if kept else None)
+    model = PROTOCOLS[file.protocol].prepared(read_model(file), kept_salt(salt) if kept else None)
     sizes = model.terms(results=file.results, most_images=file.most_images, most_batch=file.most_batch).sizes
     which = model.commitment.hex() if kept else "without a commitment before its first start"
     if (learning := file.adaptation) is not None:
@@ -729,7 +729,7 @@ def check_model(file: ModelOwnerFile) -> tuple[str, PrivateModel]:
 
 
 @check("memory")
-def check_model_owner_memory(file: ModelOwnerFile, model: PrivateModel) -> str:
+def check_model_owner_memory(file: ModelOwnerFile, model: OwnedModel) -> str:
     """There is memory for the weights, and a pass of as many images as are offered."""
     return _check_memory(_pass_bytes(model.public.sizes, file.most_batch))
 
@@ -792,7 +792,7 @@ def check_terms(
             agreed = output
     assert agreed is not None
     terms = agreed.terms
-    public = public_of(terms)
+    public = _public(file, terms)
     interface_of(public, answers)
     return (
         f"model {terms.weights.hex()}, {_gives(public)}; {_takes(terms.sizes)}",
@@ -812,12 +812,17 @@ def check_data_owner_memory(agreed: Agreed) -> str:
 def check_pixels(file: DataOwnerFile, images: OwnImages, answers: AnswersFile, agreed: Agreed) -> str:
     """All images can be brought to the size that the model takes."""
     device = resolve_device(file.device)
-    interface = interface_of(public_of(agreed.terms), answers)
+    interface = interface_of(_public(file, agreed.terms), answers)
     prepared = images.prepared(interface, side=agreed.terms.sizes.side, first=answers.count)
     return f"{len(prepared):,} images fit the model, {agreed.batch} at a time, on {device.type}"
 
 
-def _gives(public: PublicModel) -> str:
+def _public(file: DataOwnerFile, terms: Terms) -> AskedModel:
+    """What the model owner says of its model. ValueError if that is by another protocol, or does not fit."""
+    return PROTOCOLS[file.protocol].session().agreed_plan(terms).public
+
+
+def _gives(public: AskedModel) -> str:
     what = "features" if public.interface is not None and not public.interface.classes else "classes"
     return f"{public.sizes.classes} {what}"
 

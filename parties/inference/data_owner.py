@@ -111,6 +111,10 @@ class Answer:
     """How many classes the model has."""
 
 
+class ProtocolDisagreementError(ValueError):
+    """The owners compute by different protocols."""
+
+
 @dataclass(frozen=True)
 class SessionKind:
     """Purpose of a session with a model owner: here, predictions of its model."""
@@ -119,6 +123,15 @@ class SessionKind:
     protocol: ClassVar[str] = "tacit"
     """By which the model owner must compute."""
     planned: Planned = inference_plan
+
+    def agreed_plan(self, terms: Terms) -> PassPlan:
+        """What passes on these terms compute. ProtocolDisagreementError, and ValueError as of Planned."""
+        if (stated := stated_protocol(terms)) not in ("", self.protocol):
+            raise ProtocolDisagreementError(
+                f'the model owner computes by the protocol "{stated}", the data owner by "{self.protocol}": give both '
+                "of their party files the same `protocol`"
+            )
+        return self.planned(terms)
 
     def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
         """Make the data owner's machine."""
@@ -197,14 +210,6 @@ class DataOwnerSession:
         )
 
 
-def disagreement(stated: str, own: str) -> str:
-    """What a data owner says to a model owner that computes by another protocol."""
-    return (
-        f'the model owner computes by the protocol "{stated}", the data owner by "{own}": give both of their party '
-        "files the same `protocol`"
-    )
-
-
 @asynccontextmanager
 async def open_session(
     settings: DataOwnerSettings, request: InferenceRequest, kind: SessionKind | None = None
@@ -222,10 +227,10 @@ async def open_session(
         try:
             conversation.hear(machine.start(conversation.now()))
             agreed = await conversation.expect(Agreed)
-            if (stated := stated_protocol(agreed.terms)) not in ("", kind.protocol):
-                conversation.refuse(disagreement(stated, kind.protocol), Code.POLICY)
             try:
-                plan = kind.planned(agreed.terms)
+                plan = kind.agreed_plan(agreed.terms)
+            except ProtocolDisagreementError as error:
+                conversation.refuse(str(error), Code.POLICY)
             except ValueError as error:
                 conversation.refuse(f"its scales are not usable: {error}")
             preparation = Preparation(
