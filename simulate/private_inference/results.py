@@ -96,7 +96,7 @@ class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inf
         yield from super().view()
         yield from PROTOCOLS[self.protocol].claims
         if self.beyond:
-            yield f"{self.beyond} images are beyond the student's intervals in the clear, and not compared"
+            yield f"images beyond the student's intervals in the clear, which are not compared: {self.beyond}"
 
 
 class PredictionResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.prediction.3"):
