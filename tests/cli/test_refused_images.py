@@ -33,6 +33,8 @@ def inferred(refused: int, of: int) -> InferenceResult:
             else AnsweredImage.of_logits(f"test {number}", "7", 0.9, [1.0])
             for number in range(of)
         ],
+        protocol="tacit",
+        beyond=0,
         accuracy=none,
         passes=1,
         online_seconds=1.0,
