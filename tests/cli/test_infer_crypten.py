@@ -77,7 +77,7 @@ def house(tmp_path: Path, tacit: Invoke, student: Path, images: Path) -> Iterato
 
 
 @pytest.mark.end_to_end
-def test_hosts_agree_on_the_protocol(house: House, student: Path, images: Path) -> None:
+def test_hosts_agree_on_the_protocol(house: House, tacit: Invoke, student: Path, images: Path) -> None:
     """Another protocol is refused by a line that names both; with the same one every image is answered."""
     house.model_owner(protocol="crypten", most_batch=5, **{"policy.refused_a_day": 12})
     house.alice(batch=5)
@@ -89,7 +89,12 @@ def test_hosts_agree_on_the_protocol(house: House, student: Path, images: Path) 
     both = 'the model owner computes by the protocol "crypten", the data owner by "tacit"'
     assert both in line
     owner.until(re.escape(both))
+    party = house.path / "alice" / "party.toml"
+    warned = tacit("preflight", party)
+    assert warned.exit_code == 1
+    assert both in " ".join(warned.output.split())
     house.alice(batch=5, protocol="crypten")
+    house.command("preflight", party)
     alice = house.start("alice", "--json", "answers.json")
     assert alice.end() == 0, alice.everything
     figures = check_output(house.path / "alice" / "answers.json", "answers")
