@@ -29,7 +29,7 @@ from tacit.protocol.inference.schedule import Round
 T = TypeVar("T")
 
 _PROVIDER: Final = "TACIT"
-_META: Final = torch.device("meta")
+META: Final = torch.device("meta")
 """Tensors without contents."""
 
 
@@ -140,13 +140,13 @@ def traced(prepare: Callable[[Party], Callable[[Computation], object]]) -> Trace
         rounds.append(Round(communication.operation, sent, due))
         return [_nothing(shape) for shape, _ in communication.expected]
 
-    party = Party(MODEL, take, _META)
+    party = Party(MODEL, take, META)
     computed(Computation(party, exchange), prepare(party))
     return Traced(tuple(requests), tuple(rounds))
 
 
 def _nothing(shape: Sequence[int]) -> torch.Tensor:
-    return torch.empty(tuple(shape), dtype=torch.int64, device=_META)
+    return torch.empty(tuple(shape), dtype=torch.int64, device=META)
 
 
 Arithmetic: Final = crypten.mpc.primitives.ArithmeticSharedTensor

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 from msgspec import structs
 from torch.nn import functional
 
-from tacit.parties.crypten.computation import Computation, Traced, as_program, shared, traced
+from tacit.parties.crypten.computation import META, Computation, Traced, as_program, shared, traced
 from tacit.parties.crypten.student import BITS, PROTOCOL, PrivateStudent, PublicStudent, public_student
 from tacit.parties.inference.data_owner import SessionKind
 from tacit.parties.inference.material import AnyBlockRequest
@@ -33,8 +33,6 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.schedule import RESULT_BITS, Results, Round, layer_shapes
 from tacit.protocol.inference.session import PassRounds
 from tacit.protocol.inference.states import InferenceState
-
-_META: Final = torch.device("meta")
 
 Products = Mapping[str, PreparedLinear]
 """Linear layers of a stage, ready for one input, by their names in it."""
@@ -85,11 +83,11 @@ class CryptenStage:
         def prepare(party: Party) -> Callable[[Computation], torch.Tensor]:
             shapes = layer_shapes(self.public.sizes)
             layers = {
-                name: FixedLinear(0, torch.empty(shapes[name], dtype=torch.int64, device=_META), None, WORD_BITS)
+                name: FixedLinear(0, torch.empty(shapes[name], dtype=torch.int64, device=META), None, WORD_BITS)
                 for name in self.layers
             }
             products = self._products(party, images, layers)
-            share = torch.empty((images, *self.shape), dtype=torch.int64, device=_META)
+            share = torch.empty((images, *self.shape), dtype=torch.int64, device=META)
             return partial(self._computed, products, share)
 
         return traced(prepare)
