@@ -91,6 +91,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Abort, Blob, Kinds, Message, Resume
 from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.inference.audit import audited_of
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.quota import Spent
@@ -721,7 +722,9 @@ def check_model(file: ModelOwnerFile) -> tuple[str, OwnedModel]:
     device, salt = resolve_device(file.device), PartyFolder(Path(file.directory)).salt
     kept = salt.exists()
     model = PROTOCOLS[file.protocol].prepared(read_model(file), kept_salt(salt) if kept else None)
-    sizes = model.terms(results=file.results, most_images=file.most_images, most_batch=file.most_batch).sizes
+    audited = audited_of(file.policy.audit_fraction)
+    terms = model.terms(results=file.results, most_images=file.most_images, most_batch=file.most_batch, audited=audited)
+    sizes = terms.sizes
     which = model.commitment.hex() if kept else "without a commitment before its first start"
     if (learning := file.adaptation) is not None:
         which = f"{which}; {len(learning.classes)} classes are learned beside it"

@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 
 from tacit.parties.correlated.material import (
-    Keystream,
     Linear,
     Product,
     Request,
