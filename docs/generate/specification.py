@@ -152,6 +152,9 @@ def messages_page() -> str:
         "## Sizes, within Terms",
         *_structure(inference_schedule.Sizes),
         "",
+        "## BlockForm, an item of an array within Sizes",
+        *_structure(inference_schedule.BlockForm),
+        "",
         "# Messages of double-blind adaptation",
         "",
         *prose(
@@ -325,7 +328,8 @@ def _type(kind: types.Type) -> str:
         case types.NoneType():
             return "nil"
         case types.VarTupleType(item_type=item, max_length=most):
-            return f"array of at most {most}: {_type(item)}"
+            length = "" if most is None else f" of at most {most}"
+            return f"array{length}: {_type(item)}"
         case types.StructType(cls=cls):
             name = getattr(cls, "TYPE", None)
             return f"map, the body of `{name}`" if name else f"map, {cls.__name__}"
