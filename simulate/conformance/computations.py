@@ -38,7 +38,7 @@ from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.inference.material import material_key, request_key
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
 from tacit.protocol.inference.results import Agreed
-from tacit.protocol.inference.schedule import LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import COARSE, FINE, LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
 from tacit.protocol.inference.states import InferenceLabel
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.agreement import Agreement, pairwise_mask
@@ -632,8 +632,8 @@ def evaluate_trees(
     *, key: Octets, number: int, requests: Octets, rank: Rank, correction: Octets, places: tuple[int, ...]
 ) -> dict[str, Any]:
     """Of one encoded request, a `Lookup`, with what the dealer sent for it, an owner's shares: for each tree of
-    thresholds whether each of these places is below; for each tree of points both words of every place, as 8-byte
-    words.
+    thresholds whether each of these places is below, modulo 2^`words`; for each tree of points both words of every
+    place, as 8-byte words.
     """
     import numpy as np
 
@@ -647,8 +647,9 @@ def evaluate_trees(
     _, *roots = drawn(request, rank=rank, key=request_key(key, number))
     trees = trees_of(request, [*roots, *corrected(request, bytearray(correction))])
     compared = np.tile(np.array(places, np.uint64), (len(trees.threshold_roots), 1))
+    lowest = np.uint64((1 << request.words) - 1)
     return {
-        "below": below(rank, trees.threshold_roots, trees.thresholds, compared).tolist(),
+        "below": (below(rank, trees.threshold_roots, trees.thresholds, compared) & lowest).tolist(),
         "points": []
         if trees.points is None
         else [each.tobytes() for each in point_words(rank, trees.point_roots, trees.points)],
@@ -662,13 +663,17 @@ def cosines(*, places: tuple[int, ...]) -> dict[str, Any]:
     return {"digest": table_digest(), "values": cosines()[list(places)].tolist()}
 
 
-def wave_factors(*, wave: Fields, places: tuple[int, ...]) -> list[list[int]]:
-    """The public factors of a sum of waves where these places are opened: of the first cosine, the first sine, ..."""
+def wave_factors(
+    *, wave: Fields, places: tuple[int, ...], turn: Annotated[int, Meta(ge=COARSE, le=FINE)] = COARSE
+) -> list[list[int]]:
+    """The public factors of a sum of waves where these places of a turn of so many bits are opened: of the first
+    cosine, the first sine, ...
+    """
     import torch
 
     from tacit.parties.inference.waves import Wave, factors
 
-    found = factors(msgspec.convert(wave, Wave), torch.device("cpu"))
+    found = factors(msgspec.convert(wave, Wave), torch.device("cpu"), turn)
     return [factor[list(places)].tolist() for factor in found]
 
 
@@ -679,6 +684,15 @@ def inverse_table(*, inverse: Fields, index: int, slope: int) -> dict[str, list[
     place = {"factor": 1, "low": 0, "high": 1, "domain": 32, "index": index, "slope": slope}
     values, slopes = msgspec.convert(place | {"inverse": inverse}, Table).words
     return {"values": values.tolist(), "slopes": slopes.tolist()}
+
+
+def inverse_steps(*, low: int, high: int, scale: float) -> dict[str, list[int]]:
+    """Ends of the steps of an inverse in steps, and the values between them."""
+    from tacit.parties.inference.tables import SteppedInverse
+
+    place = {"factor": 1, "levels": 32, "low": low, "high": high, "scale": scale}
+    ends, values = msgspec.convert(place, SteppedInverse).steps
+    return {"ends": ends.tolist(), "values": values.tolist()}
 
 
 def write_adaptation_terms(*, terms: Fields) -> dict[str, bytes]:
@@ -767,6 +781,7 @@ COMPUTATIONS: Final[Mapping[str, Computations]] = {
         "cosines": cosines,
         "wave factors": wave_factors,
         "inverse table": inverse_table,
+        "inverse steps": inverse_steps,
     },
     "double-blind adaptation": {
         **MessageFamily(ADAPTATION_MESSAGES).computations(),

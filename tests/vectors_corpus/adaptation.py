@@ -10,7 +10,7 @@ import msgpack
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, ADAPTATION_VERSION
 from tacit.protocol.inference.messages import INFERENCE_VERSION
 from tests.vectors_corpus.inference import BODIES as INFERENCE_BODIES
-from tests.vectors_corpus.inference import PLAIN, SIZES, terms_with
+from tests.vectors_corpus.inference import FORMS, PLAIN, SIZES, terms_with
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
@@ -95,7 +95,7 @@ def adaptation_terms() -> Script:
     script = message("Terms of both purposes, and their encoding and digest.")
     for changes in (
         {},
-        {"purpose": "prediction", "adapters": 0},
+        {"purpose": "prediction", "adapters": 0, "forms": FORMS},
         {"rounds": 1 << 20, "cut": 38, "gradient": 64, "least_count": 2**31},
     ):
         written = script.do("write terms", terms=learning_terms(**changes))
@@ -145,6 +145,7 @@ def adaptation_schedule() -> Script:
         ({"adapters": 0, "cut": 38, "gradient": 1}, 1),
         (one, 2),
         ({"blocks": 4, "adapters": 4}, 3),
+        ({"forms": FORMS}, 2),
         (predicts, 3),
         (predicts | {"adapters": 0, "classes": 200, "results": {"labels": 2, "bits": 0}}, 1),
     )

@@ -16,10 +16,12 @@ from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
 
 SESSION: Final = drawn("session of inference")
-PLAIN: Final = {"far": False, "prefix": 1, "norm_pre": False, "pooling": "token"}
+PLAIN: Final[dict[str, Any]] = {"forms": [], "prefix": 1, "norm_pre": False, "pooling": "token"}
 SIZES: Final[dict[str, Any]] = {
     "side": 6, "channels": 2, "patch": 3, "width": 8, "heads": 2, "hidden": 11, "blocks": 2, "classes": 7, **PLAIN,
 }  # fmt: skip
+FORMS: Final = [{"squarings": 2, "hidden_bits": 16}, {"squarings": 0, "hidden_bits": 20}]
+"""Of both blocks of SIZES."""
 VIT_SMALL: Final[dict[str, Any]] = SIZES | {
     "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000,
 }  # fmt: skip
@@ -167,12 +169,19 @@ def inference_terms() -> Script:
         {"side": 128, "patch": 128, "channels": 1, "most_batch": MOST_IMAGES},
         {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES, "audited": 2**15},
         {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b""),
-         "far": True},
+         "forms": [*FORMS, *FORMS, {"squarings": 5, "hidden_bits": 24}]},
         {"prefix": 0, "norm_pre": True, "pooling": "mean of normalised"},
     ):  # fmt: skip
         written = script.do("write terms", terms=terms_with(**changes))
         script.do("read terms", encoding=written["encoding"])
     return script
+
+
+_NO_FORMS: Final[tuple[Any, ...]] = (
+    {"squarings": 6, "hidden_bits": 16}, {"squarings": -1, "hidden_bits": 16}, {"squarings": 1, "hidden_bits": 15},
+    {"squarings": 1, "hidden_bits": 25}, {"squarings": True, "hidden_bits": 16}, {"squarings": 1},
+    {"hidden_bits": 16, "squarings": 1}, {"squarings": 1, "hidden_bits": 16, "more": 0}, None,
+)  # fmt: skip
 
 
 def inference_terms_bad_sizes() -> Script:
@@ -181,7 +190,8 @@ def inference_terms_bad_sizes() -> Script:
     for changes in (
         {"patch": 4}, {"heads": 3}, {"side": 129, "patch": 129, "channels": 1}, {"side": 32, "patch": 1},
         {"side": 31, "patch": 1, "width": 19, "heads": 19}, {"side": 0}, {"channels": 257}, {"blocks": 257},
-        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6}, {"far": 1}, {"far": None},
+        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6}, {"forms": None},
+        {"forms": FORMS[:1]}, {"forms": [*FORMS, FORMS[0]]}, *({"forms": [FORMS[0], form]} for form in _NO_FORMS),
         {"prefix": 0, "side": 3}, {"prefix": 1025}, {"norm_pre": 1}, {"pooling": "max"},
     ):  # fmt: skip
         changed = honest | {"sizes": honest["sizes"] | changes}
@@ -241,7 +251,8 @@ def inference_schedule() -> Script:
         (SIZES, 3, 2, 1),
         (SIZES, 3, 2, 2),
         (VIT_SMALL | {"blocks": 1}, 16, 16, 1),
-        (SIZES | {"far": True}, 2, 2, 1),
+        (SIZES | {"forms": FORMS}, 2, 2, 1),
+        (SIZES | {"forms": [{"squarings": 5, "hidden_bits": 24}, {"squarings": 1, "hidden_bits": 17}]}, 1, 1, 1),
         *((SIZES | other, 2, 2, 1) for other in others),
     )
     for sizes, images, batch, number in passes:
@@ -266,8 +277,10 @@ PRODUCTS: Final[dict[str, Any]] = {
     "words": 40,
 }  # fmt: skip
 SCORES: Final = {"type": "Scores", "shape": [2, 3, 2], "words": 32, "queries": 20, "keys": 12}
-WAVES: Final = {"type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43}
-LOOKUP: Final = {"type": "Lookup", "shape": [2], "domain": 29, "index": 3, "slope": 4, "levels": 5}
+WAVES: Final = {
+    "type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43, "turn": 16, "bits": 16
+}  # fmt: skip
+LOOKUP: Final = {"type": "Lookup", "shape": [2], "domain": 29, "index": 3, "slope": 4, "levels": 5, "words": 32}
 REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     WEIGHT,
     FIXED,
@@ -286,11 +299,18 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     LOOKUP | {"shape": [], "domain": 5, "index": 5, "slope": 0, "levels": 32},
 )
 """One of every kind but Products, and more where there is a choice."""
+WIDER: Final[tuple[dict[str, Any], ...]] = (
+    WAVES | {"shape": [2], "turn": 18, "bits": 18},
+    WAVES | {"shape": [2], "bits": 20},
+    WAVES | {"shape": [], "harmonics": 1, "turn": 17, "bits": 24},
+    LOOKUP | {"shape": [2], "index": 0, "slope": 0, "levels": 7, "words": 64},
+)
+"""Finer turns, check waves, and thresholds with words of 64 bits."""
 
 
 def inference_material() -> Script:
     script = primitive("What owners draw for requests of every kind, and what the dealer corrects.")
-    for requests in (REQUESTS, (PRODUCTS,)):
+    for requests in (REQUESTS, WIDER, (PRODUCTS,)):
         encoding = script.do("write requests", requests=requests)
         for rank, key in enumerate(KEYS):
             script.do("draw material", key=key, number=0, requests=encoding, rank=rank)
@@ -305,7 +325,11 @@ def inference_trees() -> Script:
     for lookup, places in (
         (LOOKUP, [*range(32)]),
         (LOOKUP | {"shape": [2, 1], "domain": 12, "index": 1, "slope": 9, "levels": 1}, [0, 1]),
-        (LOOKUP | {"shape": [1], "index": 0, "levels": 32}, [0, 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1]),
+        (LOOKUP | {"shape": [2], "index": 0, "levels": 4, "words": 64}, [*range(16)]),
+        (
+            LOOKUP | {"shape": [1], "index": 0, "levels": 32, "words": 45},
+            [0, 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1],
+        ),
     ):
         encoding = script.do("write requests", requests=[lookup])
         (dealt,) = script.do("correct material", keys=KEYS, requests=encoding)
@@ -316,14 +340,17 @@ def inference_trees() -> Script:
 
 
 def inference_waves() -> Script:
-    script = primitive("The table of cosines and its digest, factors of sums of waves, and tables of inverses.")
+    script = primitive("The table of cosines and its digest, factors of sums of waves, tables and steps of inverses.")
     ends = (0, 1, 2, 16383, 16384, 16385, 32767, 32768, 32769, 49151, 49152, 49153, 65534, 65535)
-    script.do("cosines", places=[*ends, *range(3, 65536, 4099)])
+    quarters = [place + beside for place in range(65536, 262144, 65536) for beside in (-1, 0, 1)]
+    script.do("cosines", places=[0, 1, 2, *quarters, 262142, 262143, *range(3, 262144, 16381)])
     for wave in (
         {"constant": -7, "cosines": [1 << 20, -3], "sines": [5, 77777], "precision": 12, "words": 17},
         {"constant": 1 << 32, "cosines": [1 << 32], "sines": [-(1 << 32)], "precision": 1, "words": 28},
     ):
         script.do("wave factors", wave=wave, places=[*ends, 8192, 24576, 40960])
+        for turn in (17, 18):
+            script.do("wave factors", wave=wave, places=[0, 1, 16385, 65535, 65537, (1 << turn) - 1], turn=turn)
     for inverse, index, slope in (
         ({"function": "inverse", "unit": 0.75, "offset": 0.0, "scale": 65536.0, "steps": None, "divisor": 1.0}, 4, 4),
         ({"function": "inverse", "unit": 2.0**-9, "offset": 0.0625, "scale": 3e9, "steps": 7, "divisor": 8.0}, 3, 2),
@@ -333,6 +360,15 @@ def inference_waves() -> Script:
         ({"function": "inverse", "unit": 2.0**-100, "offset": 0.0, "scale": 1.0, "steps": None, "divisor": 1.0}, 1, 0),
     ):  # fmt: skip
         script.do("inverse table", inverse=inverse, index=index, slope=slope)
+    for low, high, scale in (
+        (0, 100, 2.0**20),
+        (16, 2**32, 3e15),
+        (2**31, 2**32 - 1, 2.0**100),
+        (7, 9, 2.0**-100),
+        (5, 6, 1.0),
+        (9, 3, 1.0),
+    ):
+        script.do("inverse steps", low=low, high=high, scale=scale)
     return script
 
 
@@ -340,7 +376,7 @@ def inference_waves_bad_number() -> Script:
     script = primitive("Public numbers beyond their bounds.")
     wave: dict[str, Any] = {"constant": 0, "cosines": [1, 2], "sines": [3, 4], "precision": 12, "words": 17}
     beyond: tuple[dict[str, Any], ...] = (
-        {"sines": [3]}, {"cosines": [], "sines": []}, {"cosines": [0] * 49, "sines": [0] * 49}, {"precision": 0},
+        {"sines": [3]}, {"cosines": [], "sines": []}, {"cosines": [0] * 65, "sines": [0] * 65}, {"precision": 0},
         {"precision": 29}, {"words": 0}, {"words": 29}, {"constant": (1 << 32) + 1}, {"sines": [0, -(1 << 32) - 1]},
         {"more": 0},
     )  # fmt: skip
@@ -362,6 +398,9 @@ def inference_waves_bad_number() -> Script:
         script.refuse(INVALID, "inverse table", inverse=inverse | changes, index=4, slope=0)
     for index, slope in ((0, 0), (15, 0), (4, 17)):
         script.refuse(INVALID, "inverse table", inverse=inverse, index=index, slope=slope)
+    steps: dict[str, Any] = {"low": 1, "high": 9, "scale": 1.0}
+    for changes in ({"low": -1}, {"high": 2**32 + 1}, {"scale": 0.0}, {"scale": 2.0**101}):
+        script.refuse(INVALID, "inverse steps", **steps | changes)
     return script
 
 
@@ -385,7 +424,9 @@ def inference_material_bad_request() -> Script:
         MATRIX | {"left": [3]}, MATRIX | {"left": [2, 1, 3], "right": [3, 3, 2]}, MATRIX | {"words": 65},
         MATRIX | {"words": 40.0}, SCORES | {"shape": [4]}, SCORES | {"words": 1}, SCORES | {"queries": 0},
         SCORES | {"keys": 65}, SCORES | {"shape": [1 << 14, 1 << 14]}, WAVES | {"harmonics": 0},
-        WAVES | {"harmonics": 49}, WAVES | {"precision": 0}, WAVES | {"precision": 29}, WAVES | {"words": 65},
+        WAVES | {"harmonics": 65}, WAVES | {"precision": 0}, WAVES | {"precision": 29}, WAVES | {"words": 65},
+        WAVES | {"turn": 15}, WAVES | {"turn": 19, "bits": 19}, WAVES | {"bits": 25}, WAVES | {"turn": 17},
+        LOOKUP | {"words": 31}, LOOKUP | {"words": 65},
         LOOKUP | {"domain": 0}, LOOKUP | {"domain": 33}, LOOKUP | {"domain": 6}, LOOKUP | {"index": 15},
         LOOKUP | {"slope": 17}, LOOKUP | {"levels": 0}, LOOKUP | {"levels": 33}, LOOKUP | {"shape": [1 << 23]},
         *(PRODUCTS | changes for changes in _no_products()),

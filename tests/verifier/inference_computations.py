@@ -29,7 +29,7 @@ from inference_material import (
 )
 from inference_terms import INFERENCE, TERMS, layers_of, passes_of, read_terms, rounds_of, terms_digest
 from inference_trees import below, point_words
-from inference_waves import cosines, factors, inverse_table, table_digest
+from inference_waves import cosines, factors, inverse_steps, inverse_table, table_digest
 from primitives import digest
 
 
@@ -69,7 +69,7 @@ def do_trees(key: str, number: int, requests: str, rank: int, correction: str, p
     points = tree_keys(parts[3:], index) if index else []
     return {
         "below": [
-            [below(rank, root, keys, place, levels) for place in places]
+            [below(rank, root, keys, place, levels, request["words"]) for place in places]
             for root, keys in zip(pairs(drawn[1]), thresholds, strict=True)
         ],
         "points": [
@@ -106,8 +106,9 @@ INFERENCE_COMPUTATIONS: dict[str, Any] = {
     "correct material": lambda keys, requests: corrections([given(key) for key in keys], given(requests)),
     "evaluate trees": do_trees,
     "cosines": do_cosines,
-    "wave factors": lambda wave, places: factors(wave, places),
+    "wave factors": lambda wave, places, turn=16: factors(wave, places, turn),
     "inverse table": inverse_table,
+    "inverse steps": inverse_steps,
 }
 
 ADAPTATION_COMPUTATIONS: dict[str, Any] = {

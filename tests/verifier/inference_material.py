@@ -54,7 +54,15 @@ REQUESTS = {
         words=BITS,
     ),
     "Scores": tagged("Scores", shape=SHAPE, words=BITS, queries=Integer(1, 64), keys=Integer(1, 64)),
-    "Waves": tagged("Waves", shape=SHAPE, harmonics=Integer(1, 48), precision=Integer(1, 28), words=BITS),
+    "Waves": tagged(
+        "Waves",
+        shape=SHAPE,
+        harmonics=Integer(1, 64),
+        precision=Integer(1, 28),
+        words=BITS,
+        turn=Integer(16, 18),
+        bits=Integer(16, 24),
+    ),
     "Lookup": tagged(
         "Lookup",
         shape=SHAPE,
@@ -62,6 +70,7 @@ REQUESTS = {
         index=Integer(0, 14),
         slope=Integer(0, 16),
         levels=Integer(1, 32),
+        words=Integer(32, 64),
     ),
 }
 
@@ -121,6 +130,8 @@ def fits(request: dict[str, Any]) -> bool:
             )
         case "Scores":
             return len(request["shape"]) >= 2
+        case "Waves":
+            return bool(request["bits"] >= request["turn"])
         case "Lookup":
             return bool(request["index"] + request["slope"] <= request["domain"])
         case _:
@@ -200,7 +211,7 @@ def free(request: dict[str, Any], rank: int) -> list[Draw]:
         case "Scores":
             return [(shape, 64), (shape, 64)]
         case "Waves":
-            return [(shape, 16)]
+            return [(shape, request["bits"])]
         case _:
             return [(shape, 32), *[([*shape, 2], 64)] * (2 if request["index"] else 1)]
 
@@ -230,10 +241,11 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
         case "Scores":
             return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 48)] * 2]
         case "Waves":
-            return [(shape, words)] * (2 * request["harmonics"])
+            checks = 3 if request["bits"] > request["turn"] else 0
+            return [(shape, words)] * (2 * (request["harmonics"] + checks))
         case _:
             levels, index = request["levels"], request["index"]
-            threshold = [([*shape, levels, 2], 64), ([*shape, levels], 8), ([*shape, levels + 1], 32)]
+            threshold = [([*shape, levels, 2], 64), ([*shape, levels], 8), ([*shape, levels + 1], words)]
             point = [([*shape, index, 2], 64), ([*shape, index], 8), ([*shape, 2], 64)]
             return threshold + (point if index else [])
 
@@ -359,11 +371,16 @@ def scores(request: dict[str, Any], queries: list[int], keys: list[int]) -> list
 
 
 def waves(request: dict[str, Any], sums: list[int]) -> list[list[int]]:
-    return [
-        [rounded(wave(number, word % 2**16)[part], request["precision"]) for word in sums]
+    turn, bits = request["turn"], request["bits"]
+    found = [
+        [rounded(wave(number, word % 2**turn, turn)[part], request["precision"]) for word in sums]
         for number in range(1, request["harmonics"] + 1)
         for part in (0, 1)
     ]
+    if bits > turn:
+        places = [(word % 2**bits) * 2**16 // 2**bits for word in sums]
+        found += [[rounded(wave(number, x)[part], 20) for x in places] for number in (1, 2, 3) for part in (0, 1)]
+    return found
 
 
 def lookup(request: dict[str, Any], sums: list[int], drawn: list[list[list[int]]]) -> list[list[int]]:

@@ -14,7 +14,7 @@ from constants import (
     TERMS_LIMIT,
     require,
 )
-from encoding import Binary, Boolean, Integer, Map, choice, decode
+from encoding import Array, Binary, Boolean, Integer, Map, choice, decode
 from messages import BODIES, HASH, NAME, NUMBER, Family
 from primitives import digest
 
@@ -51,7 +51,7 @@ SIZES = Map(
     hidden=Integer(1, 16384),
     blocks=Integer(1, 256),
     classes=Integer(1, 65536),
-    far=Boolean(),
+    forms=Array(256, Map(squarings=Integer(0, 5), hidden_bits=Integer(16, 24))),
     prefix=Integer(0, 1024),
     norm_pre=Boolean(),
     pooling=choice("token", "two tokens", "mean", "mean of normalised", "attention"),
@@ -108,6 +108,7 @@ def read_terms(encoded: bytes, form: Map = TERMS) -> dict[str, Any]:
     sizes = found["sizes"]
     require(sizes["side"] % sizes["patch"] == 0 and sizes["width"] % sizes["heads"] == 0, "MALFORMED")
     require(sizes["patch"] * sizes["patch"] * sizes["channels"] <= LARGEST_PIXELS, "MALFORMED")
+    require(len(sizes["forms"]) in (0, sizes["blocks"]), "MALFORMED")
     results = found["results"]
     require((results["labels"] > 0) != (results["bits"] > 0), "MALFORMED")
     t = tokens_of(sizes)
@@ -126,11 +127,9 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
     f, p, k = sizes["hidden"], patches_of(sizes), sizes["classes"]
     r, w = pooled_of(sizes)
     x = sizes["patch"] * sizes["patch"] * sizes["channels"]
-    softmax = 2 * n * h * t * t + 8 * n * t * h
     mixing = 5 * n * h * t * t + 4 * n * t * h
     mixed = 3 * n * t * d + 8 * n * t * h
-
-    far = (4 * n * h * t * t + 4 * n * t * h, 8 * n * t * h, 3 * n * h * t * t) if sizes["far"] else ()
+    divided = [5 * n * h * t * t + 4 * n * t * h, 8 * n * t * h]
 
     def normalisation(name: str, rows: int) -> list[tuple[str, int, int]]:
         return [(name, size, size) for size in (3 * rows * d, 4 * rows, 8 * rows)]
@@ -138,19 +137,27 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
     first = [("embedding", 0, 5 * n * p * x)]
     if sizes["norm_pre"]:
         first += [*normalisation("norm pre", n * t), ("norm pre", 0, 5 * n * t * d)]
-    block = [
-        *normalisation("layer norm 1", n * t),
-        ("qkv", 0, 8 * n * t * d),
-        ("scores", 13 * n * t * d, 13 * n * t * d),
-        *(("softmax", size, size) for size in (softmax, *far)),
-        ("mixing", mixing, mixing),
-        ("mixing", mixed, mixed),
-        ("projection", 0, 5 * n * t * d),
-        *normalisation("layer norm 2", n * t),
-        ("fc1", 0, 5 * n * t * d),
-        ("gelu", 2 * n * t * f, 2 * n * t * f),
-        ("fc2", 4 * n * t, 5 * n * t * f + 4 * n * t),
-    ]
+
+    def block(form: dict[str, int]) -> list[tuple[str, int, int]]:
+        squarings, activated = form["squarings"], (form["hidden_bits"] + 7) // 8 * n * t * f
+        softmax = [(3 if squarings else 2) * n * h * t * t + 8 * n * t * h]
+        if squarings:
+            softmax += divided + [3 * n * h * t * t, *divided] * squarings
+        return [
+            *normalisation("layer norm 1", n * t),
+            ("qkv", 0, 8 * n * t * d),
+            ("scores", 15 * n * t * d, 15 * n * t * d),
+            *(("softmax", size, size) for size in softmax),
+            ("mixing", mixing, mixing),
+            ("mixing", mixed, mixed),
+            ("projection", 0, 5 * n * t * d),
+            *normalisation("layer norm 2", n * t),
+            ("fc1", 0, 5 * n * t * d),
+            ("gelu", activated, activated),
+            ("fc2", 4 * n * t, 5 * n * t * f + 4 * n * t),
+        ]
+
+    forms = sizes["forms"] or [{"squarings": 0, "hidden_bits": 16}] * sizes["blocks"]
     pooling = {"mean": p * d, "attention": w}.get(sizes["pooling"], 0)
     last = [
         *([("pooling", 3 * n * pooling, 3 * n * pooling)] if pooling else []),
@@ -161,7 +168,7 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
         *(("ranking", n * size, n * size) for size in (ranking_bytes(k, labels) if labels else ())),
         ("result", 2 * n * labels if labels else 4 * n * k, 0),
     ]
-    return first + block * sizes["blocks"] + last
+    return first + [each for form in forms for each in block(form)] + last
 
 
 def ranking_bytes(classes: int, labels: int) -> list[int]:

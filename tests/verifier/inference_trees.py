@@ -18,7 +18,6 @@ KEYS = (
 CIPHERS = [Cipher(AES(bytes.fromhex(key)), ECB()).encryptor() for key in KEYS]
 EVEN = 2**128 - 2
 WORD = 2**64
-COUNT = 2**32
 
 
 def hashed(key: int, seed: int) -> int:
@@ -82,12 +81,12 @@ def threshold_keys(roots: list[int], threshold: int, levels: int) -> dict[str, l
     walk, total, values = Walk(roots), 0, []
     for bit in bits_of(threshold, levels):
         one, other = ([hashed(2, seed) % WORD, hashed(3, seed) % WORD] for seed in walk.seeds)
-        value = signed(other[1 - bit] - one[1 - bit] - total + bit, walk.controls[1]) % COUNT
+        value = signed(other[1 - bit] - one[1 - bit] - total + bit, walk.controls[1]) % WORD
         total += one[bit] - other[bit] + signed(value, walk.controls[1])
         values.append(value)
         walk.step(bit)
     one, other = (hashed(2, seed) for seed in walk.seeds)
-    values.append(signed(other - one - total, walk.controls[1]) % COUNT)
+    values.append(signed(other - one - total, walk.controls[1]) % WORD)
     return {"seeds": walk.told_seeds, "controls": walk.told_controls, "values": values}
 
 
@@ -113,11 +112,11 @@ def point_words(rank: int, root: int, keys: dict[str, Any], levels: int) -> list
     return found
 
 
-def below(rank: int, root: int, keys: dict[str, Any], place: int, levels: int) -> int:
-    """An owner's share of whether a place is below the threshold."""
+def below(rank: int, root: int, keys: dict[str, Any], place: int, levels: int, words: int) -> int:
+    """An owner's share, modulo 2^words, of whether a place is below the threshold."""
     bits = bits_of(place, levels)
     nodes = descended(rank, root, keys, bits)
     total = 0
     for bit, (seed, control), value in zip([*bits, 0], nodes, keys["values"], strict=True):
         total += hashed(2 + bit, seed) + control * value
-    return signed(total, rank) % COUNT
+    return signed(total, rank) % 2**words

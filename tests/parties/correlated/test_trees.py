@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tacit.parties.correlated.trees import PointKeys, below, point_keys, point_words, threshold_keys
+from tacit.parties.correlated.trees import PointKeys, ThresholdKeys, below, point_keys, point_words, threshold_keys
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-COUNT_MASK = np.uint64((1 << 32) - 1)
 
 
 def drawn(seed: int, *shape: int) -> Words:
@@ -52,8 +51,7 @@ def test_a_threshold_is_one_below_and_zero_from_there_on(levels: int) -> None:
     secrets = np.arange(size, dtype=np.uint64)
     places = np.tile(secrets, (size, 1))
     one, other = thresholds(levels, secrets, levels, places)
-    assert ((one + other) & COUNT_MASK == (places < secrets[:, None])).all()
-    assert max(one.max(), other.max()) <= COUNT_MASK
+    assert (one + other == (places < secrets[:, None])).all()
 
 
 @settings(max_examples=30, deadline=None)
@@ -79,7 +77,20 @@ def test_thresholds_of_larger_trees(levels: int, seed: int, data: st.DataObject)
     places = np.concatenate([np.stack(near, 1), np.tile(np.array(beside, np.uint64), (len(secrets), 1))], 1)
     places = places.astype(np.uint64)
     one, other = thresholds(seed, secrets, levels, places)
-    assert ((one + other) & COUNT_MASK == (places < secrets[:, None])).all()
+    assert (one + other == (places < secrets[:, None])).all()
+
+
+@pytest.mark.parametrize("bits", [32, 45, 63])
+def test_the_lowest_bits_of_the_words_of_thresholds_are_enough(bits: int) -> None:
+    """For sums modulo as many bits, whatever stands above them."""
+    secrets, lowest = np.arange(8, dtype=np.uint64), np.uint64((1 << bits) - 1)
+    roots = drawn(1, 8, 2), drawn(2, 8, 2)
+    keys = threshold_keys(roots, secrets, 3)
+    places = np.tile(secrets, (8, 1))
+    for above in (np.zeros_like(keys.values), drawn(3, *keys.values.shape) & ~lowest):
+        cut = ThresholdKeys(keys.seeds, keys.controls, keys.values & lowest | above)
+        one, other = (below(rank, roots[rank], cut, places) for rank in range(2))
+        assert ((one + other) & lowest == (places < secrets[:, None])).all()
 
 
 def test_many_trees_are_as_each_alone() -> None:
@@ -126,8 +137,7 @@ def test_keys_of_thresholds_look_alike_for_every_secret(threshold: int) -> None:
     roots = drawn(21, trees, 2), drawn(22 + threshold, trees, 2)
     keys = threshold_keys(roots, np.full(trees, threshold, np.uint64), levels)
     for level in range(levels + 1):
-        octets = np.ascontiguousarray(keys.values[:, level].astype("<u4")).view(np.uint8)
+        octets = np.ascontiguousarray(keys.values[:, level].astype("<u8")).view(np.uint8)
         assert stats.chisquare(np.bincount(octets, minlength=256)).pvalue > 1e-4
         lowest = np.bincount((keys.values[:, level] & np.uint64(1)).astype(int), minlength=2)
         assert stats.chisquare(lowest).pvalue > 1e-4
-    assert int(keys.values.max()) <= int(COUNT_MASK)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count
-from tacit.protocol.inference.schedule import STREAM, Round, block_rounds, embedding_rounds, range_rounds, result_rounds
+from tacit.protocol.inference.schedule import STREAM, BlockForm, Round, backbone_rounds, range_rounds, result_rounds
 from tacit.simulate.world.adaptation import learning_terms
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "adaptation.md").read_text(encoding="utf-8")
@@ -32,16 +32,19 @@ def _sizes(operations: tuple[str, ...], letters: dict[str, int]) -> list[tuple[s
 @given(
     grid=st.integers(1, 3), width=st.integers(1, 5), blocks=st.integers(1, 3), learns=st.booleans(),
     rank=st.integers(1, 4), classes=st.integers(2, 6), cut=st.integers(1, STREAM - 2), gradient=st.integers(1, 64),
-    images=st.integers(1, 4),
+    images=st.integers(1, 4), squarings=st.integers(0, 5), hidden_bits=st.integers(16, 24),
 )  # fmt: skip
 def test_rounds_and_parameters_of_the_page(
-    grid: int, width: int, blocks: int, learns: bool, rank: int, classes: int, cut: int, gradient: int, images: int
-) -> None:
+    grid: int, width: int, blocks: int, learns: bool, rank: int, classes: int, cut: int, gradient: int, images: int,
+    squarings: int, hidden_bits: int,
+) -> None:  # fmt: skip
     assert len(ROWS) == 34
     terms = learning_terms(
         side=grid, patch=1, width=width, heads=1, blocks=blocks, adapters=learns * blocks, rank=rank,
         classes=classes, cut=cut, gradient=gradient, batch=images,
     )  # fmt: skip
+    forms = (BlockForm(squarings=squarings, hidden_bits=hidden_bits),) * blocks
+    terms = replace(terms, sizes=replace(terms.sizes, forms=forms))
     sizes, adapters, tokens = terms.sizes, learns * blocks, 1 + grid**2
     letters = {
         "N": images, "T": tokens, "D": width, "A": adapters, "r": rank, "C": classes,
@@ -73,14 +76,12 @@ def test_rounds_and_parameters_of_the_page(
         predicted += [row for row in of_prediction if row.operation in forward]
     predicts = replace(terms, purpose="prediction")
     assert list(adaptation_rounds(predicts, images)) == [
-        *embedding_rounds(sizes, images),
-        *block_rounds(sizes, images) * blocks,
+        *backbone_rounds(sizes, images),
         *predicted,
         *result_rounds(classes, images, terms.results),
     ]
     assert list(adaptation_rounds(terms, images)) == [
-        *embedding_rounds(sizes, images),
-        *block_rounds(sizes, images) * blocks,
+        *backbone_rounds(sizes, images),
         *step,
         *range_rounds(),
     ]

@@ -24,20 +24,35 @@ VIT_S: dict[str, Any] = {
 
 
 def test_the_targets_for_a_block_of_vit_s_are_declared() -> None:
-    """11 MB of both parties for an image, 15 rounds. Counted by hand for one image: 75,648 elements of the stream,
+    """11.0 MB of both parties for an image, 15 rounds. Counted by hand for one image: 75,648 elements of the stream,
     232,854 scores of 1,182 rows, 302,592 hidden values."""
     sizes = Sizes(**VIT_S)
-    one = by_operation(block_rounds(sizes, 1))
+    one = by_operation(block_rounds(sizes, 1, 0))
     assert one["qkv"] == (0, 605_184, 1)
-    assert one["scores"] == (983_424, 983_424, 1)
+    assert one["scores"] == (1_134_720, 1_134_720, 1)
     assert one["softmax"] == (475_164, 475_164, 1)
     # LayerNorm: 3 bytes of each element; of 197 tokens 4 for the variance, and 8 for its inverse root.
     assert one["layer norm 1"] == (229_308, 229_308, 3)
-    assert sum(cost.data_owner_bytes for cost in one.values()) == 6_573_890 + 229_308
+    assert sum(cost.data_owner_bytes for cost in one.values()) == 6_725_186 + 229_308
     for images in (1, 16):
-        steps = block_rounds(sizes, images)
-        assert sum(step.model_owner_bytes + step.data_owner_bytes for step in steps) <= 11e6 * images
+        steps = block_rounds(sizes, images, 0)
+        assert sum(step.model_owner_bytes + step.data_owner_bytes for step in steps) == 11_034_364 * images
         assert len(steps) == 15
+
+
+def test_a_block_sends_more_where_it_squares_and_hidden_values_are_wide() -> None:
+    """Counted by hand as above, with 3 bytes of each score and of each hidden value. A division takes 5 bytes of each
+    score, 4 of each row, then 8 of each row; a squaring before it 3 of each score."""
+    forms = [{"squarings": 3, "hidden_bits": 17}, *[{}] * 11]
+    sizes = msgspec.convert(VIT_S | {"forms": forms}, Sizes)
+    plain, one = (block_rounds(Sizes(**VIT_S), 1, 0), block_rounds(sizes, 1, 0))
+    opened, *squared = [step.model_owner_bytes for step in one if step.operation == "softmax"]
+    assert opened == 3 * 232_854 + 8 * 1_182
+    assert squared == [1_168_998, 9_456, *[698_562, 1_168_998, 9_456] * 3]
+    assert len(one) == len(plain) + 3 * 3 + 2
+    assert by_operation(one)["gelu"] == (907_776, 907_776, 1)
+    assert block_rounds(sizes, 1, 1) == plain
+    assert pass_rounds(sizes, 1)[1 : len(one) + 1] == one
 
 
 def test_a_pass_is_the_embedding_the_blocks_and_the_head() -> None:
@@ -47,7 +62,7 @@ def test_a_pass_is_the_embedding_the_blocks_and_the_head() -> None:
     *rest, head, count, told, result = steps
     assert (head, count, told) == (Round("head", 0, 3_840), Round("count", 4, 4), Round("range", 8, 8))
     assert result == Round("result", 8_000, 0)
-    assert tuple(rest[1:-3]) == block_rounds(Sizes(**VIT_S), 2) * 12
+    assert tuple(rest[1:-3]) == block_rounds(Sizes(**VIT_S), 2, 0) * 12
     # 2 tokens of 384 values: 3 bytes; one variance each: 4 bytes; its inverse root: 8.
     assert [step[1:] for step in rest[-3:]] == [(2_304, 2_304), (8, 8), (16, 16)]
 
@@ -74,6 +89,11 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         ({"patch": 7, "side": 217, "width": 396, "heads": 22}, "20359768 scores of an image are more than 16777216"),
         ({"blocks": 256, "width": 1536, "heads": 6}, "weights are more than 1073741824"),
         ({"extra": 1}, "unknown field"),
+        ({"forms": [{}]}, "12 blocks have as many forms, not 1"),
+        ({"forms": [{"squarings": 6}] * 12}, "<= 5"),
+        ({"forms": [{"squarings": -1}] * 12}, ">= 0"),
+        ({"forms": [{"hidden_bits": 15}] * 12}, ">= 16"),
+        ({"forms": [{"hidden_bits": 25}] * 12}, "<= 24"),
     ]:
         with pytest.raises(ValueError, match=reason):
             msgspec.convert(VIT_S | change, Sizes)
