@@ -88,8 +88,7 @@ def block_requests(
 
 def _exponential_requests(shape: Shape, scales: Scales) -> Iterator[AnyBlockRequest]:
     wave = scales.exponential
-    bits = scales.form.score_bits
-    yield Waves(shape.scores, len(wave.cosines), wave.words, scales.exponential_ring, turn=bits, bits=bits)
+    yield Waves(shape.scores, len(wave.cosines), wave.words, scales.exponential_ring)
     yield from division_requests(shape.scores, scales.divisions, STREAM + scales.exponential_cut)
 
 
@@ -109,10 +108,7 @@ class BlockProgram:
         self._first = LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
         self._scores = ScoresValue(party, shape.vectors, VECTORS, (scales.query_turn, scales.key_turn))
         self._norms = [LookedUp(party, Lookup(sums, levels=place.levels)) for place in (scales.queries, scales.keys)]
-        bits = scales.form.score_bits
-        self._exponential = WaveValue(
-            party, shape.scores, scales.exponential, scales.exponential_ring, turn=bits, bits=bits
-        )
+        self._exponential = WaveValue(party, shape.scores, scales.exponential, scales.exponential_ring)
         self._squared = SquaredSoftmax(party, shape.scores, scales.divisions, STREAM + scales.exponential_cut)
         self._totals = LookedUp(party, scales.totals.request(sums))
         self._mixing = MatrixValue(party, shape.scores, shape.vectors, STREAM)
@@ -158,7 +154,7 @@ class BlockProgram:
             lookup.masked(shifted(spread, NORM_WORDS, NORM_WORDS - PLACE))
             for lookup, spread in zip(self._norms, self._scores.spread(*opened), strict=True)
         ]
-        exponent = shifted(products, VECTORS, VECTORS - scales.form.score_bits)
+        exponent = shifted(products, VECTORS, VECTORS - COARSE)
         exponents, *places = yield from party.open("softmax", self._exponential.masked(exponent), *norms)
         for lookup, place, limits in zip(self._norms, places, (scales.queries, scales.keys), strict=True):
             self._outside += lookup.settle(place, limits.limits)

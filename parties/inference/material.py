@@ -54,7 +54,7 @@ from tacit.parties.correlated.material import (
 from tacit.parties.correlated.trees import point_keys, threshold_keys
 from tacit.parties.inference.ring import WORD_BITS, contracted, contracted_shape, joined, product, signed, unpacked
 from tacit.parties.inference.waves import LARGEST_HARMONICS, at, rounded, rounded_waves, waves
-from tacit.protocol.inference.schedule import COARSE, FINE, FINEST, PLACE, THRESHOLD_LEVELS, byte_width
+from tacit.protocol.inference.schedule import COARSE, FINEST, PLACE, THRESHOLD_LEVELS, byte_width
 
 LARGEST_DEGREE: Final = 16
 LARGEST_OPERANDS: Final = 32
@@ -207,7 +207,7 @@ def turned(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 class Waves(_Shared, frozen=True):
-    """The waves of the mask of a value, whose lowest `turn` bits are one period.
+    """The waves of the mask of a value, whose lowest COARSE bits are one period.
 
     Where it has more bits, CHECK_HARMONICS waves of the period of its whole ring follow, of NORM_WAVE_BITS fractional
     bits, by which the value is checked."""
@@ -217,25 +217,20 @@ class Waves(_Shared, frozen=True):
     precision: Annotated[int, Meta(ge=1, le=28)]
     """Fractional bits."""
     words: Bits
-    turn: Annotated[int, Meta(ge=COARSE, le=FINE)] = COARSE
     bits: Annotated[int, Meta(ge=COARSE, le=FINEST)] = COARSE
     """Of the value."""
-
-    def __post_init__(self) -> None:
-        if self.bits < self.turn:
-            raise ValueError(f"a value of {self.bits} bits has no period of {self.turn}")
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.shape, self.bits)]
 
     def dependent(self) -> list[Draw]:
-        checked = CHECK_HARMONICS if self.bits > self.turn else 0
+        checked = CHECK_HARMONICS if self.bits > COARSE else 0
         return [Draw(self.shape, self.words)] * (2 * (self.harmonics + checked))
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterator[torch.Tensor]:
         mask = free[0][0] + free[1][0]
-        found = [(mask & ((1 << self.turn) - 1), rounded_waves(self.harmonics, self.precision, self.turn))]
-        if self.bits > self.turn:
+        found = [(mask & ((1 << COARSE) - 1), rounded_waves(self.harmonics, self.precision))]
+        if self.bits > COARSE:
             found.append((turned(mask, self.bits), rounded_waves(CHECK_HARMONICS, NORM_WAVE_BITS)))
         return (at(table, place).long() for place, tables in found for table in tables)
 

@@ -183,13 +183,11 @@ class NarrowValue:
 
 
 class WaveValue:
-    """A function of a value as a sum of waves, whose period is the lowest `turn` bits of the value (see waves.py)."""
+    """A function of a value as a sum of waves, whose period is the lowest COARSE bits of the value (see waves.py)."""
 
-    def __init__(
-        self, party: Party, shape: tuple[int, ...], wave: Wave, ring: int, *, turn: int = COARSE, bits: int = COARSE
-    ) -> None:
-        self._rank, self._wave, self._turn, self._bits = party.rank, wave, turn, bits
-        self._mask, *self._words = party.take(Waves(shape, len(wave.cosines), wave.words, ring, turn, bits))
+    def __init__(self, party: Party, shape: tuple[int, ...], wave: Wave, ring: int, bits: int = COARSE) -> None:
+        self._rank, self._wave, self._bits = party.rank, wave, bits
+        self._mask, *self._words = party.take(Waves(shape, len(wave.cosines), wave.words, ring, bits))
         self._opened = self._mask
 
     def masked(self, share: torch.Tensor) -> Words:
@@ -199,20 +197,20 @@ class WaveValue:
     def settle(self, opened: torch.Tensor) -> torch.Tensor:
         """The share of the function's value, times 2^wave.bits, from the sum of both masked shares."""
         self._opened = opened & ((1 << self._bits) - 1)
-        return self._sum(self._wave, self._opened & ((1 << self._turn) - 1), self._words, self._turn)
+        return self._sum(self._wave, self._opened & ((1 << COARSE) - 1), self._words)
 
     def checked(self, wave: Wave) -> torch.Tensor:
         """The share of another sum of waves, of the period of the whole ring.
 
         Where that is the same period, the sum has no more waves than the function, and its words as many bits."""
-        if self._bits == self._turn:
-            return self._sum(wave, self._opened, self._words, self._turn)
-        return self._sum(wave, turned(self._opened, self._bits), self._words[2 * len(self._wave.cosines) :], COARSE)
+        if self._bits == COARSE:
+            return self._sum(wave, self._opened, self._words)
+        return self._sum(wave, turned(self._opened, self._bits), self._words[2 * len(self._wave.cosines) :])
 
-    def _sum(self, wave: Wave, place: torch.Tensor, waves: Sequence[torch.Tensor], turn: int) -> torch.Tensor:
+    def _sum(self, wave: Wave, place: torch.Tensor, waves: Sequence[torch.Tensor]) -> torch.Tensor:
         constant = wave.constant << wave.words if self._rank == MODEL else 0
         share = torch.full_like(place, constant)
-        for factor, words in zip(factors(wave, place.device, turn), waves, strict=False):
+        for factor, words in zip(factors(wave, place.device), waves, strict=False):
             share.addcmul_(at(factor, place), words)
         return share
 

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.protocol.inference.schedule import COARSE, FINE
+from tacit.protocol.inference.schedule import COARSE
 
-PLACES: Final = 1 << FINE
-"""Of the table: one for every number of the widest ring of an angle."""
+PLACES: Final = 1 << COARSE
+"""Of the table: one for every number of the ring of an angle."""
 SCALE_BITS: Final = 30
 """A cosine of 1 is 2^SCALE_BITS in the table."""
 FEWEST_HARMONICS: Final = 3
@@ -51,7 +51,7 @@ class FitError(ValueError):
 class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """f(x) = constant + sum of cosines[k - 1] cos(k x) + sines[k - 1] sin(k x) for k = 1 ..., times 2^precision.
 
-    x is a whole number modulo 2^turn and stands for the angle 2 pi x / 2^turn."""
+    x is a whole number modulo 2^COARSE and stands for the angle 2 pi x / 2^COARSE."""
 
     constant: Coefficient
     cosines: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=LARGEST_HARMONICS)]
@@ -80,7 +80,7 @@ def cosines() -> torch.Tensor:
     """
     unit = 1 << _WORKING_BITS
     powers = [(0, unit)]  # Cosine and sine of a quarter, an eighth ... of a turn.
-    while len(powers) < FINE - 1:
+    while len(powers) < COARSE - 1:
         cosine, _ = powers[-1]
         powers.append((math.isqrt(unit * (unit + cosine) // 2), math.isqrt(unit * (unit - cosine) // 2)))
     quarter = [(unit, 0)]
@@ -104,9 +104,9 @@ def table_digest() -> bytes:
     return sha256(np.ascontiguousarray(cosines().numpy(), "<i8").data).digest()
 
 
-def waves(number: int, places: torch.Tensor, turn: int = COARSE) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos(number x) and sin(number x) of places x modulo 2^turn, times 2^SCALE_BITS."""
-    table, angle = _table(places.device), (places * number) << (FINE - turn)
+def waves(number: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos(number x) and sin(number x) of places x modulo PLACES, times 2^SCALE_BITS."""
+    table, angle = _table(places.device), places * number
     return at(table, angle & (PLACES - 1)), at(table, (angle - PLACES // 4) & (PLACES - 1))
 
 
@@ -122,20 +122,20 @@ def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def rounded_waves(harmonics: int, bits: int, turn: int = COARSE) -> tuple[torch.Tensor, ...]:
-    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [2^turn] each, which
+def rounded_waves(harmonics: int, bits: int) -> tuple[torch.Tensor, ...]:
+    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [PLACES] each, which
     stay in a processor's cache."""
-    numbers, places = range(1, harmonics + 1), torch.arange(1 << turn)
-    return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places, turn))
+    numbers, places = range(1, harmonics + 1), torch.arange(PLACES)
+    return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places))
 
 
 @lru_cache(maxsize=16)
-def factors(wave: Wave, device: torch.device, turn: int = COARSE) -> tuple[torch.Tensor, ...]:
-    """The public factors of a sum c at all places, int64 [2^turn] each: of cos(k r), then of sin(k r), for k = 1 ..."""
+def factors(wave: Wave, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """The public factors of a sum c at all places, int64 [PLACES] each: of cos(k r), then of sin(k r), for k = 1 ..."""
     found = []
-    places = torch.arange(1 << turn, device=device)
+    places = torch.arange(PLACES, device=device)
     for number, (cosine, sine) in enumerate(zip(wave.cosines, wave.sines, strict=True), 1):
-        of_cosine, of_sine = waves(number, places, turn)
+        of_cosine, of_sine = waves(number, places)
         found.append(rounded(cosine * of_cosine + sine * of_sine, 0))
         found.append(rounded(cosine * of_sine - sine * of_cosine, 0))
     return tuple(found)
@@ -168,40 +168,40 @@ def fitted_wave(
     # Of all waves once: what is left to decompose has as many rows as there are waves, not points.
     rotation, design = np.linalg.qr(_basis(points, period, most_harmonics) * weights[:, None])
     rotated, basis = rotation.T @ (values * weights), _basis(checked, period, most_harmonics)
-    least, bits = math.inf, most_bits
 
-    def found(harmonics: int) -> Wave | None:
-        nonlocal least, bits
+    def found(harmonics: int) -> tuple[float, Wave | None]:
+        """The least error, and what is within half a tolerance and the bits."""
         taken = [*range(harmonics + 1), *range(most_harmonics + 1, most_harmonics + 1 + harmonics)]
         left, singular, right = np.linalg.svd(design[:, taken], full_matrices=False)
-        projected, part = left.T @ rotated, basis[:, taken]
+        projected, part, least = left.T @ rotated, basis[:, taken], math.inf
         for cutoff in _CUTOFFS:  # The largest that serves has the smallest coefficients, and so the fewest bits.
             kept = singular > cutoff * singular[0]
             coefficients = right[kept].T @ (projected[kept] / singular[kept])
             error = float((np.abs(part @ coefficients - exact) / allowed).max())
             wave = _rounded_wave(coefficients, noise, least_words) if error <= 0.5 else None
             if wave is not None and wave.bits <= most_bits:
-                return wave
+                return error, wave
             least = min(least, error)
-            bits = bits if wave is None else wave.bits
-        return None
+        return least, None
 
-    best, fewest, most = found(most_harmonics), FEWEST_HARMONICS, most_harmonics
-    if best is None:
-        lacking = f"takes {bits} fractional bits, where {most_bits} are there"
-        distant = f"is {least:.2g} tolerances away from {most_harmonics} waves of period {period:.4g}"
+    low_count, high_count = FEWEST_HARMONICS, most_harmonics
+    error, _ = found(most_harmonics)
+    if error > 0.5:
         raise FitError(
-            f"{name} on {low:.4g} ... {high:.4g} {lacking if bits > most_bits else distant}; train with smaller "
-            "weights, or distil"
+            f"{name} on {low:.4g} ... {high:.4g} is {error:.2g} tolerances away from {most_harmonics} waves of period "
+            f"{period:.4g}; train with smaller weights, or distil"
         )
-    while fewest < most:
-        harmonics = (fewest + most) // 2
-        wave = found(harmonics)
-        if wave is None:
-            fewest = harmonics + 1
-        else:
-            best, most = wave, harmonics
-    return best
+    # The error falls with the number of waves. The bits do not, so that more of them may take fewer.
+    while low_count < high_count:
+        count = (low_count + high_count) // 2
+        low_count, high_count = (low_count, count) if found(count)[0] <= 0.5 else (count + 1, high_count)
+    for count in range(high_count, most_harmonics + 1):
+        if (wave := found(count)[1]) is not None:
+            return wave
+    raise FitError(
+        f"{name} on {low:.4g} ... {high:.4g} takes more than the {most_bits} fractional bits that are there; train with "
+        "smaller weights, or distil"
+    )
 
 
 def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:

@@ -18,8 +18,6 @@ from msgspec import Meta
 WORD_BITS: Final = 64
 COARSE: Final = 16
 """Of scores and hidden values once they are narrow, the argument of a function."""
-FINE: Final = 18
-"""Of scores of a softmax that squares: an error of the exponential doubles with every squaring."""
 FINEST: Final = 24
 """Of hidden values, at most, where the period of their function is a part of their ring."""
 CENTRED: Final = 23
@@ -87,11 +85,6 @@ class BlockForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """L: the softmax squares and normalises that of scores / 2^L so often. 3 L + 2 rounds more, none for 0."""
     hidden_bits: Annotated[int, Meta(ge=COARSE, le=FINEST)] = COARSE
     """Bits of hidden values as they are opened: the lowest COARSE of them are one period of their function."""
-
-    @property
-    def score_bits(self) -> int:
-        """Bits of scores as they are opened."""
-        return FINE if self.squarings else COARSE
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -236,7 +229,7 @@ def block_rounds(sizes: Sizes, images: int, block: int) -> tuple[Round, ...]:
         *_norm_rounds("layer norm 1", rows, sizes.width),
         Round("qkv", 0, word * stream),
         _both("scores", (2 * vectors + factor) * stream),
-        _both("softmax", byte_width(form.score_bits) * scores + 2 * place * sums),
+        _both("softmax", byte_width(COARSE) * scores + 2 * place * sums),
         *_squaring_rounds(form.squarings, scores, sums),
         _both("mixing", factor * scores + place * sums),
         _both("mixing", weighted * stream + word * sums),

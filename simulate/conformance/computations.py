@@ -38,7 +38,7 @@ from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.inference.material import material_key, request_key
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Terms
 from tacit.protocol.inference.results import Agreed
-from tacit.protocol.inference.schedule import COARSE, FINE, LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
 from tacit.protocol.inference.states import InferenceLabel
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.agreement import Agreement, pairwise_mask
@@ -663,17 +663,13 @@ def cosines(*, places: tuple[int, ...]) -> dict[str, Any]:
     return {"digest": table_digest(), "values": cosines()[list(places)].tolist()}
 
 
-def wave_factors(
-    *, wave: Fields, places: tuple[int, ...], turn: Annotated[int, Meta(ge=COARSE, le=FINE)] = COARSE
-) -> list[list[int]]:
-    """The public factors of a sum of waves where these places of a turn of so many bits are opened: of the first
-    cosine, the first sine, ...
-    """
+def wave_factors(*, wave: Fields, places: tuple[int, ...]) -> list[list[int]]:
+    """The public factors of a sum of waves where these places are opened: of the first cosine, the first sine, ..."""
     import torch
 
     from tacit.parties.inference.waves import Wave, factors
 
-    found = factors(msgspec.convert(wave, Wave), torch.device("cpu"), turn)
+    found = factors(msgspec.convert(wave, Wave), torch.device("cpu"))
     return [factor[list(places)].tolist() for factor in found]
 
 

@@ -278,7 +278,7 @@ PRODUCTS: Final[dict[str, Any]] = {
 }  # fmt: skip
 SCORES: Final = {"type": "Scores", "shape": [2, 3, 2], "words": 32, "queries": 20, "keys": 12}
 WAVES: Final = {
-    "type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43, "turn": 16, "bits": 16
+    "type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43, "bits": 16
 }  # fmt: skip
 LOOKUP: Final = {"type": "Lookup", "shape": [2], "domain": 29, "index": 3, "slope": 4, "levels": 5, "words": 32}
 REQUESTS: Final[tuple[dict[str, Any], ...]] = (
@@ -300,12 +300,11 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
 )
 """One of every kind but Products, and more where there is a choice."""
 WIDER: Final[tuple[dict[str, Any], ...]] = (
-    WAVES | {"shape": [2], "turn": 18, "bits": 18},
     WAVES | {"shape": [2], "bits": 20},
-    WAVES | {"shape": [], "harmonics": 1, "turn": 17, "bits": 24},
+    WAVES | {"shape": [], "harmonics": 1, "bits": 24},
     LOOKUP | {"shape": [2], "index": 0, "slope": 0, "levels": 7, "words": 64},
 )
-"""Finer turns, check waves, and thresholds with words of 64 bits."""
+"""Check waves, and thresholds with words of 64 bits."""
 
 
 def inference_material() -> Script:
@@ -342,15 +341,12 @@ def inference_trees() -> Script:
 def inference_waves() -> Script:
     script = primitive("The table of cosines and its digest, factors of sums of waves, tables and steps of inverses.")
     ends = (0, 1, 2, 16383, 16384, 16385, 32767, 32768, 32769, 49151, 49152, 49153, 65534, 65535)
-    quarters = [place + beside for place in range(65536, 262144, 65536) for beside in (-1, 0, 1)]
-    script.do("cosines", places=[0, 1, 2, *quarters, 262142, 262143, *range(3, 262144, 16381)])
+    script.do("cosines", places=[*ends, *range(3, 65536, 4099)])
     for wave in (
         {"constant": -7, "cosines": [1 << 20, -3], "sines": [5, 77777], "precision": 12, "words": 17},
         {"constant": 1 << 32, "cosines": [1 << 32], "sines": [-(1 << 32)], "precision": 1, "words": 28},
     ):
         script.do("wave factors", wave=wave, places=[*ends, 8192, 24576, 40960])
-        for turn in (17, 18):
-            script.do("wave factors", wave=wave, places=[0, 1, 16385, 65535, 65537, (1 << turn) - 1], turn=turn)
     for inverse, index, slope in (
         ({"function": "inverse", "unit": 0.75, "offset": 0.0, "scale": 65536.0, "steps": None, "divisor": 1.0}, 4, 4),
         ({"function": "inverse", "unit": 2.0**-9, "offset": 0.0625, "scale": 3e9, "steps": 7, "divisor": 8.0}, 3, 2),
@@ -425,7 +421,7 @@ def inference_material_bad_request() -> Script:
         MATRIX | {"words": 40.0}, SCORES | {"shape": [4]}, SCORES | {"words": 1}, SCORES | {"queries": 0},
         SCORES | {"keys": 65}, SCORES | {"shape": [1 << 14, 1 << 14]}, WAVES | {"harmonics": 0},
         WAVES | {"harmonics": 65}, WAVES | {"precision": 0}, WAVES | {"precision": 29}, WAVES | {"words": 65},
-        WAVES | {"turn": 15}, WAVES | {"turn": 19, "bits": 19}, WAVES | {"bits": 25}, WAVES | {"turn": 17},
+        WAVES | {"bits": 15}, WAVES | {"bits": 25},
         LOOKUP | {"words": 31}, LOOKUP | {"words": 65},
         LOOKUP | {"domain": 0}, LOOKUP | {"domain": 33}, LOOKUP | {"domain": 6}, LOOKUP | {"index": 15},
         LOOKUP | {"slope": 17}, LOOKUP | {"levels": 0}, LOOKUP | {"levels": 33}, LOOKUP | {"shape": [1 << 23]},

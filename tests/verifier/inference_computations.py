@@ -106,7 +106,7 @@ INFERENCE_COMPUTATIONS: dict[str, Any] = {
     "correct material": lambda keys, requests: corrections([given(key) for key in keys], given(requests)),
     "evaluate trees": do_trees,
     "cosines": do_cosines,
-    "wave factors": lambda wave, places, turn=16: factors(wave, places, turn),
+    "wave factors": lambda wave, places: factors(wave, places),
     "inverse table": inverse_table,
     "inverse steps": inverse_steps,
 }

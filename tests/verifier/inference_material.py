@@ -60,7 +60,6 @@ REQUESTS = {
         harmonics=Integer(1, 64),
         precision=Integer(1, 28),
         words=BITS,
-        turn=Integer(16, 18),
         bits=Integer(16, 24),
     ),
     "Lookup": tagged(
@@ -130,8 +129,6 @@ def fits(request: dict[str, Any]) -> bool:
             )
         case "Scores":
             return len(request["shape"]) >= 2
-        case "Waves":
-            return bool(request["bits"] >= request["turn"])
         case "Lookup":
             return bool(request["index"] + request["slope"] <= request["domain"])
         case _:
@@ -241,7 +238,7 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
         case "Scores":
             return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 48)] * 2]
         case "Waves":
-            checks = 3 if request["bits"] > request["turn"] else 0
+            checks = 3 if request["bits"] > 16 else 0
             return [(shape, words)] * (2 * (request["harmonics"] + checks))
         case _:
             levels, index = request["levels"], request["index"]
@@ -371,13 +368,13 @@ def scores(request: dict[str, Any], queries: list[int], keys: list[int]) -> list
 
 
 def waves(request: dict[str, Any], sums: list[int]) -> list[list[int]]:
-    turn, bits = request["turn"], request["bits"]
+    bits = request["bits"]
     found = [
-        [rounded(wave(number, word % 2**turn, turn)[part], request["precision"]) for word in sums]
+        [rounded(wave(number, word % 2**16)[part], request["precision"]) for word in sums]
         for number in range(1, request["harmonics"] + 1)
         for part in (0, 1)
     ]
-    if bits > turn:
+    if bits > 16:
         places = [(word % 2**bits) * 2**16 // 2**bits for word in sums]
         found += [[rounded(wave(number, x)[part], 20) for x in places] for number in (1, 2, 3) for part in (0, 1)]
     return found

@@ -140,7 +140,7 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
 
     def block(form: dict[str, int]) -> list[tuple[str, int, int]]:
         squarings, activated = form["squarings"], (form["hidden_bits"] + 7) // 8 * n * t * f
-        softmax = [(3 if squarings else 2) * n * h * t * t + 8 * n * t * h]
+        softmax = [2 * n * h * t * t + 8 * n * t * h]
         if squarings:
             softmax += divided + [3 * n * h * t * t, *divided] * squarings
         return [

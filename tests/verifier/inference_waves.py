@@ -11,23 +11,23 @@ from constants import require
 
 WAVE = {"constant", "cosines", "sines", "precision", "words"}
 INVERSE = {"function", "unit", "offset", "scale", "steps", "divisor"}
-PLACES = 2**18
+PLACES = 2**16
 ONE = 2**80
 
 
 @cache
 def cosines() -> list[int]:
     quarters = [(0, ONE)]
-    while len(quarters) < 17:
+    while len(quarters) < 15:
         cosine = quarters[-1][0]
         quarters.append((math.isqrt(ONE * (ONE + cosine) // 2), math.isqrt(ONE * (ONE - cosine) // 2)))
     table = []
     for place in range(PLACES // 4 + 1):
         # Angles are added from the smallest to the largest.
         cosine, sine = ONE, 0
-        for bit in range(17):
+        for bit in range(15):
             if place >> bit & 1:
-                c, s = quarters[16 - bit]
+                c, s = quarters[14 - bit]
                 cosine, sine = (cosine * c - sine * s) // ONE, (sine * c + cosine * s) // ONE
         table.append((cosine + 2**49) // 2**50)
     half = table + [-cosine for cosine in table[-2::-1]]
@@ -38,9 +38,9 @@ def table_digest() -> bytes:
     return sha256(b"".join(word.to_bytes(8, "little", signed=True) for word in cosines())).digest()
 
 
-def wave(number: int, place: int, turn: int = 16) -> tuple[int, int]:
-    """Cosine and sine at a turn of so many bits, at 30 fractional bits."""
-    angle = number * place * 2 ** (18 - turn)
+def wave(number: int, place: int) -> tuple[int, int]:
+    """Cosine and sine, at 30 fractional bits."""
+    angle = number * place
     return cosines()[angle % PLACES], cosines()[(angle - PLACES // 4) % PLACES]
 
 
@@ -50,14 +50,14 @@ def rounded(value: int, bits: int) -> int:
     return (value + 2 ** (by - 1)) // 2**by
 
 
-def factors(given: dict[str, Any], places: list[int], turn: int) -> list[list[int]]:
+def factors(given: dict[str, Any], places: list[int]) -> list[list[int]]:
     coefficients = [given["constant"], *given["cosines"], *given["sines"]]
     require(given.keys() == WAVE and 1 <= len(given["cosines"]) == len(given["sines"]) <= 64, "INVALID")
     require(all(abs(each) <= 2**32 for each in coefficients), "INVALID")
     require(all(1 <= given[name] <= 28 for name in ("precision", "words")), "INVALID")
     found = []
     for number, (a, b) in enumerate(zip(given["cosines"], given["sines"], strict=True), 1):
-        pairs = [wave(number, place, turn) for place in places]
+        pairs = [wave(number, place) for place in places]
         found.append([rounded(a * cosine + b * sine, 0) for cosine, sine in pairs])
         found.append([rounded(a * sine - b * cosine, 0) for cosine, sine in pairs])
     return found

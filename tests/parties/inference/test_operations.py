@@ -203,7 +203,7 @@ TRUNCATION = {"type": "Truncation", "shape": (3, 4), "divisor": 1 << 16}
 CONTRACTION = {"left": 0, "right": 1, "letters": "ab,cb->ac"}
 PRODUCTS = {"type": "Products", "operands": ((4, 5), (3, 5)), "products": (CONTRACTION,), "words": 64}
 SCORES = {"type": "Scores", "shape": (2, 3, 4), "words": 32, "queries": 17, "keys": 18}
-WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40, "turn": 18, "bits": 20}
+WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40, "bits": 20}
 LOOKUP = {"type": "Lookup", "shape": (2,), "domain": 20, "index": 6, "slope": 4, "levels": 16, "words": 64}
 WEIGHT = {"type": "Weight", "owner": 0, "shape": (3, 2)}
 NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -232,7 +232,7 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a wave of nothing": (WAVES, {"harmonics": 0}, "harmonics"),
     "waves finer than their table": (WAVES, {"precision": 29}, "precision"),
     "a value of more bits than there are": (WAVES, {"bits": 25}, "bits"),
-    "a value that is less than a period": (WAVES, {"bits": 17}, "17 bits has no period of 18"),
+    "a value that is less than a period": (WAVES, {"bits": 15}, "bits"),
     "a comparison in a narrow ring": (LOOKUP, {"words": 31}, "words"),
     "norms of a number": (SCORES, {"shape": (4,)}, "shape"),
     "a turn of nothing": (SCORES, {"keys": 0}, "keys"),

@@ -30,7 +30,6 @@ from tacit.parties.inference.waves import (
     factors,
     fitted_wave,
     rounded,
-    rounded_waves,
     table_digest,
     waves,
 )
@@ -38,16 +37,12 @@ from tacit.protocol.inference.messages import Terms
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 CPU = torch.device("cpu")
-TURNS = (16, 17, 18)
-"""Bits of a turn."""
-RING = 1 << TURNS[0]
-"""Places of the coarsest one."""
 
 
 def test_the_table_is_within_half_a_unit_of_the_cosine_everywhere() -> None:
     """Float64 has 52 fractional bits, of which a cosine needs 30: it adds 2^-20 of a unit."""
     table = cosines().tolist()
-    assert len(table) == PLACES == 1 << 18
+    assert len(table) == PLACES == 1 << 16
     for place, found in enumerate(table):
         assert abs(found - math.cos(2 * math.pi * place / PLACES) * 2**SCALE_BITS) <= 0.5 + 2**-20, place
 
@@ -61,20 +56,17 @@ def test_the_table_has_the_symmetries_of_the_cosine() -> None:
 
 
 def test_the_digest_is_that_of_the_specification() -> None:
-    assert table_digest().hex() == "1277319beae4c58af16bb56a020169ee8c8c28a48205306cff678073865bb3af"
+    assert table_digest().hex() == "d5345b43becc1ecfea4084d8e694b3886d1c4d02d853154fc116a37b037b60c3"
 
 
 @settings(max_examples=50, deadline=None)
-@given(number=st.integers(1, LARGEST_HARMONICS), turn=st.sampled_from(TURNS), data=st.data())
-def test_a_wave_of_a_difference_is_that_of_its_product(number: int, turn: int, data: st.DataObject) -> None:
+@given(number=st.integers(1, LARGEST_HARMONICS), c=st.integers(0, PLACES - 1), x=st.integers(-(1 << 15), (1 << 15) - 1))
+def test_a_wave_of_a_difference_is_that_of_its_product(number: int, c: int, x: int) -> None:
     """cos(k x) = cos(k c) cos(k r) + sin(k c) sin(k r) for r = c - x, each within half a unit."""
-    places = 1 << turn
-    c, x = data.draw(st.integers(0, places - 1)), data.draw(st.integers(-places // 2, places // 2 - 1))
     (cosine, sine), (mask_cosine, mask_sine) = (
-        [part.item() / 2**SCALE_BITS for part in waves(number, torch.tensor(place), turn)]
-        for place in (c, (c - x) % places)
+        [part.item() / 2**SCALE_BITS for part in waves(number, torch.tensor(place))] for place in (c, (c - x) % PLACES)
     )
-    angle = 2 * math.pi * number * x / places
+    angle = 2 * math.pi * number * x / PLACES
     assert abs(cosine * mask_cosine + sine * mask_sine - math.cos(angle)) < 2**-28
     assert abs(sine * mask_cosine - cosine * mask_sine - math.sin(angle)) < 2**-28
 
@@ -86,9 +78,9 @@ def test_halves_are_rounded_up(bits: int) -> None:
     assert rounded(values, bits).tolist() == [1, 0, 0, -1, 2, -1, 0]
 
 
-def dealt(wave: Wave, mask: torch.Tensor, turn: int = TURNS[0], bits: int = 0) -> list[torch.Tensor]:
-    """What the dealer computes for this mask; bits: its own, those of a turn by default."""
-    request = Waves(tuple(mask.shape), len(wave.cosines), wave.words, 64, turn, bits or turn)
+def dealt(wave: Wave, mask: torch.Tensor) -> list[torch.Tensor]:
+    """What the dealer computes for this mask."""
+    request = Waves(tuple(mask.shape), len(wave.cosines), wave.words, 64)
     return list(request.solve([[mask], [torch.zeros_like(mask)]], None))
 
 
@@ -96,46 +88,23 @@ WAVE = Wave(constant=-7, cosines=(1 << 20, -3), sines=(5, 77777), precision=12, 
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**32), turn=st.sampled_from(TURNS))
-def test_a_sum_of_waves_is_its_function_whatever_the_mask(seed: int, turn: int) -> None:
-    """Every place of the turn; each of 2 x harmonics products has two factors that are off by half a unit at most."""
-    x = torch.arange(1 << turn)
-    mask = torch.randint(0, 1 << turn, x.shape, generator=torch.Generator().manual_seed(seed))
-    place = (x + mask) % (1 << turn)
+@given(seed=st.integers(0, 2**32))
+def test_a_sum_of_waves_is_its_function_whatever_the_mask(seed: int) -> None:
+    """Every place of the ring; each of 2 x harmonics products has two factors that are off by half a unit at most."""
+    x = torch.arange(PLACES)
+    mask = torch.randint(0, PLACES, (PLACES,), generator=torch.Generator().manual_seed(seed))
+    place = (x + mask) % PLACES
     share = torch.full_like(x, WAVE.constant << WAVE.words)
-    for factor, words in zip(factors(WAVE, CPU, turn), dealt(WAVE, mask, turn), strict=True):
+    for factor, words in zip(factors(WAVE, CPU), dealt(WAVE, mask), strict=True):
         share += factor.take(place) * words
-    angles = [2 * math.pi * number * x.double() / (1 << turn) for number in (1, 2)]
+    angles = [2 * math.pi * number * x.double() / PLACES for number in (1, 2)]
     expected = WAVE.constant + sum(
         cosine * torch.cos(angle) + sine * torch.sin(angle)
         for cosine, sine, angle in zip(WAVE.cosines, WAVE.sines, angles, strict=True)
     )
-    largest = max(factor.abs().max().item() for factor in factors(WAVE, CPU, turn))
+    largest = max(factor.abs().max().item() for factor in factors(WAVE, CPU))
     bound = 2 * len(WAVE.cosines) * (0.5 * largest / 2**WAVE.words + 0.5 * (1 + 2**-WAVE.words))
     assert (share / 2.0**WAVE.words - expected).abs().max() <= bound
-
-
-@pytest.mark.parametrize(("turn", "bits"), [(16, 16), (18, 18), (16, 17), (16, 20), (17, 24)])
-def test_a_mask_of_more_bits_than_a_turn_has_check_waves_of_all_its_bits(turn: int, bits: int) -> None:
-    """The waves of the function see the mask's lowest bits alone, as often as it goes round."""
-    mask = torch.randint(0, 1 << bits, (50,), generator=torch.Generator().manual_seed(bits))
-    found, lowest = dealt(WAVE, mask, turn, bits), dealt(WAVE, mask % (1 << turn), turn)
-    own, checks = found[: len(lowest)], found[len(lowest) :]
-    assert all(one.equal(other) for one, other in zip(own, lowest, strict=True))
-    assert len(checks) == (6 if bits > turn else 0)
-    angles = 2 * math.pi * torch.floor(mask.double() / 2.0 ** (bits - 16)) / 2**16
-    exact = [wave(number * angles) * 2.0**20 for number in (1, 2, 3) for wave in (torch.cos, torch.sin)]
-    for words, expected in zip(checks, exact, strict=False):
-        assert (words - expected).abs().max() <= 0.5 + 2**-9
-
-
-def test_rounded_waves_are_those_of_the_table_at_all_places_of_a_turn() -> None:
-    for turn in TURNS:
-        places = torch.arange(1 << turn)
-        expected = [rounded(wave, 10) for number in (1, 2) for wave in waves(number, places, turn)]
-        found = rounded_waves(2, 10, turn)
-        assert len(found) == len(expected)
-        assert all(one.long().equal(other) for one, other in zip(found, expected, strict=True))
 
 
 def fitted(function: Any, tolerance: float, low: float, high: float, most_bits: int = 56) -> Wave:
@@ -160,12 +129,12 @@ def test_a_fitted_function_is_within_its_tolerance(function: Any, low: float, hi
     Of the exact waves half the tolerance; both roundings have deviations of half the tolerance at most, and six of
     these are exceeded at one place in 10^9."""
     wave = fitted(function, tolerance, low, high)
-    unit = (high - low) / 0.625 / RING
+    unit = (high - low) / 0.625 / PLACES
     x = torch.arange(math.ceil(low / unit), math.floor(high / unit) + 1)
-    mask = torch.randint(0, RING, x.shape, generator=torch.Generator().manual_seed(1))
+    mask = torch.randint(0, PLACES, x.shape, generator=torch.Generator().manual_seed(1))
     share = torch.full_like(x, wave.constant << wave.words)
     for factor, words in zip(factors(wave, CPU), dealt(wave, mask), strict=True):
-        share += factor.take((x + mask) % RING) * words
+        share += factor.take((x + mask) % PLACES) * words
     error = np.abs(share.numpy() / 2.0**wave.bits - function(x.numpy() * unit))
     deviation = tolerance / 2 * math.sqrt(2)
     assert error.max() <= tolerance / 2 + 6 * deviation
@@ -211,7 +180,7 @@ def test_a_wave_beyond_its_bounds_is_refused(change: dict[str, Any], reason: str
 def test_the_largest_wave_stays_within_its_words() -> None:
     largest = Wave(constant=1 << 32, cosines=(1 << 32,), sines=(-(1 << 32),), precision=1, words=28)
     found = factors(largest, CPU)
-    for place in (0, 1, RING // 8, RING // 4, RING // 2, RING - 1):
+    for place in (0, 1, PLACES // 8, PLACES // 4, PLACES // 2, PLACES - 1):
         cosine, sine = (part.item() for part in waves(1, torch.tensor(place)))
         scale = 1 << SCALE_BITS
         expected = ((1 << 32) * (cosine - sine), (1 << 32) * (sine + cosine))
@@ -275,5 +244,4 @@ def test_the_program_asks_for_as_many_waves() -> None:
         return [torch.zeros(draw.shape, dtype=torch.int64) for draw in request.free(0) + request.dependent()]
 
     WaveValue(Party(0, take), (2, 3), WAVE, 50)
-    WaveValue(Party(0, take), (2, 3), WAVE, 50, turn=17, bits=20)
-    assert asked == [Waves((2, 3), 2, WAVE.words, 50), Waves((2, 3), 2, WAVE.words, 50, 17, 20)]
+    assert asked == [Waves((2, 3), 2, WAVE.words, 50)]

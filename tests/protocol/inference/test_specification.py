@@ -85,7 +85,7 @@ def test_rounds_and_layers_of_the_page(
             parts[part].append(row)
     expected = rounds(parts["before"], letters)
     for form in [BlockForm()] * blocks if plain else forms:
-        opened = {"s": 3 if form.squarings else 2, "h": -(-form.hidden_bits // 8)}
+        opened = {"h": -(-form.hidden_bits // 8)}
         there = [row for row in parts["block"] if form.squarings or "squarings only" not in row[3]]
         expected += rounds(there, letters | opened, form.squarings)
     assert list(pass_rounds(sizes, images)) == expected + rounds(parts["after"], letters)
