@@ -40,7 +40,9 @@ _CUTOFFS: Final = tuple(10.0**-power for power in range(3, 12))
 """Relative to the largest singular value: smaller ones are left out of a fit, lest coefficients grow for nothing."""
 _POINTS: Final = 1000
 
-Coefficient = Annotated[int, Meta(ge=-(1 << 32), le=1 << 32)]
+LARGEST_COEFFICIENT: Final = 1 << 32
+"""Times a cosine of the table, twice, it stays below 2^63."""
+Coefficient = Annotated[int, Meta(ge=-LARGEST_COEFFICIENT, le=LARGEST_COEFFICIENT)]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -69,6 +71,11 @@ class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def bits(self) -> int:
         """Fractional bits of a value."""
         return self.precision + self.words
+
+    @property
+    def largest(self) -> int:
+        """Magnitude of a coefficient."""
+        return max(abs(each) for each in (self.constant, *self.cosines, *self.sines))
 
 
 @cache
@@ -179,7 +186,7 @@ def fitted_wave(
             coefficients = right[kept].T @ (projected[kept] / singular[kept])
             error = float((np.abs(part @ coefficients - exact) / allowed).max())
             wave = _rounded_wave(coefficients, noise, least_words) if error <= 0.5 else None
-            if wave is not None and wave.bits <= most_bits:
+            if wave is not None and wave.bits <= most_bits and wave.largest <= LARGEST_COEFFICIENT:
                 return error, wave
             least = min(least, error)
         return least, None
@@ -199,8 +206,8 @@ def fitted_wave(
         if (wave := found(count)[1]) is not None:
             return wave
     raise FitError(
-        f"{name} on {low:.4g} ... {high:.4g} takes more than the {most_bits} fractional bits that are there; train with "
-        "smaller weights, or distil"
+        f"{name} on {low:.4g} ... {high:.4g} takes more than {most_bits} fractional bits, or coefficients of 32; train "
+        "with smaller weights, or distil"
     )
 
 

@@ -126,11 +126,11 @@ def test_what_shares_cannot_compute_is_refused(model: FriendlyTransformer, stude
         with pytest.raises(ValueError, match=reason):
             prepared_student(wrong, NAMES)
     with pytest.raises(ValueError, match="reveals logits alone"):
-        student.terms(most_images=1, most_batch=1, results=Results(labels=1, bits=0))
+        student.terms(most_images=1, most_batch=1, results=Results(labels=1, bits=0), audited=0)
 
 
 def test_terms_that_do_not_fit_are_refused(student: PrivateStudent) -> None:
-    terms = student.terms(most_images=9, most_batch=3, results=LOGITS)
+    terms = student.terms(most_images=9, most_batch=3, results=LOGITS, audited=0)
     assert public_student(terms) == student.public
     public = student.public
     for wrong in (
