@@ -73,16 +73,18 @@ from tacit.protocol.inference.schedule import (
     BlockForm,
 )
 
-ATTENTION_INPUT: Final = (22, 27)
-"""Scale of what the first LayerNorm gives, which is not cut."""
 MLP_INPUT: Final = 2.0**20
 HEAD_INPUT: Final = 2.0**14
 LARGEST_STREAM_SCALE: Final = 2.0**31
-_MIXED: Final = (10, 14)
-_ACTIVATED: Final = (11, 13)
 _WEIGHT: Final = 2.0**6
-"""What a typical weight shall be in whole numbers: those of a layer that adds to the stream may be small, and those of
-queries and keys whose scores are large. The scale of what they are multiplied by is within these powers of two."""
+"""A typical weight as a whole number, at least. Those of a layer that adds to the stream may be small, and those of
+queries and keys whose scores are large; then the scale of what they are multiplied by is coarser."""
+_ATTENTION_INPUT: Final = (22, 27)
+"""Powers of two between which that scale is for queries, keys and values: what the first LayerNorm gives is not cut."""
+_MIXED: Final = (10, 14)
+"""The same for the projection."""
+_ACTIVATED: Final = (11, 13)
+"""The same for the layer behind GELU."""
 _ROOT_BITS: Final = 13
 """Of the least inverse root of a variance, or half of the result's, which leaves as many to what it normalises."""
 _SUM_INTERVALS: Final = 2 * LEAST_INTERVALS
@@ -256,7 +258,7 @@ def fitted(
             steps=functions.inverse_steps,
             stream=stream,
             norm=norms[0],
-            normalised=_input_scale(vectors * 2.0 ** (WORD_BITS - VECTORS), ATTENTION_INPUT),
+            normalised=_input_scale(vectors * 2.0 ** (WORD_BITS - VECTORS), _ATTENTION_INPUT),
             cut=0,
         ),
         second_norm=fitted_norm(

@@ -88,7 +88,7 @@ class SquaredSoftmax:
     """One use, made ahead of the scores. ring: of the last shares."""
 
     def __init__(self, party: Party, shape: tuple[int, ...], divisions: Divisions, ring: int) -> None:
-        self._party, self._ring = party, ring
+        self._party = party
         self._divisions: list[tuple[Division, LookedUp, NarrowValue]] = []
         self._squares: list[NarrowValue] = []
         for number, division in enumerate(divisions, 1):
