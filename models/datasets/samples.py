@@ -136,7 +136,7 @@ class ArrayImages:
 
 Interpolation = Literal["bilinear", "bicubic"]
 LEAST_CROP: Final = 0.5
-"""Of what is scaled a crop keeps as much of an edge: with less whoever names it makes others scale to any size."""
+"""Least part of an edge that a crop keeps. A smaller one would let whoever names it make others scale to any size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ def computed(computation: Computation, compute: Callable[[Computation], T]) -> T
 
 @dataclass(frozen=True)
 class Traced:
-    """What code asks the dealer for, and its rounds."""
+    """Requests that code makes to the dealer, and its rounds."""
 
     requests: tuple[AnyBlockRequest, ...]
     rounds: tuple[Round, ...]
@@ -169,7 +169,7 @@ def install() -> None:
 
 
 class _PassCommunicator:
-    """What CrypTen's arithmetic asks of its communicator. Anything else is an error of this program."""
+    """The part of CrypTen's communicator that its arithmetic uses. Anything else is an error of this program."""
 
     @classmethod
     def is_initialized(cls) -> bool:

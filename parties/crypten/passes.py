@@ -78,7 +78,7 @@ class CryptenStage:
         return self._traced(images).rounds
 
     def trace(self, images: int) -> Traced:
-        """What it takes, and its rounds: from shapes alone."""
+        """Return its requests and its rounds, from shapes alone."""
 
         def prepare(party: Party) -> Callable[[Computation], torch.Tensor]:
             shapes = layer_shapes(self.public.sizes)
@@ -175,7 +175,7 @@ def crypten_stages(public: PublicStudent, results: Results) -> tuple[CryptenStag
 
 
 def crypten_plan(public: PublicStudent, terms: Terms) -> PassPlan:
-    """What passes compute."""
+    """The computation that all passes share."""
     passed: tuple[PassStage, ...] = crypten_stages(public, terms.results)
     return PassPlan(public, lambda number: passed, terms.sizes.classes)
 

@@ -55,9 +55,9 @@ class BlockIntervals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     first_variance: Reach
     products: Reach
-    """Of queries and keys."""
+    """Products of queries and keys."""
     totals: Reach
-    """Of the exponentials of a row of scores."""
+    """Sums of the exponentials of a row of scores."""
     second_variance: Reach
 
 
@@ -76,12 +76,15 @@ class PublicStudent(
     interface: Interface
 
     def __post_init__(self) -> None:
-        sizes, told = self.sizes, self.interface
+        sizes, interface = self.sizes, self.interface
         if sizes.norm_pre or sizes.pooling == "attention":
             raise ValueError(_PARTS)
         if len(self.blocks) != sizes.blocks:
             raise ValueError(f"{sizes.blocks} blocks come with intervals of {len(self.blocks)}")
-        if {len(told.mean), len(told.std)} != {sizes.channels} or len(told.classes) not in (0, sizes.classes):
+        if {len(interface.mean), len(interface.std)} != {sizes.channels} or len(interface.classes) not in (
+            0,
+            sizes.classes,
+        ):
             raise ValueError(
                 f"{sizes.channels} channels have as many means and deviations, {sizes.classes} classes names, or none"
             )
@@ -93,7 +96,7 @@ class PublicStudent(
 
     @property
     def approximation(self) -> Approximation:
-        """Of its functions."""
+        """The polynomials that stand for its functions."""
         return Approximation(softmax_degree=self.softmax_degree, inverse_steps=self.inverse_steps)
 
     def block(self, number: int, linear: Callable[[str], Any]) -> Block:
@@ -194,7 +197,8 @@ def prepared_student(model: FriendlyTransformer, interface: Interface, *, salt: 
     if norm is None or model.norm_pre is not None:
         raise ValueError(_PARTS)
     check_polynomials(model)
-    channels, edge = model.patch_embed.proj.weight.shape[1:3]  # type: ignore[union-attr, index]
+    projection: Any = model.patch_embed.proj
+    channels, edge = projection.weight.shape[1:3]
     sizes = Sizes(
         side=math.isqrt(model.size[0] - model.prefix) * edge,
         channels=channels,
