@@ -17,12 +17,11 @@ Rounds, and what is opened to both in each, or sent to one:
 | projection   | 1      | mixed values, to the model owner                                                      |
 | layer norm   | 3      | as above                                                                              |
 | fc1          | 1      | normalised values, to the model owner                                                 |
-| gelu         | 1      | hidden values                                                                         |
+| gelu         | 2      | hidden values; GELU of them, to have it in a wider ring                               |
 | fc2          | 1      | activated values, to the model owner                                                  |
 
 What is out of range is counted on shares: variances, norms of queries and keys, sums of exponentials, and of a function
-that tells the largest of the hidden values of a token; their places are opened beside the input of fc2. With them in
-range, nothing else can be (scales.py).
+that tells the largest of the hidden values of a token. With them in range, nothing else can be (scales.py).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from tacit.parties.inference.hidden import spread_slack, spread_wave
+from tacit.parties.inference.hidden import spread_ring, spread_slack, spread_wave
 from tacit.parties.inference.material import NORM_WORDS, AnyBlockRequest, Fixed, Lookup, Matrix, Narrow, Scores, Waves
 from tacit.parties.inference.operations import (
     MODEL,
@@ -43,15 +42,21 @@ from tacit.parties.inference.operations import (
     Program,
     ScoresValue,
     WaveValue,
-    together,
 )
 from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.scales import Scales, Shape
 from tacit.parties.inference.scores import SquaredSoftmax, division_requests
 from tacit.parties.inference.tables import LayerNormProgram, LookedUp, layer_norm_requests
-from tacit.protocol.inference.schedule import COARSE, PLACE, STREAM, VECTORS, WEIGHTED, block_layer_shapes
-
-LAYER_RINGS = {"qkv": WORD_BITS, "proj": STREAM, "fc1": STREAM, "fc2": STREAM}
+from tacit.protocol.inference.schedule import (
+    ACTIVATED,
+    COARSE,
+    PLACE,
+    STREAM,
+    VECTORS,
+    WEIGHTED,
+    block_layer_shapes,
+    layer_bits,
+)
 
 
 def block_requests(
@@ -61,9 +66,9 @@ def block_requests(
     pool: whether the block is an attention pool."""
     rows = (shape.images, shape.tokens)
     linear = block_layer_shapes(shape.width, shape.hidden, pool=pool).items()
-    gelu, sums = scales.gelu, shape.scores[:-1]
+    gelu, sums, hidden = scales.gelu, shape.scores[:-1], (*rows, shape.hidden)
     return (
-        *(Fixed(MODEL, rows, numbers[name], size, LAYER_RINGS[name]) for name, size in linear),
+        *(Fixed(MODEL, rows, numbers[name], size, layer_bits(name)) for name, size in linear),
         *layer_norm_requests(shape.stream, scales.first_norm),
         Scores(shape.vectors, VECTORS, scales.query_turn, scales.key_turn),
         Lookup(sums, levels=scales.queries.levels),
@@ -73,16 +78,11 @@ def block_requests(
         Matrix("matmul", shape.scores, shape.vectors, words=STREAM),
         Narrow(shape.vectors, WEIGHTED, 1, (*sums, 1)),
         *layer_norm_requests(shape.stream, scales.second_norm),
-        Narrow((*rows, shape.hidden), COARSE, 2, None, STREAM + scales.gelu_cut)
+        Narrow(hidden, COARSE, 2, None, STREAM)
         if gelu is None
-        else Waves(
-            (*rows, shape.hidden),
-            len(gelu.cosines),
-            gelu.words,
-            STREAM + scales.gelu_cut,
-            bits=scales.hidden_opened,
-        ),
+        else Waves(hidden, len(gelu.cosines), gelu.words, STREAM, scales.hidden_opened),
         Lookup(rows, levels=scales.hidden_spread.levels),
+        Narrow(hidden, ACTIVATED, 1, None, STREAM),
     )
 
 
@@ -103,7 +103,7 @@ class BlockProgram:
         rows, sums = (shape.images, shape.tokens), shape.scores[:-1]
         hidden = (*rows, shape.hidden)
         self._linear: dict[str, PreparedLinear] = {
-            name: layer.prepared(party, rows, LAYER_RINGS[name]) for name, layer in layers.items()
+            name: layer.prepared(party, rows, layer_bits(name)) for name, layer in layers.items()
         }
         self._first = LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
         self._scores = ScoresValue(party, shape.vectors, VECTORS, (scales.query_turn, scales.key_turn))
@@ -114,13 +114,13 @@ class BlockProgram:
         self._mixing = MatrixValue(party, shape.scores, shape.vectors, STREAM)
         self._weighted = NarrowValue(party, shape.vectors, WEIGHTED, factor=(*sums, 1))
         self._second = LayerNormProgram(party, "layer norm 2", shape.stream, scales.second_norm)
-        ring = STREAM + scales.gelu_cut
         self._gelu = (
-            NarrowValue(party, hidden, COARSE, degree=2, ring=ring)
+            NarrowValue(party, hidden, COARSE, degree=2, ring=STREAM)
             if scales.gelu is None
-            else WaveValue(party, hidden, scales.gelu, ring, bits=scales.hidden_opened)
+            else WaveValue(party, hidden, scales.gelu, STREAM, bits=scales.hidden_opened)
         )
         self._spread = LookedUp(party, Lookup(rows, levels=scales.hidden_spread.levels))
+        self._activation = NarrowValue(party, hidden, ACTIVATED, ring=STREAM)
         self._outside = torch.zeros((), dtype=torch.int64, device=party.device)
 
     def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
@@ -135,10 +135,9 @@ class BlockProgram:
         normalised, outside = yield from self._second.run(stream[..., : self._shape.width])
         self._outside += outside
         hidden = yield from self._linear["fc1"].apply("fc1", normalised)
-        activated, spread = yield from self._activated(hidden)
-        applied = self._linear["fc2"].apply("fc2", activated)
-        added, outside = yield from together([applied, self._spread_outside(spread)])
-        return stream + added, self._outside + outside
+        activated = yield from self._activated(hidden)
+        added = yield from self._linear["fc2"].apply("fc2", activated)
+        return stream + added, self._outside
 
     def _attention(self, joint: torch.Tensor) -> Program[torch.Tensor]:
         """[B, T, 3D] modulo 2^64 to the mixed values [B, T, D] modulo 2^STREAM."""
@@ -172,15 +171,14 @@ class BlockProgram:
         mixed = shifted(self._weighted.times(opened_inverse), WORD_BITS, WORD_BITS - STREAM)
         return mixed.transpose(1, 2).reshape(shape.stream)
 
-    def _activated(self, hidden: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """GELU of [B, T, hidden] modulo 2^STREAM, modulo 2^STREAM; and the sums [B, T] of their SPREAD, or squares,
-        modulo 2^(STREAM + gelu_cut)."""
-        scales, gelu = self._scales, self._gelu
+    def _activated(self, hidden: torch.Tensor) -> Program[torch.Tensor]:
+        """GELU of [B, T, hidden] modulo 2^STREAM, modulo 2^STREAM; and a check of their SPREAD, or squares."""
+        scales, gelu, ring = self._scales, self._gelu, spread_ring(self._scales.hidden_opened)
         masked = gelu.masked(shifted(hidden, STREAM, STREAM - scales.hidden_opened))
         (opened,) = yield from self._party.open("gelu", masked)
         if isinstance(gelu, WaveValue) and scales.gelu is not None:
             result = gelu.settle(opened)
-            wave = spread_wave(scales.gelu, scales.hidden_opened)
+            wave = spread_wave(scales.gelu, scales.hidden_opened, hidden.shape[-1])
             spread = gelu.checked(wave).sum(-1)
             if self._party.rank == MODEL:
                 spread += round(spread_slack(hidden.shape[-1], scales.hidden_opened) * 2.0**wave.bits)
@@ -190,14 +188,12 @@ class BlockProgram:
             bits = scales.hidden_bits
             result = gelu.polynomial((4 << (2 * bits), 2 << bits, 1))
             spread = gelu.polynomial((0, 0, 1)).sum(-1)
-        return _cut(result, STREAM + scales.gelu_cut, scales.gelu_cut), spread
-
-    def _spread_outside(self, spread: torch.Tensor) -> Program[torch.Tensor]:
-        """How many tokens have hidden values out of range."""
-        limits, ring = self._scales.hidden_spread, STREAM + self._scales.gelu_cut
-        place = shifted(spread * limits.factor, ring, ring - PLACE)
-        (opened,) = yield from self._party.open("fc2", self._spread.masked(place))
-        return self._spread.settle(opened, limits.limits)
+        narrow = self._activation.masked(_cut(result, STREAM, scales.gelu_cut))
+        place = shifted(spread * scales.hidden_spread.factor, ring, ring - PLACE)
+        opened, opened_place = yield from self._party.open("gelu", narrow, self._spread.masked(place))
+        self._activation.settle(opened)
+        self._outside += self._spread.settle(opened_place, scales.hidden_spread.limits)
+        return self._activation.value()
 
 
 def _cut(share: torch.Tensor, bits: int, by: int) -> torch.Tensor:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
 
 from tacit.models.training import CPU
@@ -38,7 +39,7 @@ from tacit.parties.inference.operations import DATA, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Planned, Preparation, RoundCost, hold_pass, inference_plan
 from tacit.parties.inference.private_model import AskedModel, stated_protocol
 from tacit.parties.inference.ranking import logits
-from tacit.parties.inference.ring import WORD_BITS
+from tacit.parties.inference.ring import WORD_BITS, unpacked
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.session.shell import Hooks
@@ -49,7 +50,7 @@ from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePol
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
-from tacit.protocol.inference.schedule import Sizes, layer_shapes
+from tacit.protocol.inference.schedule import Sizes, layer_bits, layer_shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,7 +364,7 @@ async def masked_layers(
     for name, shape in layer_shapes(sizes).items():
         masked = await conversation.expect(MaskedLayer)
         octets += len(masked.data)
-        words = torch.frombuffer(masked.data, dtype=torch.int64).reshape(shape)
+        words = unpacked(np.frombuffer(masked.data, np.uint8), layer_bits(name), shape)
         layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(device)
     preparation.begin(layers)
     return octets

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from tacit.models.friendly.transformer import ACTIVATIONS
-from tacit.parties.inference.material import CHECK_HARMONICS, NORM_WAVE_BITS
+from tacit.parties.inference.material import CHECK_HARMONICS, CHECK_WORDS, NORM_WAVE_BITS
 from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scores import Bounds, Functions
 from tacit.parties.inference.tables import FILLED, BoundError, CheckedSum, fitted_sum
 from tacit.parties.inference.waves import FitError, Wave, fitted_wave
-from tacit.protocol.inference.schedule import COARSE, FINEST, PLACE, STREAM
+from tacit.protocol.inference.schedule import ACTIVATED, COARSE, FINEST, PLACE, STREAM
 
 POWER: Final = 6
 """Of the sine of half an angle in SPREAD."""
@@ -36,6 +36,8 @@ SPREAD: Final = Wave(
 )
 """Next to nothing for what is in range, and 1 at half a turn. With it a sum over the hidden values of a token is hardly
 more than what the largest of them adds."""
+_SPREAD_BITS: Final = 5
+"""Fractional bits of its coefficients: there is nothing behind them."""
 _LEAST_WORDS: Final = 11
 """Fractional bits of the words of GELU's waves: as many as SPREAD takes, whatever GELU itself takes."""
 SPREAD_LEVELS: Final = PLACE
@@ -45,8 +47,10 @@ _WIDTHS: Final = tuple(2.0 ** (part / 4) for part in range(8))
 room for what is in range to be hardly less than what is possible, and a period near to what is best."""
 _FULLEST: Final = 0.9
 """Part of a period that values in range take, at most: the rest leads from one end to the other."""
-_GELU_CUT: Final = 16
-"""Bits that are cut off values behind GELU, at most: a word has seven bytes then."""
+GELU_CUT: Final = STREAM - ACTIVATED
+"""Bits that are cut off values behind GELU, at most: they are modulo 2^STREAM before, and modulo 2^ACTIVATED then."""
+_LEAST_PRECISION: Final = 12
+"""Of SPREAD, if it has the words of GELU's waves."""
 _GELU_NOISES: Final = (2.0**-12.5, 2.0**-11.5, 2.0**-10.5)
 """The least that leaves few enough bits."""
 _GELU_TOLERANCE: Final = 2.0**-11.5
@@ -69,13 +73,15 @@ class FittedHidden:
     """Their bits then."""
     bits: int
     """Their fractional bits where GELU is quadratic, else 0."""
+    cut: int
+    """Bits that are cut off the values behind GELU."""
 
     @property
     def octets(self) -> tuple[int, int]:
         """About what the preprocessing of a value takes, and the bits of the approximation."""
         assert self.gelu is not None
-        harmonics = len(self.gelu.cosines) + (CHECK_HARMONICS if self.opened > COARSE else 0)
-        return 14 * harmonics, self.gelu.bits
+        checks = CHECK_HARMONICS if self.opened > COARSE else 0
+        return 10 * len(self.gelu.cosines) + 14 * checks, self.gelu.bits
 
 
 def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: int, activated: int) -> FittedHidden:
@@ -130,6 +136,7 @@ def _fitted(
 ) -> FittedHidden:
     activation, high = ACTIVATIONS[functions.activation], _high(turn, norm, width, opened)
     reach = _reach(turn, ceiling, high, width)
+    activated = min(activated, _room(reach))
     coarser = max(reach / _USUAL_REACH, 1.0)
     wave = fitted_wave(
         "GELU",
@@ -139,40 +146,57 @@ def _fitted(
         noise=noise * coarser,
         low=-reach,
         high=reach,
-        most_bits=activated + _GELU_CUT,
+        most_bits=activated + GELU_CUT,
         least_words=_LEAST_WORDS,
     )
-    unit = 2.0 ** spread_wave(wave, opened).bits
-    place = _place(wave.bits, activated, unit=unit, most=width + 2 * spread_slack(width, opened), high=high)
-    return FittedHidden(wave, place, 2.0**opened / turn, opened, 0)
+    spread = spread_wave(wave, opened, width)
+    if spread.precision < _LEAST_PRECISION:
+        raise FitError(f"GELU takes words of {wave.words} bits, which leave {spread.precision} to its check")
+    most = width + 2 * spread_slack(width, opened)
+    place = _place(spread_ring(opened), unit=2.0**spread.bits, most=most, high=high)
+    return FittedHidden(wave, place, 2.0**opened / turn, opened, 0, max(wave.bits - activated, 0))
 
 
-def spread_wave(gelu: Wave, opened: int) -> Wave:
-    """SPREAD by the words that check hidden values of so many bits."""
-    return msgspec.structs.replace(SPREAD, words=gelu.words if opened == COARSE else NORM_WAVE_BITS)
+def _room(largest: float) -> int:
+    """Fractional bits of values behind GELU, at most."""
+    return math.floor(math.log2(2 ** (ACTIVATED - 2) * SPARE / largest))
+
+
+def spread_ring(opened: int) -> int:
+    """Bits of the sum of SPREAD, or of squares."""
+    return STREAM if opened == COARSE else CHECK_WORDS
+
+
+def spread_wave(gelu: Wave, opened: int, width: int) -> Wave:
+    """SPREAD by the words that check so many hidden values of so many bits."""
+    if opened > COARSE:
+        return msgspec.structs.replace(SPREAD, words=NORM_WAVE_BITS)
+    room = math.floor(math.log2(2**STREAM * FILLED / (width + 2 * spread_slack(width, opened))))
+    precision = max(min(SPREAD.precision, room - gelu.words), _SPREAD_BITS)
+    whole = tuple(each >> (SPREAD.precision - precision) for each in SPREAD.cosines)
+    constant = SPREAD.constant >> (SPREAD.precision - precision)
+    return Wave(constant=constant, cosines=whole, sines=SPREAD.sines, precision=precision, words=gelu.words)
 
 
 def _quadratic(squares: float, ceiling: float, width: int, activated: int) -> FittedHidden:
-    bits = min(math.floor(math.log2(2 ** (COARSE - 2) * SPARE / ceiling)), 12)
+    activated = min(activated, _room((ceiling**2 + 2 * ceiling + 4) / 8))
+    bits = math.floor(math.log2(2 ** (COARSE - 2) * SPARE / ceiling))
+    # The sum of all squares has to fit, and what is cut off.
+    fitting = math.floor(math.log2(2**STREAM * FILLED / (width * ceiling**2)) / 2)
+    bits = min(bits, fitting, (activated + GELU_CUT - 3) // 2)
     if bits < 4:
         raise BoundError(f"hidden values can reach {ceiling:.6g}: that leaves {bits} fractional bits; 4 are needed")
-    place = _place(2 * bits + 3, activated, unit=4.0**bits, most=width * ceiling**2, high=squares)
-    return FittedHidden(None, place, 2.0**bits, COARSE, bits)
+    place = _place(STREAM, unit=4.0**bits, most=width * ceiling**2, high=squares)
+    return FittedHidden(None, place, 2.0**bits, COARSE, bits, max(2 * bits + 3 - activated, 0))
 
 
-def _place(bits: int, activated: int, *, unit: float, most: float, high: float) -> CheckedSum:
-    """bits: fractional ones of the values behind GELU, before they are cut."""
-    ring = STREAM + gelu_cut(bits, activated)
+def _place(ring: int, *, unit: float, most: float, high: float) -> CheckedSum:
     return fitted_sum("hidden values", bits=ring, unit=unit, most=most, low=0.0, high=high, levels=SPREAD_LEVELS)
-
-
-def gelu_cut(bits: int, activated: int) -> int:
-    """What is cut off so many fractional bits."""
-    return max(bits - activated, 0)
 
 
 def spread_slack(width: int, opened: int) -> float:
     """What is added to a sum of SPREAD over so many values, lest rounding make it negative. The deviation of the
-    rounding of a term is below 2^-13.7 with _LEAST_WORDS, and below 2^-20.6 with the words that check alone, where that
-    of the factors counts; this is six times that of the sum at least."""
-    return 2.0 ** -(11 if opened == COARSE else 18) * math.sqrt(width)
+    rounding of a term is below 2^-13 with the words of GELU (2^-13.8 with _LEAST_WORDS, 2^-13 with _LEAST_PRECISION),
+    and below 2^-20.6 with the words that check alone, where that of the factors counts; this is six times that of the
+    sum at least."""
+    return 2.0 ** -(10.4 if opened == COARSE else 18) * math.sqrt(width)

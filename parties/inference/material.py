@@ -64,6 +64,8 @@ NORM_WAVE_BITS: Final = 20
 CHECK_HARMONICS: Final = 3
 NORM_WORDS: Final = 48
 """Ring of these waves, and of their sums."""
+CHECK_WORDS: Final = 56
+"""Ring of the waves that check hidden values, and of their sums."""
 DATA_OWNER: Final = 1
 
 Degree = Annotated[int, Meta(ge=1, le=LARGEST_DEGREE)]
@@ -225,13 +227,14 @@ class Waves(_Shared, frozen=True):
 
     def dependent(self) -> list[Draw]:
         checked = CHECK_HARMONICS if self.bits > COARSE else 0
-        return [Draw(self.shape, self.words)] * (2 * (self.harmonics + checked))
+        function, checks = (Draw(self.shape, words) for words in (self.words, CHECK_WORDS))
+        return [function] * (2 * self.harmonics) + [checks] * (2 * checked)
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterator[torch.Tensor]:
         mask = free[0][0] + free[1][0]
-        found = [(mask & ((1 << COARSE) - 1), rounded_waves(self.harmonics, self.precision))]
+        found = [((mask & ((1 << COARSE) - 1)).int(), rounded_waves(self.harmonics, self.precision))]
         if self.bits > COARSE:
-            found.append((turned(mask, self.bits), rounded_waves(CHECK_HARMONICS, NORM_WAVE_BITS)))
+            found.append((turned(mask, self.bits).int(), rounded_waves(CHECK_HARMONICS, NORM_WAVE_BITS)))
         return (at(table, place).long() for place, tables in found for table in tables)
 
 
@@ -358,7 +361,7 @@ def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
     octets, start, found = np.frombuffer(data, np.uint8), 0, []
     for draw in request.dependent():
         end = start + math.prod(draw.shape) * byte_width(draw.bits)
-        found.append(unpacked(octets[start:end].reshape(-1, byte_width(draw.bits)), draw.bits, draw.shape))
+        found.append(unpacked(octets[start:end], draw.bits, draw.shape))
         start = end
     return found
 

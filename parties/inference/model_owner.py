@@ -36,7 +36,7 @@ from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.operations import MODEL, FixedLinear
 from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_model
 from tacit.parties.inference.private_model import OwnedModel
-from tacit.parties.inference.ring import WORD_BITS, packed
+from tacit.parties.inference.ring import packed
 from tacit.parties.inference.stages import input_share
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.messages import Kinds
@@ -44,7 +44,7 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
-from tacit.protocol.inference.schedule import LOGITS, Results
+from tacit.protocol.inference.schedule import LOGITS, Results, layer_bits
 from tacit.protocol.inference.service import Answers, ModelOwnerService
 
 
@@ -224,7 +224,7 @@ async def mask_layers(
     layers: dict[str, FixedLinear] = {}
     for position, (name, weight) in enumerate(model.weights.items()):
         mask = await preparation.mask(name, numbers[name])
-        masked = await worker(packed, weight.words - mask, WORD_BITS)
+        masked = await worker(packed, weight.words - mask, layer_bits(name))
         conversation.hear(machine.mask(position, masked.data, conversation.now()))
         await conversation.sent()  # A layer at a time: what is queued takes memory.
         layer = FixedLinear(numbers[name], weight.words, weight.bias, weight.bits)

@@ -209,9 +209,9 @@ class WaveValue:
 
     def _sum(self, wave: Wave, place: torch.Tensor, waves: Sequence[torch.Tensor]) -> torch.Tensor:
         constant = wave.constant << wave.words if self._rank == MODEL else 0
-        share = torch.full_like(place, constant)
+        share, places = torch.full_like(place, constant), place.int()
         for factor, words in zip(factors(wave, place.device), waves, strict=False):
-            share.addcmul_(at(factor, place), words)
+            share.addcmul_(at(factor, places).long(), words)
         return share
 
 

@@ -368,7 +368,7 @@ def _words(received: bytes | bytearray, expected: tuple[Expected, ...]) -> list[
     octets, start, found = np.frombuffer(received, np.uint8), 0, []
     for shape, bits in expected:
         end = start + prod(shape) * byte_width(bits)
-        found.append(unpacked(octets[start:end].reshape(-1, byte_width(bits)), bits, shape))
+        found.append(unpacked(octets[start:end], bits, shape))
         start = end
     return found
 

@@ -82,7 +82,7 @@ def unpacked(octets: Octets, bits: int, shape: tuple[int, ...]) -> torch.Tensor:
     whole, words = max((octets.size - 8) // width + 1, 0), np.empty(octets.size // width, "<i8")
     words[:whole] = np.ndarray((whole,), "<i8", octets, 0, (width,))
     words[whole:] = 0
-    words.view(np.uint8).reshape(-1, 8)[whole:, :width] = octets[whole:]
+    words.view(np.uint8).reshape(-1, 8)[whole:, :width] = octets.reshape(-1, width)[whole:]
     return torch.from_numpy(words).reshape(shape)
 
 

@@ -35,7 +35,7 @@ from msgspec import Meta
 from tacit.models.friendly.calibration import BlockCeiling
 from tacit.models.friendly.polynomials import Interval
 from tacit.models.friendly.transformer import Block, FriendlyTransformer, LayerNorm
-from tacit.parties.inference.hidden import POWER, fitted_hidden, gelu_cut
+from tacit.parties.inference.hidden import GELU_CUT, POWER, fitted_hidden
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import (
     LAST_BITS,
@@ -153,7 +153,7 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of the sum of SPREAD over the hidden values of a token; of their squares, where GELU is quadratic."""
     hidden_bits: Annotated[int, Meta(ge=0, le=14)]
     """Fractional bits of hidden values where GELU is quadratic."""
-    gelu_cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
+    gelu_cut: Annotated[int, Meta(ge=0, le=GELU_CUT)]
     first_norm: Norm
     second_norm: Norm
 
@@ -229,7 +229,6 @@ def fitted(
         intervals=_SUM_INTERVALS,
     )
     hidden = fitted_hidden(functions, bounds, ceiling.hidden, shape.hidden, activated)
-    gelu_bits = 2 * hidden.bits + 3 if hidden.gelu is None else hidden.gelu.bits
     vectors = min(weights.query * scores.query.scale, weights.key * scores.key.scale / shape.tokens)
     return Scales(
         stream=stream,
@@ -250,7 +249,7 @@ def fitted(
         gelu=hidden.gelu,
         hidden_spread=hidden.spread,
         hidden_bits=hidden.bits,
-        gelu_cut=gelu_cut(gelu_bits, activated),
+        gelu_cut=hidden.cut,
         first_norm=fitted_norm(
             bounds.first_variance,
             width=shape.width,

@@ -43,14 +43,12 @@ from tacit.parties.inference.tables import (
     step_ratios,
 )
 from tacit.parties.inference.waves import LARGEST_HARMONICS, FitError, Floats, Wave, fitted_wave
-from tacit.protocol.inference.schedule import MOST_SQUARINGS, PLACE, SHARES, VECTORS, WEIGHTED
+from tacit.protocol.inference.schedule import MOST_SQUARINGS, PLACE, SHARES, SQUARED, VECTORS, WEIGHTED
 
 SHARE_BITS: Final = WEIGHTED - 3
 """Fractional bits of a share of one."""
-SQUARE_BITS: Final = SHARES - 3
+SQUARE_BITS: Final = SQUARED - 3
 """The same of its square before the next division."""
-SHARE_RING: Final = 48
-"""Bits of the products of dividends and inverse sums."""
 LAST_BITS: Final = SQUARE_BITS + 4
 """Fractional bits of the last shares, which the mixing cuts: what their inverse lacks in bits is divided out there."""
 _ROUNDINGS: Final = 2
@@ -60,8 +58,8 @@ _ROUNDINGS: Final = 2
 class Division(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of dividends by about the sum of their row."""
 
-    cut: Annotated[int, Meta(ge=0, le=WORD_BITS - SHARES)]
-    """Bits that are cut off the dividends, which leaves SHARES."""
+    cut: Annotated[int, Meta(ge=0, le=WORD_BITS - SQUARED)]
+    """Bits that are cut off the dividends, which leaves SHARES, or SQUARED of squares."""
     sums: SteppedInverse
 
 
@@ -74,14 +72,24 @@ def squarings_of(divisions: Divisions) -> int:
     return max(len(divisions) - 1, 0)
 
 
+def dividend_bits(number: int) -> int:
+    """Of the division of this number, from 0."""
+    return SQUARED if number else SHARES
+
+
+def product_bits(number: int) -> int:
+    """The same of the products of its dividends and inverse sums, unless it is the last."""
+    return dividend_bits(number) + 8
+
+
 def division_requests(shape: tuple[int, ...], divisions: Divisions, ring: int) -> Iterator[Lookup | Narrow]:
     """What `SquaredSoftmax` asks for, for scores of this shape."""
-    for number, division in enumerate(divisions, 1):
-        last = number == len(divisions)
+    for number, division in enumerate(divisions):
+        last = number == len(divisions) - 1
         yield division.sums.request(shape[:-1])
-        yield Narrow(shape, SHARES, 1, (*shape[:-1], 1), ring if last else SHARE_RING)
+        yield Narrow(shape, dividend_bits(number), 1, (*shape[:-1], 1), ring if last else product_bits(number))
         if not last:
-            yield Narrow(shape, WEIGHTED, 2, None, SHARES + divisions[number].cut)
+            yield Narrow(shape, WEIGHTED, 2, None, SQUARED + divisions[number + 1].cut)
 
 
 class SquaredSoftmax:
@@ -91,14 +99,16 @@ class SquaredSoftmax:
         self._party = party
         self._divisions: list[tuple[Division, LookedUp, NarrowValue]] = []
         self._squares: list[NarrowValue] = []
-        for number, division in enumerate(divisions, 1):
-            last = number == len(divisions)
+        for number, division in enumerate(divisions):
+            last = number == len(divisions) - 1
             looked_up = LookedUp(party, division.sums.request(shape[:-1]))
             factor = (*shape[:-1], 1)
-            dividend = NarrowValue(party, shape, SHARES, factor=factor, ring=ring if last else SHARE_RING)
+            dividend = NarrowValue(
+                party, shape, dividend_bits(number), factor=factor, ring=ring if last else product_bits(number)
+            )
             self._divisions.append((division, looked_up, dividend))
             if not last:
-                following = SHARES + divisions[number].cut
+                following = SQUARED + divisions[number + 1].cut
                 self._squares.append(NarrowValue(party, shape, WEIGHTED, degree=2, ring=following))
 
     def run(self, words: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
@@ -106,7 +116,7 @@ class SquaredSoftmax:
         fractional bits; and how many sums are out of range."""
         outside = torch.zeros((), dtype=torch.int64, device=words.device)
         for number, (division, looked_up, dividend) in enumerate(self._divisions):
-            before = SHARES + division.cut
+            before = dividend_bits(number) + division.cut
             narrow = shifted(words, before, division.cut) if division.cut else words
             place = shifted(words.sum(-1) * division.sums.factor, before, before - PLACE)
             opened, opened_place = yield from self._party.open(
@@ -119,7 +129,10 @@ class SquaredSoftmax:
             (opened_inverse,) = yield from self._party.open("softmax", dividend.masked_factor(inverse[..., None]))
             words = dividend.times(opened_inverse)
             if number < len(self._squares):
-                square, share = self._squares[number], shifted(words, SHARE_RING, SHARE_RING - WEIGHTED)
+                square, share = (
+                    self._squares[number],
+                    shifted(words, product_bits(number), product_bits(number) - WEIGHTED),
+                )
                 square.settle(*(yield from self._party.open("softmax", square.masked(share))))
                 words = square.polynomial((0, 0, 1))
         return words, outside
@@ -134,10 +147,10 @@ def fitted_divisions(wave: Wave, largest: float, squarings: int, tokens: int) ->
         raise BoundError(f"exponentials of scores / {1 << squarings} reach {largest:.4g}, too far for {WORD_BITS} bits")
     for number in range(squarings + 1):
         before, after = dividends
-        product = LAST_BITS if number == squarings else SHARE_BITS + SHARE_RING - WEIGHTED
+        product = LAST_BITS if number == squarings else SHARE_BITS + product_bits(number) - WEIGHTED
         stepped = fitted_steps(
             "sums of exponentials",
-            bits=SHARES + before - after,
+            bits=dividend_bits(number) + before - after,
             unit=2.0**before,
             most=sums.high,
             low=sums.low,

@@ -20,12 +20,16 @@ COARSE: Final = 16
 """Of scores and hidden values once they are narrow, the argument of a function."""
 FINEST: Final = 24
 """Of hidden values, at most, where the period of their function is a part of their ring."""
+ACTIVATED: Final = 24
+"""Of the values behind GELU, before they are opened to have them modulo 2^STREAM."""
 CENTRED: Final = 23
 """Of the input of a LayerNorm."""
 WEIGHTED: Final = 24
 """Of sums of values, weighted by exponentials."""
 SHARES: Final = 40
-"""Of the exponentials, or squares, of a softmax by squarings, before they are divided by their sum."""
+"""Of the exponentials of a softmax by squarings, before they are divided by their sum."""
+SQUARED: Final = 32
+"""The same of squares."""
 POOLED: Final = 24
 """Bits of tokens whose mean is taken, or that a pool leaves."""
 VECTORS: Final = 36
@@ -237,7 +241,8 @@ def block_rounds(sizes: Sizes, images: int, block: int) -> tuple[Round, ...]:
         *_norm_rounds("layer norm 2", rows, sizes.width),
         Round("fc1", 0, factor * stream),
         _both("gelu", byte_width(form.hidden_bits) * hidden),
-        Round("fc2", place * rows, factor * hidden + place * rows),
+        _both("gelu", byte_width(ACTIVATED) * hidden + place * rows),
+        Round("fc2", 0, factor * hidden),
     )
 
 
@@ -252,11 +257,14 @@ def _squaring_rounds(squarings: int, scores: int, sums: int) -> tuple[Round, ...
     inverse sums."""
     if not squarings:
         return ()
-    divided = (
-        _both("softmax", byte_width(SHARES) * scores + byte_width(PLACE) * sums),
-        _both("softmax", byte_width(WORD_BITS) * sums),
+    exponentials, squares = (
+        (
+            _both("softmax", byte_width(bits) * scores + byte_width(PLACE) * sums),
+            _both("softmax", byte_width(WORD_BITS) * sums),
+        )
+        for bits in (SHARES, SQUARED)
     )
-    return divided + (_both("softmax", byte_width(WEIGHTED) * scores), *divided) * squarings
+    return exponentials + (_both("softmax", byte_width(WEIGHTED) * scores), *squares) * squarings
 
 
 def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
@@ -343,9 +351,15 @@ def block_layer_shapes(width: int, hidden: int, *, pool: bool = False) -> dict[s
     return {"qkv": (width, 3 * width), "proj": (width, left), "fc1": (width, hidden), "fc2": (hidden, left)}
 
 
+def layer_bits(name: str) -> int:
+    """Ring of the layer of this name, as of `layer_shapes`: of its input, its masked weights and its result."""
+    return WORD_BITS if name.endswith("qkv") else STREAM
+
+
 def weight_bytes(sizes: Sizes) -> tuple[int, ...]:
     """What the masked weight of every layer takes, in the order of `layer_shapes`."""
-    return tuple(byte_width(WORD_BITS) * rows * columns for rows, columns in layer_shapes(sizes).values())
+    shapes = layer_shapes(sizes).items()
+    return tuple(byte_width(layer_bits(name)) * rows * columns for name, (rows, columns) in shapes)
 
 
 def _norm_rounds(operation: str, rows: int, width: int) -> tuple[Round, ...]:

@@ -268,7 +268,7 @@ def inference_two_data_owners() -> Play:
     for owner, name in ((DATA_OWNER, DATA_OWNER), (SECOND, SECOND), (MODEL_OWNER, DATA_OWNER), (MODEL_OWNER, SECOND)):
         play.come_to_dealer(owner, name)
     play.deliver()
-    play.act(f"{MODEL_OWNER}/{SECOND}", "mask", layer=0, data=bytes(8 * 128**2 * 9))
+    play.act(f"{MODEL_OWNER}/{SECOND}", "mask", layer=0, data=bytes(5 * 128**2 * 9))
     dealt = 2**20 + 8
     order(play, SECOND, b"requests", 3, (2, dealt), data_owner=SECOND)
     order(play, MODEL_OWNER, b"requests", 3, data_owner=SECOND)

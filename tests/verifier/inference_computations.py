@@ -97,7 +97,7 @@ INFERENCE_COMPUTATIONS: dict[str, Any] = {
     "write terms": partial(do_write_terms, TERMS),
     "read terms": lambda encoding: to_body(read_terms(given(encoding))),
     "commit to weights": do_commit,
-    "layers": lambda sizes: [[name, a, b, 8 * a * b] for name, a, b in layers_of(sizes)],
+    "layers": lambda sizes: [list(layer) for layer in layers_of(sizes)],
     "schedule": do_schedule,
     "derive material key": do_material_key,
     "write requests": write_requests,

@@ -239,7 +239,7 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
             return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 48)] * 2]
         case "Waves":
             checks = 3 if request["bits"] > 16 else 0
-            return [(shape, words)] * (2 * (request["harmonics"] + checks))
+            return [(shape, words)] * (2 * request["harmonics"]) + [(shape, 56)] * (2 * checks)
         case _:
             levels, index = request["levels"], request["index"]
             threshold = [([*shape, levels, 2], 64), ([*shape, levels], 8), ([*shape, levels + 1], words)]

@@ -338,7 +338,7 @@ class DataOwner(Owner):
         agreed_on = terms_digest(body["terms"])
         self.send("agree-terms", {"terms": agreed_on, "images": images, "batch": batch})
         self.agree(terms, body["terms"], images, batch)
-        self.layers = Due((layer, 8 * a * b) for layer, (_, a, b) in enumerate(layers_of(terms["sizes"])))
+        self.layers = Due(enumerate(octets for *_, octets in layers_of(terms["sizes"])))
         self.go_to("AWAIT_WEIGHTS", now)
 
     def check_terms(self, terms: dict[str, Any]) -> None:
@@ -446,7 +446,7 @@ class ModelOwner(Owner):
     def mask(self, layer: int, data: bytes, now: float) -> None:
         if self.over:
             return
-        sizes = [8 * a * b for _, a, b in layers_of(self.terms["sizes"])]
+        sizes = [octets for *_, octets in layers_of(self.terms["sizes"])]
         require(self.state == "MASKING" and layer == self.masked and len(data) == sizes[layer], "INVALID")
         self.masked += 1
         for chunk, piece in enumerate(cut(data)):

@@ -67,8 +67,8 @@ TERMS = Map(
 )
 
 
-def layers_of(sizes: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Name, rows and columns."""
+def layers_of(sizes: dict[str, Any]) -> list[tuple[str, int, int, int]]:
+    """Name, rows, columns, and bytes of the masked weights."""
     x = sizes["patch"] * sizes["patch"] * sizes["channels"]
     d, f, k = sizes["width"], sizes["hidden"], sizes["classes"]
     _, w = pooled_of(sizes)
@@ -77,7 +77,8 @@ def layers_of(sizes: dict[str, Any]) -> list[tuple[str, int, int]]:
         left = d + 1 if sizes["pooling"] == "attention" and block == sizes["blocks"] - 1 else d
         of_a_block = [("qkv", d, 3 * d), ("proj", d, left), ("fc1", d, f), ("fc2", f, left)]
         blocks += [(f"{block}.{name}", a, b) for name, a, b in of_a_block]
-    return [("embedding", x, d), *([("norm_pre", d, d)] if sizes["norm_pre"] else []), *blocks, ("head", w, k)]
+    shapes = [("embedding", x, d), *([("norm_pre", d, d)] if sizes["norm_pre"] else []), *blocks, ("head", w, k)]
+    return [(name, a, b, (8 if name.endswith(".qkv") else 5) * a * b) for name, a, b in shapes]
 
 
 def patches_of(sizes: dict[str, Any]) -> int:
@@ -113,7 +114,7 @@ def read_terms(encoded: bytes, form: Map = TERMS) -> dict[str, Any]:
     require((results["labels"] > 0) != (results["bits"] > 0), "MALFORMED")
     t = tokens_of(sizes)
     require(2 <= t <= LARGEST_TOKENS and sizes["heads"] * t * t <= LARGEST_SCORES, "MALFORMED")
-    require(sum(a * b for _, a, b in layers_of(sizes)) <= LARGEST_WEIGHTS, "MALFORMED")
+    require(sum(a * b for _, a, b, _ in layers_of(sizes)) <= LARGEST_WEIGHTS, "MALFORMED")
     return found
 
 
@@ -129,7 +130,7 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
     x = sizes["patch"] * sizes["patch"] * sizes["channels"]
     mixing = 5 * n * h * t * t + 4 * n * t * h
     mixed = 3 * n * t * d + 8 * n * t * h
-    divided = [5 * n * h * t * t + 4 * n * t * h, 8 * n * t * h]
+    divided, divided_again = ([octets * n * h * t * t + 4 * n * t * h, 8 * n * t * h] for octets in (5, 4))
 
     def normalisation(name: str, rows: int) -> list[tuple[str, int, int]]:
         return [(name, size, size) for size in (3 * rows * d, 4 * rows, 8 * rows)]
@@ -140,9 +141,10 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
 
     def block(form: dict[str, int]) -> list[tuple[str, int, int]]:
         squarings, activated = form["squarings"], (form["hidden_bits"] + 7) // 8 * n * t * f
+        lifted = 3 * n * t * f + 4 * n * t
         softmax = [2 * n * h * t * t + 8 * n * t * h]
         if squarings:
-            softmax += divided + [3 * n * h * t * t, *divided] * squarings
+            softmax += divided + [3 * n * h * t * t, *divided_again] * squarings
         return [
             *normalisation("layer norm 1", n * t),
             ("qkv", 0, 8 * n * t * d),
@@ -154,7 +156,8 @@ def rounds_of(sizes: dict[str, Any], images: int, labels: int = 0) -> list[tuple
             *normalisation("layer norm 2", n * t),
             ("fc1", 0, 5 * n * t * d),
             ("gelu", activated, activated),
-            ("fc2", 4 * n * t, 5 * n * t * f + 4 * n * t),
+            ("gelu", lifted, lifted),
+            ("fc2", 0, 5 * n * t * f),
         ]
 
     forms = sizes["forms"] or [{"squarings": 0, "hidden_bits": 16}] * sizes["blocks"]

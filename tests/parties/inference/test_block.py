@@ -54,7 +54,7 @@ def test_a_block_is_what_it_is_in_the_clear_and_costs_what_is_declared(example: 
     assert (found - example.expected).norm() / example.expected.norm() < RELATIVE_ERROR
     assert tuple(pair.log) == block_rounds(example.public.sizes, example.shape.images, 0)
     squarings = example.public.sizes.form(0).squarings
-    assert len(pair.log) == 15 + (2 + 3 * squarings if squarings else 0)
+    assert len(pair.log) == 16 + (2 + 3 * squarings if squarings else 0)
 
 
 @pytest.mark.exhaustive

@@ -97,7 +97,7 @@ def test_no_number_may_be_of_another_kind(one_block: Transformer) -> None:
     ("way", "low", "high"),
     [
         (("blocks", 0, "hidden_bits"), 0, 14),
-        (("blocks", 0, "gelu_cut"), 0, 24),
+        (("blocks", 0, "gelu_cut"), 0, 16),
         (("blocks", 0, "exponential_cut"), 0, 24),
         (("blocks", 0, "query_turn"), 1, 36),
         (("blocks", 0, "exponential", "constant"), -(1 << 32), 1 << 32),

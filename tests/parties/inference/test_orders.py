@@ -29,7 +29,7 @@ NORM = {("first_norm", "variance", name) for name in PLACE} | {("second_norm", "
 SUMS = {("totals", name) for name in PLACE} | {("divisions", "sums", "levels")}
 TURNS = {("query_turn",), ("key_turn",)}
 WAVES = {("exponential", "words"), ("gelu", "words")}
-CUTS = {("exponential_cut",), ("divisions", "cut"), ("gelu_cut",)}
+CUTS = {("exponential_cut",), ("divisions", "cut")}
 LEVELS = {(name, "levels") for name in ("queries", "keys", "hidden_spread")}
 CUT_NORMS = {("first_norm", "cut"), ("second_norm", "cut")}
 TOLD = NORM | CUT_NORMS | SUMS | TURNS | WAVES | CUTS | LEVELS
@@ -111,7 +111,7 @@ def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transfor
         numbers = [number for path, number in leaves(plain) if _name(path) in TOLD]
         numbers += [len(plain[function]["cosines"]) for function in ("exponential", "gelu")]
         numbers.append(block.hidden_opened)
-        assert len(numbers) == 26 + 2 * len(block.divisions)
+        assert len(numbers) == 25 + 2 * len(block.divisions)
         assert max(numbers) < 64
     for page in ("docs/inference-dealer.md", "docs/threat-model.md"):
         said = re.findall(r"(\d+)\s+whole\s+numbers\s+below\s+64", (ROOT / page).read_text(encoding="utf-8"))

@@ -60,7 +60,7 @@ def test_rounds_and_layers_of_the_page(
     patch: int, grid: int, channels: int, heads: int, head: int, hidden: int, forms: list[BlockForm], plain: bool,
     classes: int, images: int, prefix: int, norm_pre: bool, pooling: Pooling,
 ) -> None:  # fmt: skip
-    assert len(ROWS) == 34
+    assert len(ROWS) == 35
     blocks = len(forms)
     pooled = pooling == "attention"
     only = {
@@ -100,7 +100,9 @@ def test_rounds_and_layers_of_the_page(
         named |= {f"{blocks - 1}.{name}": (shapes[name][0], shapes[name][1] + 1) for name in ("proj", "fc2")}
     named |= {last: shapes[last]}
     assert list(layer_shapes(sizes).items()) == list(named.items())
-    assert weight_bytes(sizes) == tuple(8 * rows * columns for rows, columns in named.values())
+    assert weight_bytes(sizes) == tuple(
+        (8 if name.endswith("qkv") else 5) * rows * columns for name, (rows, columns) in named.items()
+    )
 
 
 @given(
