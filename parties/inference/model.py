@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -31,6 +31,7 @@ from tacit.parties.inference.scales import (
     TypicalWeights,
     before_norm,
     checked_norm,
+    coarse,
     fitted,
     fitted_norm,
     functions_of,
@@ -197,7 +198,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         )
     ceilings = [block_ceiling(block, sizes.tokens) for block in blocks]
     found, last = measured(exact, images, margin)
-    largest = max(images.abs().max().item() * margin, _SMALLEST_SPREAD)
+    largest = coarse(max(images.abs().max().item() * margin, _SMALLEST_SPREAD))
     shape = Shape(images=1, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
     embedded = _embedded_norms(exact, largest)
     norm_pre = None if exact.norm_pre is None else _norm_pre(exact, images, embedded, margin)
@@ -210,12 +211,12 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         reach = []
         for index, ((bounds, _), ceiling) in enumerate(zip(found, ceilings, strict=True)):
             for variance, half in ((bounds.first_variance, ceiling.attention), (bounds.second_variance, ceiling.mlp)):
-                reach.append(norms.before(variance))
+                reach.append(coarse(norms.before(variance)))
                 with _named(f"block {index}"):
                     norms = norms.after(variance, half.norm, sizes.width, blocks[0].norm1.steps, stream, reach[-1])
         # A mean has no larger norm than what it is of.
         last_norms = {"token": norms.first, "two tokens": max(norms.first, norms.others)}
-        reach.append(last_norms.get(sizes.pooling, norms.others))
+        reach.append(coarse(last_norms.get(sizes.pooling, norms.others)))
         # Inference does not read the other tokens that the last block leaves, adapters do.
         stream = stream_scale(max(*reach, norms.others))
     pixels, weights = (
@@ -229,7 +230,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
                 fitted(
                     shape,
                     bounds,
-                    ceiling,
+                    replace(ceiling, value=coarse(ceiling.value), hidden=coarse(ceiling.hidden)),
                     functions_of(block),
                     stream=stream,
                     norms=(reach[2 * index], reach[2 * index + 1]),
@@ -315,7 +316,7 @@ def _norm_pre(exact: FriendlyTransformer, images: torch.Tensor, embedded: TokenN
     """Scales of the LayerNorm before the blocks; its input has one of its own."""
     bounds, layer = before_norm(exact, images, margin), exact.norm_pre
     assert layer is not None
-    norm = embedded.before(bounds)
+    norm = coarse(embedded.before(bounds))
     stream = stream_scale(norm)
     return NormPreScales(
         stream=stream,
@@ -346,7 +347,7 @@ def _entries(block: Block, balance: torch.Tensor, tokens: int) -> tuple[float, f
     offsets = bias[:width].reshape(len(balance), -1)
     query = (entries[0] + offsets.abs()) * balance[:, None]
     key = 2 * (1 - 1 / tokens) * entries[1] / balance[:, None]
-    return query.max().item(), key.max().item()
+    return coarse(query.max().item()), coarse(key.max().item())
 
 
 def _typical(block: Block, balance: torch.Tensor) -> TypicalWeights:

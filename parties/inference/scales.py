@@ -379,6 +379,8 @@ LARGEST_LIFT: Final = 1 << 8
 _TOGETHER: Final = 1 << 14
 """Tokens that are computed together."""
 _LEAST_NORM: Final = 2.0**-20
+_ROUNDING: Final = 2.0**-30
+"""Of a power that is one already."""
 
 
 def functions_of(block: Block) -> Functions:
@@ -459,9 +461,9 @@ def _joined(block: Block, seen: Sequence[_Seen], margin: float) -> tuple[Bounds,
     bounds = Bounds(
         first_variance=_lifted(block.norm1, *variances[:2]),
         second_variance=_lifted(block.norm2, *variances[2:]),
-        vectors=norms.prod(0).sqrt().max().item(),
-        total=max(each.total for each in seen) * margin**2,
-        hidden=max(each.hidden for each in seen),
+        vectors=coarse(norms.prod(0).sqrt().max().item(), 8),  # Scores follow from its square.
+        total=coarse(max(each.total for each in seen) * margin**2),
+        hidden=coarse(max(each.hidden for each in seen)),
     )
     return bounds, (norms[1] / norms[0]).sqrt()
 
@@ -490,4 +492,11 @@ def _interval(values: torch.Tensor) -> Interval:
 
 def _widened(intervals: Sequence[Interval], margin: float) -> Interval:
     low, high = min(each.low for each in intervals), max(each.high for each in intervals)
-    return Interval(low / margin, high * margin)
+    return Interval(1 / coarse(margin / low), coarse(high * margin))
+
+
+def coarse(magnitude: float, steps: int = 4) -> float:
+    """The next power of 2^(1 / steps). What is measured, or follows from the weights, goes into scales and bounds,
+    which the data owner is told, only so: exact numbers would tell which checkpoint it is, block by block, to the last
+    bit."""
+    return 2.0 ** (math.ceil(steps * math.log2(magnitude) - _ROUNDING) / steps)

@@ -182,7 +182,7 @@ _SQUARED_NOISE: Final = 2.0**-5
 _SQUARED_BITS: Final = 44
 """Fractional bits of exponentials before they are cut, at most: unsquared, and squared."""
 _UNSQUARED_HARMONICS: Final = 12
-_SQUARED_HARMONICS: Final = 20
+_SQUARED_HARMONICS: Final = 24
 """With more, another squaring takes less."""
 _FURTHEST: Final = 24.0
 """What exponentials are squared of at most: exp(24) with the precision of one squaring has more bits than there are."""
@@ -270,8 +270,8 @@ class FittedScores:
 
     @property
     def octets(self) -> int:
-        """About what the preprocessing of a score takes."""
-        return 14 * len(self.exponential.cosines) + 24 * self.squarings + (17 if self.squarings else 0)
+        """About what a score takes, in correlated randomness and in messages."""
+        return 14 * len(self.exponential.cosines) + 37 * self.squarings + (26 if self.squarings else 0)
 
 
 def fitted_scores(

@@ -104,11 +104,11 @@ def test_a_mean_is_one_of_any_number_of_tokens_near_the_end_of_the_ring() -> Non
 
 
 def test_scores_and_hidden_values_as_pretrained_models_have_them_are_answered() -> None:
-    """Scores up to 80, of which some rows have one that is far above all others, and hidden values far below what is
+    """Scores up to 76, of which some rows have one that is far above all others, and hidden values far below what is
     possible: what a pretrained DINOv2 ViT-S/14 has in its first block."""
     teacher = built(init_values=0.1)
     for block in teacher.blocks:
-        block.attn.qkv.weight[: 2 * SIZES["embed_dim"]] *= 3.5
+        block.attn.qkv.weight[: 2 * SIZES["embed_dim"]] *= 3.3
         block.mlp.fc1.weight[0] *= 4  # One row of it has a large norm, in no direction of the images.
     images = torch.randn(20, 2, 16, 16, generator=torch.Generator().manual_seed(2))
     friendly = convert(teacher.float(), STOCK)

@@ -36,7 +36,9 @@ def test_the_targets_for_a_block_of_vit_s_are_declared() -> None:
     assert sum(cost.data_owner_bytes for cost in one.values()) == 6_725_186 + 229_308 + 3 * 302_592
     for images in (1, 16):
         steps = block_rounds(sizes, images, 0)
-        assert sum(step.model_owner_bytes + step.data_owner_bytes for step in steps) == (11_034_364 + 6 * 302_592) * images
+        assert (
+            sum(step.model_owner_bytes + step.data_owner_bytes for step in steps) == (11_034_364 + 6 * 302_592) * images
+        )
         assert len(steps) == 16
 
 
