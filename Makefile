@@ -47,9 +47,9 @@ network: setup ## run federations in network namespaces: partitions, slow wires,
 all: check test wheel smoke end-to-end network exhaustive audit fuzz-minute soak ## run every tier, for a change of processes or links (hours; needs root)
 
 CROPS ?= 200
-real: setup ## ask about CROPS=200 crops of PICTURES=DIR by a DINOv2 ViT-S/14 of CHECKPOINT=FILE (an hour)
+real: setup ## ask about CROPS=200 crops of PICTURES=DIR and LABELLED=NPZ by a DINOv2 ViT-S/14 of CHECKPOINT=FILE (an hour)
 	$(BIN)/python -m pytest -s -m real tests/parties/inference/test_real.py \
-	    --checkpoint "$(CHECKPOINT)" --pictures "$(PICTURES)" --crops $(CROPS)
+	    --checkpoint "$(CHECKPOINT)" --pictures "$(PICTURES)" --labelled "$(LABELLED)" --crops $(CROPS)
 
 ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)

@@ -29,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--checkpoint", help="weights of timm's vit_small_patch14_dinov2")
     parser.addoption("--pictures", help="a folder of 20 pictures or more, .png or .jpg")
     parser.addoption("--crops", type=int, default=200, help="how many parts of them are asked about")
+    parser.addoption("--labelled", help="an .npz file of small labelled images, for a linear probe")
+    parser.addoption("--crop-seed", type=int, default=2, help="of the crops that are asked about")
 
 
 class RememberingKey:

@@ -492,11 +492,13 @@ def _interval(values: torch.Tensor) -> Interval:
 
 def _widened(intervals: Sequence[Interval], margin: float) -> Interval:
     low, high = min(each.low for each in intervals), max(each.high for each in intervals)
-    return Interval(1 / coarse(margin / low), coarse(high * margin))
+    return Interval(1 / coarse(margin / low) if low else 0.0, coarse(high * margin))
 
 
 def coarse(magnitude: float, steps: int = 4) -> float:
     """The next power of 2^(1 / steps). What is measured, or follows from the weights, goes into scales and bounds,
     which the data owner is told, only so: exact numbers would tell which checkpoint it is, block by block, to the last
     bit."""
+    if not 0 < magnitude < math.inf:
+        return magnitude  # Whatever is fitted to it says what is wrong.
     return 2.0 ** (math.ceil(steps * math.log2(magnitude) - _ROUNDING) / steps)
