@@ -30,8 +30,8 @@ MODELS: Final = 10
 IMAGES: Final = 20
 SIDE: Final = 16
 WRONG: Final = 3e-2
-"""Relative error of logits. The tolerances of a block (docs/inference.md, Accuracy) come to 1e-2 at most where values are
-as spread as here, and no model has more than three blocks; one value that wrapped changes logits by far more."""
+"""Relative error of logits. The tolerances of a block (docs/inference.md, Accuracy) come to 1e-2 at most where values
+are as spread as here, and no model has over three blocks; one value that wrapped changes logits by far more."""
 
 
 def model(generator: torch.Generator, number: int) -> Any:
