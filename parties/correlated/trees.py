@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from hashlib import sha256
+from threading import local
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ _CIPHERS: Final = tuple(Cipher(AES128(sha256(b"tacit/1 tree %d" % number).digest
 _LEAVES_AT_ONCE: Final = 1 << 15
 """Of point_words: so that what it works on stays in the cache of a core."""
 _LOWEST: Final = np.uint64(1)
+_ONES: Final = 0xFFFF_FFFF_FFFF_FFFF
 _REST: Final = ~_LOWEST
 _SEED: Final = np.array([_REST, ~np.uint64(0)])
 """All bits of a seed but the lowest."""
@@ -62,14 +64,13 @@ class ThresholdKeys:
 
 def point_keys(roots: tuple[Words, Words], points: Words, levels: int, values: Words) -> PointKeys:
     """The dealer's keys. roots: [trees, 2] of each owner; points: [trees] below 2^levels; values: [trees, 2]."""
-    walk = _Walk(roots)
-    told = [walk.step(_bit(points, levels, level)) for level in range(levels)]
+    walk, trees = _Walk(roots, 2), len(points)
+    seeds, controls = np.empty((trees, levels, 2), np.uint64), np.empty((trees, levels), np.uint8)
+    for level in range(levels):
+        walk.hash()
+        seeds[:, level], controls[:, level] = walk.step(_bit(points, levels, level))
     leaf = _words(walk.seeds)
-    return PointKeys(
-        np.stack([seeds for seeds, _ in told], 1) if told else np.zeros((len(points), 0, 2), np.uint64),
-        np.stack([controls for _, controls in told], 1) if told else np.zeros((len(points), 0), np.uint8),
-        _signed(values - leaf[0] + leaf[1], walk.flipped[:, None]),
-    )
+    return PointKeys(seeds, controls, _signed(values - leaf[0] + leaf[1], walk.flipped[:, None]))
 
 
 def point_words(rank: int, roots: Words, keys: PointKeys) -> Words:
@@ -93,7 +94,7 @@ def _leaves(rank: int, roots: Words, told: Words, sides: Bits) -> tuple[Words, W
     both = np.stack([told, told], 2)
     both[..., 0] |= np.stack([sides & 1, sides >> 1], 2)
     seeds = (roots & _SEED)[:, None]
-    controls = np.full((trees, 1), -rank & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
+    controls = np.full((trees, 1), -rank & _ONES, np.uint64)
     for level in range(levels):
         children = np.empty((trees, 1 << level, 2, 2), np.uint64)  # [trees, nodes, sides, words].
         for side in range(2):
@@ -110,52 +111,73 @@ def _leaves(rank: int, roots: Words, told: Words, sides: Bits) -> tuple[Words, W
 
 def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -> ThresholdKeys:
     """The dealer's keys. thresholds: [trees], below 2^levels."""
-    walk, total = _Walk(roots), np.zeros(len(thresholds), np.uint64)
-    seeds, controls, values = [], [], []
+    walk, trees = _Walk(roots, len(_CIPHERS)), len(thresholds)
+    total = np.zeros(trees, np.uint64)
+    seeds, controls = np.empty((trees, levels, 2), np.uint64), np.empty((trees, levels), np.uint8)
+    values = np.empty((trees, levels + 1), np.uint64)
     for level in range(levels):
-        bit, flipped = _bit(thresholds, levels, level), walk.flipped
-        words = [_hashed(key, walk.seeds)[..., 0] for key in (2, 3)]
-        kept, lost = _sides(np.negative(bit), *words)
-        value = _signed(lost[1] - lost[0] - total + bit, flipped)
-        total = total - kept[1] + kept[0] + _signed(value, flipped)
-        told = walk.step(bit)
-        seeds.append(told[0])
-        controls.append(told[1])
-        values.append(value)
+        bit = _bit(thresholds, levels, level)
+        flipped = walk.flipped
+        sides = walk.hash()
+        # By how much the second owner's words exceed the first's, on either side.
+        left, right = (sides[key, 1, :, 0] - sides[key, 0, :, 0] for key in (2, 3))
+        kept, lost = _sides(np.negative(bit), left, right)
+        lost += bit
+        values[:, level] = _signed(lost - total, flipped)
+        # Both owners' sum so far, of whoever stays on the path.
+        total = lost - kept
+        seeds[:, level], controls[:, level] = walk.step(bit)
     last = _hashed(2, walk.seeds)[..., 0]
-    values.append(_signed(last[1] - last[0] - total, walk.flipped))
-    return ThresholdKeys(np.stack(seeds, 1), np.stack(controls, 1), np.stack(values, 1))
+    values[:, levels] = _signed(last[1] - last[0] - total, walk.flipped)
+    return ThresholdKeys(seeds, controls, values)
 
 
 def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
     """An owner's words [trees, ...] of whether public places [trees, ...] are below the threshold."""
     trees, levels = keys.controls.shape
-    places = places.reshape(trees, math.prod(places.shape[1:]))
-    seeds = np.repeat((roots & _SEED)[:, None], places.shape[1], 1)
-    controls, total = np.full(places.shape, rank, np.uint8), np.zeros(places.shape, np.uint64)
+    several = math.prod(places.shape[1:])
+    # Trees are the inner axis: what is told of one is the same at all of its places.
+    at = np.ascontiguousarray(places.reshape(trees, several).T)
+    count, own = at.size, np.arange(at.size, dtype=np.intp).reshape(at.shape)
+    seeds = np.repeat((roots & _SEED)[None], several, 0)
+    controls, total = np.full(at.shape, -rank & _ONES, np.uint64), np.zeros(at.shape, np.uint64)
+    hashes = _Room(len(_CIPHERS), count)
     for level in range(levels):
-        right = _bit(places, levels, level)
-        total += np.where(right == 1, _hashed(3, seeds)[..., 0], _hashed(2, seeds)[..., 0])
-        total += controls * keys.values[:, level, None]
-        following = np.where(right[..., None] == 1, _hashed(1, seeds), _hashed(0, seeds))
-        bits = (following[..., 0] & _LOWEST).astype(np.uint8)
-        bits ^= controls & (keys.controls[:, level, None] >> right.astype(np.uint8)) & 1
-        following[..., 0] &= _REST
-        following ^= keys.seeds[:, level, None] * controls[..., None]
-        seeds, controls = following, bits
-    total += _hashed(2, seeds)[..., 0] + controls * keys.values[:, levels, None]
-    return -total if rank else total
+        right = _bit(at, levels, level)
+        chosen = right.astype(np.intp)
+        chosen *= count
+        chosen += own
+        sides = hashes.fill(seeds)
+        following = sides[:2].view(np.complex128).reshape(-1).take(chosen).view(np.uint64).reshape(seeds.shape)
+        total += sides[2:].reshape(-1)[::2].take(chosen)
+        total += controls & keys.values[:, level]
+        # What is told of the side: the seed, and in its lowest bit, which no seed has, that of the control.
+        corrected = np.broadcast_to(keys.seeds[:, level], seeds.shape).copy()
+        corrected[..., 0] |= (keys.controls[:, level].astype(np.uint64) >> right) & _LOWEST
+        corrected &= _pairs(controls)
+        following ^= corrected
+        lowest = following[..., 0] & _LOWEST
+        following[..., 0] ^= lowest
+        seeds, controls = following, np.negative(lowest, out=lowest)
+    total += _hashed(2, seeds)[..., 0]
+    total += controls & keys.values[:, levels]
+    found = np.ascontiguousarray(total.T).reshape(places.shape)
+    return np.negative(found, out=found) if rank else found
 
 
 class _Walk:
-    """Both owners' trees along one path, as the dealer walks it."""
+    """Both owners' trees along one path, as the dealer walks it; each step takes the hashes under so many keys."""
 
-    def __init__(self, roots: tuple[Words, Words]) -> None:
+    def __init__(self, roots: tuple[Words, Words], keys: int) -> None:
         self.seeds = np.stack(roots) & _SEED
         """Of shape [owners, trees, 2]."""
-        first = np.zeros(len(roots[0]), np.uint64)
+        trees = len(roots[0])
+        first = np.zeros(trees, np.uint64)
         self._controls: Words = np.stack([first, ~first])
         """Of shape [owners, trees], as words of equal bits."""
+        self._room = _Room(keys, 2 * trees)
+        self._own = np.arange(2 * trees, dtype=np.intp).reshape(2, trees)
+        self._sides: Words
 
     @property
     def flipped(self) -> Words:
@@ -163,18 +185,63 @@ class _Walk:
         second: Words = self._controls[1]
         return second
 
+    def hash(self) -> Words:
+        """Under every key, [keys, owners, trees, 2]; once ahead of each step."""
+        sides = self._room.fill(self.seeds)
+        self._sides = sides.reshape(len(sides), *self.seeds.shape)
+        return self._sides
+
     def step(self, bit: Words) -> tuple[Words, Bits]:
         """Down to the child on the right where the bit is set; the corrections of this level."""
-        right = np.negative(bit)
-        kept, lost = _sides(_pairs(right), _hashed(0, self.seeds), _hashed(1, self.seeds))
+        left, right = self._sides[0], self._sides[1]
         # A child's lowest bit is its control: corrected, both owners' are equal on the side that is lost, and differ
         # on the one that is kept.
-        told, bits = lost[0] ^ lost[1], kept[..., 0] & _LOWEST
-        of_kept, of_lost = bits[0] ^ bits[1] ^ _LOWEST, told[:, 0] & _LOWEST
-        self.seeds = (kept ^ (told & _pairs(self._controls))) & _SEED
-        self._controls = np.negative(bits ^ (self._controls & of_kept))
-        of_right, of_left = _sides(right, of_lost, of_kept)
-        return told & _SEED, (of_left | (of_right << _LOWEST)).astype(np.uint8)
+        of_left, of_right = left[0] ^ left[1], right[0] ^ right[1]
+        turned = np.negative(bit)
+        told = _sides(_pairs(turned), of_left, of_right)[1]
+        left_bit, right_bit = (of_left[:, 0] ^ ~bit) & _LOWEST, (of_right[:, 0] ^ bit) & _LOWEST
+        sent = told & _SEED
+        told = sent.copy()
+        told[:, 0] |= _sides(turned, left_bit, right_bit)[0]
+        kept = self._sides[:2].view(np.complex128).reshape(-1)
+        chosen = self._own + bit.astype(np.intp) * self._own.size
+        seeds = kept.take(chosen).view(np.uint64).reshape(self.seeds.shape)
+        seeds ^= told & _pairs(self._controls)
+        lowest = seeds[..., 0] & _LOWEST
+        seeds[..., 0] ^= lowest
+        self.seeds, self._controls = seeds, np.negative(lowest, out=lowest)
+        return sent, (left_bit | (right_bit << _LOWEST)).astype(np.uint8)
+
+
+class _Contexts(local):
+    """A cipher context of each key for each thread: to make one takes longer than to encrypt thousands of seeds."""
+
+    def __init__(self) -> None:
+        self.update_into = [cipher.encryptor().update_into for cipher in _CIPHERS]
+
+
+_CONTEXTS: Final = _Contexts()
+
+
+class _Room:
+    """Hashes of many seeds under the first so many keys, in memory that is used again."""
+
+    def __init__(self, keys: int, seeds: int) -> None:
+        # The cipher's interface asks for room of one seed, less a byte, beyond the output: here the next key's.
+        self._words = np.empty((keys * seeds + 1) * 2, "<u8")
+        octets = self._words.view(np.uint8)
+        self._outputs = [octets[16 * seeds * key : 16 * seeds * (key + 1) + 16].data for key in range(keys)]
+        self._shape = (keys, seeds, 2)
+
+    def fill(self, seeds: Words) -> Words:
+        """[keys, seeds, 2], until it is filled again."""
+        plain = np.ascontiguousarray(seeds, "<u8").reshape(-1)
+        octets = plain.view(np.uint8).data
+        for update_into, output in zip(_CONTEXTS.update_into, self._outputs, strict=False):
+            update_into(octets, output)
+        found: Words = self._words[:-2].reshape(self._shape)
+        found ^= plain.reshape(self._shape[1:])
+        return found
 
 
 def _hashed(key: int, seeds: Words) -> Words:
@@ -183,7 +250,7 @@ def _hashed(key: int, seeds: Words) -> Words:
     room = np.empty(plain.size + 2, "<u8")
     # Memory views of no bytes at all cannot be cast, arrays can.
     octets = plain.reshape(-1).view(np.uint8)
-    _CIPHERS[key].encryptor().update_into(octets.data, room.view(np.uint8).data)
+    _CONTEXTS.update_into[key](octets.data, room.view(np.uint8).data)
     found: Words = room[: plain.size].reshape(plain.shape)
     found ^= plain
     return found
