@@ -499,7 +499,7 @@ def _integer(
     scaled, shift = weight.double().T * after / before, bias * after
     if not bool(scaled.isfinite().all() and shift.isfinite().all()):
         raise ValueError(f"{name} holds a value that is not finite")
-    words = scaled.round().long()
+    words = scaled.round().long().contiguous()
     spread, least = scaled.square().mean(0).sqrt().max().item(), 2.0**LEAST_WEIGHT_BITS
     if 0 < spread < least:
         raise ValueError(

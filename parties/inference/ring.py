@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tacit.parties.inference.byte_products import product_of_bytes, worthwhile
 from tacit.protocol.inference.schedule import WORD_BITS as WORD_BITS
 from tacit.protocol.inference.schedule import byte_width as byte_width
 
@@ -95,6 +96,8 @@ def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: i
     """
     if left.device.type == "cpu" and _terms(left, right) <= _FEW:
         return torch.from_numpy(left.numpy() @ right.numpy())
+    if worthwhile(left, right, bits):
+        return product_of_bytes(left, right, bits, right_bits=right_bits)
     return product_of_digits(left, right, bits, right_bits=right_bits)
 
 

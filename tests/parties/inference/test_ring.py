@@ -1,6 +1,7 @@
 """Narrow rings and matrix products by floating point, against Python's integers."""
 
 from collections.abc import Callable
+from itertools import product as product_of
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.parties.inference.byte_products import available, product_of_bytes
 from tacit.parties.inference.ring import byte_width, packed, product, product_of_digits, shifted, signed, unpacked
 
 Multiply = Callable[..., torch.Tensor]
@@ -30,7 +32,16 @@ def exact(left: torch.Tensor, right: torch.Tensor, bits: int) -> list[list[int]]
     return [[modulo(value, bits) for value in row] for row in result]
 
 
-@pytest.mark.parametrize("multiply", [product, product_of_digits])
+@pytest.mark.parametrize(
+    "multiply",
+    [
+        product,
+        product_of_digits,
+        pytest.param(
+            product_of_bytes, marks=pytest.mark.skipif(not available(), reason="needs fast products of 8-bit matrices")
+        ),
+    ],
+)
 @pytest.mark.parametrize("inner", [1, 3, 64, 197, 1024, 1536])
 @pytest.mark.parametrize("bits", BITS)
 def test_products_are_exact(bits: int, inner: int, multiply: Multiply) -> None:
@@ -46,14 +57,15 @@ def test_products_are_exact(bits: int, inner: int, multiply: Multiply) -> None:
 @pytest.mark.parametrize("bits", BITS)
 def test_products_are_exact_where_sums_are_greatest(bits: int, inner: int) -> None:
     """All digits at their extremes, whatever the width of a digit is."""
-    for width in (*range(16, 28), 64):
+    ways = [product_of_digits, *([product_of_bytes] if available() else [])]
+    for multiply, width in product_of(ways, (8, *range(16, 28), 64)):
         value = modulo(-sum(1 << (place + width - 1) for place in range(0, 64, width)), 64)
         one, other = torch.full((1, inner), value), torch.full((inner, 1), value)
-        assert signed(product_of_digits(one, other, bits), bits).item() == modulo(inner * value * value, bits)
-        for weight_bits in (11, 18, 20, 26):
-            weight = torch.full((inner, 1), -(1 << (weight_bits - 1)))
-            found = product_of_digits(one, weight, bits, right_bits=weight_bits)
-            assert signed(found, bits).item() == modulo(inner * value * -(1 << (weight_bits - 1)), bits)
+        assert signed(multiply(one, other, bits), bits).item() == modulo(inner * value * value, bits)
+        for weight_bits, sign in product_of((8, 11, 16, 18, 20, 24, 26), (-1, 1)):
+            weight = torch.full((inner, 1), sign << (weight_bits - 1))
+            found = multiply(one, weight, bits, right_bits=weight_bits)
+            assert signed(found, bits).item() == modulo(inner * value * (sign << (weight_bits - 1)), bits)
 
 
 @pytest.mark.parametrize("shapes", [((40, 50), (50, 60)), ((3, 5), (4, 5, 6)), ((2, 3, 4), (4, 7)), ((0, 4), (4, 3))])
@@ -61,6 +73,18 @@ def test_both_ways_to_multiply_agree(shapes: tuple[tuple[int, ...], tuple[int, .
     left, right = words(*shapes[0]), words(*shapes[1], seed=1)
     assert torch.equal(product(left, right, 64), product_of_digits(left, right, 64))
     assert torch.equal(product(left.mT.mT, right.mT.contiguous().mT, 64), left @ right)
+
+
+def test_large_products_are_the_same_whichever_way_is_taken() -> None:
+    """Those that are multiplied by digits of 8 bits where the processor has them."""
+    left, right = words(2, 130, 70), words(70, 130, seed=1)
+    for bits, weight_bits in ((40, None), (44, None), (64, None), (40, 14), (64, 16)):
+        weight = right if weight_bits is None else signed(right, weight_bits)
+        expected = product_of_digits(left, weight, bits, right_bits=weight_bits)
+        for factor in (weight, weight.mT.contiguous().mT):
+            assert torch.equal(
+                signed(product(left, factor, bits, right_bits=weight_bits), bits), signed(expected, bits)
+            )
 
 
 @settings(deadline=None, max_examples=100)
