@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
+from itertools import groupby
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -248,20 +249,31 @@ def expand(request: Request, rank: int, stream: Keystream) -> list[torch.Tensor]
     """What this rank draws: its free words, and unless it is the receiver its shares of the dependent ones."""
     drawn = [stream.draw(draw.shape, draw.bits) for draw in request.free(rank)]
     # Whole words: what is above the bits of a dependent word means nothing.
-    dependent = () if rank in request.receivers else request.dependent()
-    return drawn + [stream.draw(draw.shape) for draw in dependent]
+    for draw, equal in groupby(() if rank in request.receivers else request.dependent()):
+        # In one piece of memory, large enough to go back to the system when they are used up.
+        drawn += stream.draw((len(list(equal)), *draw.shape)).unbind()
+    return drawn
 
 
 def correct(
-    request: Request, streams: Sequence[Keystream], weight: torch.Tensor | None = None
+    request: Request,
+    streams: Sequence[Keystream],
+    weight: torch.Tensor | None = None,
+    *,
+    device: torch.device | None = None,
 ) -> Iterator[torch.Tensor]:
     """The receiver's shares of the dependent words, from the streams of all ranks; each is made when it is asked for,
-    so that what is worked on stays in the cache of a processor."""
-    free = [[stream.draw(draw.shape, draw.bits) for draw in request.free(rank)] for rank, stream in enumerate(streams)]
+    so that what is worked on stays in the cache of a processor. device: where they are computed; None: the CPU, which
+    draws all streams."""
+    free = [
+        [stream.draw(draw.shape, draw.bits).to(device) for draw in request.free(rank)]
+        for rank, stream in enumerate(streams)
+    ]
+    weight = None if weight is None else weight.to(device)
     others = [stream for rank, stream in enumerate(streams) if rank not in request.receivers]
     for share, draw in zip(request.solve(free, weight), request.dependent(), strict=True):
         for stream in others:
-            share -= stream.draw(draw.shape)
+            share -= stream.draw(draw.shape).to(share.device)
         yield share
 
 
@@ -298,10 +310,12 @@ class RequestError(ValueError):
 
 
 class Dealing:
-    """What the dealer knows of one session; keys: 32 bytes for each party, in the order of the ranks."""
+    """What the dealer knows of one session; keys: 32 bytes for each party, in the order of the ranks; device: as of
+    `correct`."""
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
+    def __init__(self, keys: Sequence[bytes], *, device: torch.device | None = None) -> None:
         self._keys = keys
+        self._device = device
         self._weights: dict[int, Weight] = {}
 
     def correction(self, request: Request, number: int) -> Iterator[torch.Tensor]:
@@ -314,7 +328,8 @@ class Dealing:
                 self._weights[number] = request
             elif isinstance(request, Linear):
                 mask = self._mask(request)
-            yield from correct(request, [request_stream(key, number) for key in self._keys], mask)
+            streams = [request_stream(key, number) for key in self._keys]
+            yield from correct(request, streams, mask, device=self._device)
         except (ValueError, RuntimeError) as error:
             raise RequestError(str(error)) from error
 

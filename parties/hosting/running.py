@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from tacit.parties.hosting.folder import OpenedParty
+from tacit.parties.hosting.memory import return_large_pieces
 from tacit.parties.hosting.party_file import (
     ClientFile,
     DataOwnerFile,
@@ -51,6 +52,8 @@ async def run_party(party: OpenedParty[Any], *, show: Tell, hooks: Hooks | None 
     None: those of hosts. Raises MENDABLE (folder.py), which the party's owner can mend.
     """
     module, name = ROLES[type(party.file)].split(".")
+    if isinstance(party.file, ModelOwnerFile | DataOwnerFile):
+        return_large_pieces()
     run = getattr(import_module(f"tacit.parties.hosting.{module}"), name)
     outcome: PartyOutcome = await run(party, show=show, hooks=hooks)
     return outcome

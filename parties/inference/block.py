@@ -117,7 +117,14 @@ class BlockProgram:
         self._gelu = (
             NarrowValue(party, hidden, COARSE, degree=2, ring=STREAM)
             if scales.gelu is None
-            else WaveValue(party, hidden, scales.gelu, STREAM, bits=scales.hidden_opened)
+            else WaveValue(
+                party,
+                hidden,
+                scales.gelu,
+                STREAM,
+                bits=scales.hidden_opened,
+                check=spread_wave(scales.gelu, scales.hidden_opened, shape.hidden),
+            )
         )
         self._spread = LookedUp(party, Lookup(rows, levels=scales.hidden_spread.levels))
         self._activation = NarrowValue(party, hidden, ACTIVATED, ring=STREAM)
@@ -179,7 +186,7 @@ class BlockProgram:
         if isinstance(gelu, WaveValue) and scales.gelu is not None:
             result = gelu.settle(opened)
             wave = spread_wave(scales.gelu, scales.hidden_opened, hidden.shape[-1])
-            spread = gelu.checked(wave).sum(-1)
+            spread = gelu.checked().sum(-1)
             if self._party.rank == MODEL:
                 spread += round(spread_slack(hidden.shape[-1], scales.hidden_opened) * 2.0**wave.bits)
         else:

@@ -104,4 +104,5 @@ def _digits(words: torch.Tensor) -> Digits:
     # With half a digit added at every place, digits are bytes; each has that half too much then, which turns its sign.
     raised = np.add(words.numpy(), _HALVES, order="C")
     raised ^= _HALVES
-    return raised.view(np.int8).reshape(*raised.shape, _WORD_DIGITS)
+    found: Digits = raised.view(np.int8).reshape(*raised.shape, _WORD_DIGITS)
+    return found

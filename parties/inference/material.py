@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Annotated, Final
 
 import msgspec
@@ -232,9 +233,10 @@ class Waves(_Shared, frozen=True):
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterator[torch.Tensor]:
         mask = free[0][0] + free[1][0]
-        found = [((mask & ((1 << COARSE) - 1)).int(), rounded_waves(self.harmonics, self.precision))]
+        device = mask.device
+        found = [((mask & ((1 << COARSE) - 1)).int(), rounded_waves(self.harmonics, self.precision, device))]
         if self.bits > COARSE:
-            found.append((turned(mask, self.bits).int(), rounded_waves(CHECK_HARMONICS, NORM_WAVE_BITS)))
+            found.append((turned(mask, self.bits).int(), rounded_waves(CHECK_HARMONICS, NORM_WAVE_BITS, device)))
         return (at(table, place).long() for place, tables in found for table in tables)
 
 
@@ -292,6 +294,7 @@ class Lookup(Request, frozen=True):
         return lowest >> self.slope, lowest & ((1 << self.slope) - 1)
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        free = [[words.cpu() for words in each] for each in free]  # Keys are made there.
         mask = ((free[0][0] + free[1][0]) & ((1 << PLACE) - 1)).reshape(-1)
         roots = [[_unsigned(root).reshape(-1, 2) for root in words[1:]] for words in free]
         high = _unsigned(mask >> (PLACE - self.levels))
@@ -358,10 +361,14 @@ def recomputed(request: AnyBlockRequest, keys: Sequence[bytes]) -> bytes:
 
 def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
     """The dependent words of a request, out of what the dealer sent."""
-    octets, start, found = np.frombuffer(data, np.uint8), 0, []
-    for draw in request.dependent():
-        end = start + math.prod(draw.shape) * byte_width(draw.bits)
-        found.append(unpacked(octets[start:end], draw.bits, draw.shape))
+    octets, start = np.frombuffer(data, np.uint8), 0
+    found: list[torch.Tensor] = []
+    # Equal ones, of which most of it are, are in one piece of memory, large enough to go back to the system when they
+    # are used up.
+    for draw, equal in groupby(request.dependent()):
+        shape = (len(list(equal)), *draw.shape)
+        end = start + math.prod(shape) * byte_width(draw.bits)
+        found += unpacked(octets[start:end], draw.bits, shape).unbind()
         start = end
     return found
 

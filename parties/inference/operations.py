@@ -23,6 +23,7 @@ import torch
 from tacit.models.training import CPU
 from tacit.parties.correlated.material import Request
 from tacit.parties.inference.material import (
+    CHECK_HARMONICS,
     NORM_WAVE_BITS,
     NORM_WORDS,
     Contraction,
@@ -185,9 +186,23 @@ class NarrowValue:
 class WaveValue:
     """A function of a value as a sum of waves, whose period is the lowest COARSE bits of the value (see waves.py)."""
 
-    def __init__(self, party: Party, shape: tuple[int, ...], wave: Wave, ring: int, bits: int = COARSE) -> None:
-        self._rank, self._wave, self._bits = party.rank, wave, bits
+    def __init__(
+        self,
+        party: Party,
+        shape: tuple[int, ...],
+        wave: Wave,
+        ring: int,
+        bits: int = COARSE,
+        *,
+        check: Wave | None = None,
+    ) -> None:
+        """check: what `checked` is to compute behind `settle`."""
+        self._rank, self._bits = party.rank, bits
+        # A megabyte for two harmonics: computed here, ahead of the value, and gone with it.
+        self._sums = [(each, factors(each, party.device)) for each in (wave, check) if each is not None]
         self._mask, *self._words = party.take(Waves(shape, len(wave.cosines), wave.words, ring, bits))
+        own = slice(2 * CHECK_HARMONICS) if bits == COARSE else slice(2 * len(wave.cosines), None)
+        self._kept = slice(0) if check is None else own
         self._opened = self._mask
 
     def masked(self, share: torch.Tensor) -> Words:
@@ -197,20 +212,23 @@ class WaveValue:
     def settle(self, opened: torch.Tensor) -> torch.Tensor:
         """The share of the function's value, times 2^wave.bits, from the sum of both masked shares."""
         self._opened = opened & ((1 << self._bits) - 1)
-        return self._sum(self._wave, self._opened & ((1 << COARSE) - 1), self._words)
+        # Most of what a pass holds are these words: those that nothing needs any more are released.
+        words, self._words = self._words, self._words[self._kept]
+        return self._sum(self._opened & ((1 << COARSE) - 1), words)
 
-    def checked(self, wave: Wave) -> torch.Tensor:
+    def checked(self) -> torch.Tensor:
         """The share of another sum of waves, of the period of the whole ring.
 
         Where that is the same period, the sum has no more waves than the function, and its words as many bits."""
-        if self._bits == COARSE:
-            return self._sum(wave, self._opened, self._words)
-        return self._sum(wave, turned(self._opened, self._bits), self._words[2 * len(self._wave.cosines) :])
+        words, self._words = self._words, []
+        return self._sum(turned(self._opened, self._bits), words)
 
-    def _sum(self, wave: Wave, place: torch.Tensor, waves: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _sum(self, place: torch.Tensor, waves: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The next one."""
+        wave, tables = self._sums.pop(0)
         constant = wave.constant << wave.words if self._rank == MODEL else 0
         share, places = torch.full_like(place, constant), place.int()
-        for factor, words in zip(factors(wave, place.device), waves, strict=False):
+        for factor, words in zip(tables, waves, strict=False):
             share.addcmul_(at(factor, places).long(), words)
         return share
 

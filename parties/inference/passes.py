@@ -224,10 +224,13 @@ class Preparation:
     async def stages(self) -> AsyncIterator[ReadyStage]:
         """Those of a pass, in order. InferenceError when the session ends before."""
         for _ in self._stages:
-            ready = await self._conversation.expect(ReadyStage)
-            if not self._audited:
-                self._room.release()
-            yield ready
+            yield await self._next_stage()
+
+    async def _next_stage(self) -> ReadyStage:
+        ready = await self._conversation.expect(ReadyStage)
+        if not self._audited:
+            self._room.release()
+        return ready
 
     async def close(self) -> None:
         """Stop preparing, also when cancelled meanwhile."""
@@ -348,6 +351,7 @@ async def hold_pass(
                 break
             advanced = await advance(program, received, exchange.expected)
         carried = advanced if isinstance(advanced, Carried) else None
+        del stage  # Nor is its correlated randomness held while the next stage is made.
     return carried, costs
 
 

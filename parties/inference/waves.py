@@ -134,10 +134,10 @@ _BLOCKS: Final = 64
 
 
 @lru_cache(maxsize=_BLOCKS)
-def rounded_waves(harmonics: int, bits: int) -> tuple[torch.Tensor, ...]:
+def rounded_waves(harmonics: int, bits: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [PLACES] each, which
     stay in a processor's cache."""
-    numbers, places = range(1, harmonics + 1), torch.arange(PLACES)
+    numbers, places = range(1, harmonics + 1), torch.arange(PLACES, device=device)
     return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places))
 
 

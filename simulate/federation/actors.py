@@ -132,7 +132,7 @@ class RayHost:
         self.load()
         connection = Client(supervisor, authkey=secret)
         connection.send_bytes(name.encode())
-        return child.work(connection, log, PRELOAD, target, told, None)
+        return child.work(connection, log, PRELOAD, target, [told], None)
 
 
 @dataclass

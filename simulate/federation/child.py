@@ -88,21 +88,27 @@ class Control:
 
 
 def run(
-    connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes, origin: Origin
+    connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: list[bytes], origin: Origin
 ) -> NoReturn:
-    """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
+    """Runs `target` (module, qualified name) with the pickled keyword `arguments`, which it takes out of their list:
+    they may hold a whole model. Reports its end, and exits."""
     _end(work(connection, log, preload, target, arguments, origin))
 
 
 def work(
-    connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes, origin: Origin | None
+    connection: Connection,
+    log: Path,
+    preload: str,
+    target: tuple[str, str],
+    arguments: list[bytes],
+    origin: Origin | None,
 ) -> int:
     """The same without the exit, whose status it returns. The end of the connection ends the process."""
     _send_output_to(log)
     open_many_files()
     control = Control(connection, origin, log)
     loop = asyncio.new_event_loop()
-    party = loop.create_task(_run_target(control, preload, target, arguments))
+    party = loop.create_task(_run_target(control, preload, target, arguments.pop()))
     threading.Thread(target=_watch, args=(connection, loop, party, control), daemon=True).start()
     result: object = None
     try:
@@ -120,7 +126,9 @@ async def _run_target(control: Control, preload: str, target: tuple[str, str], a
     if preload not in sys.modules:
         raise RuntimeError(_explain_missing(preload))
     module, name = target
-    return await attrgetter(name)(importlib.import_module(module))(control, **pickle.loads(arguments))
+    given = pickle.loads(arguments)
+    del arguments  # As large as what they hold, for as long as the party runs.
+    return await attrgetter(name)(importlib.import_module(module))(control, **given)
 
 
 def _watch(

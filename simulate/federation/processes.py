@@ -169,7 +169,7 @@ class Processes:
                 self._directory / f"{name}.log",
                 self._preload,
                 location,
-                pickled,
+                [pickled],
                 child.Origin(os.getpid(), Path(get_temp_dir())),
             ),
             daemon=True,  # The interpreter's exit then ends the children instead of waiting for them.

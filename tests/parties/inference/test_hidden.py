@@ -37,7 +37,7 @@ def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: f
     assert found.gelu is not None
     wave = spread_wave(found.gelu, found.opened, 64)
     # Of a hidden value of zero what is opened is the mask; SPREAD itself is zero there.
-    words = rounded_waves(len(wave.cosines), wave.words)
+    words = rounded_waves(len(wave.cosines), wave.words, torch.device("cpu"))
     values = torch.full((1 << 16,), wave.constant << wave.words)
     for factor, word in zip(factors(wave, torch.device("cpu")), words, strict=True):
         values += factor * word
@@ -65,10 +65,10 @@ def test_a_value_beyond_its_range_is_found_at_any_multiple_of_either_period(norm
 
         def act(party: Party, share: torch.Tensor) -> Program[torch.Tensor]:
             assert found.gelu is not None
-            opening = WaveValue(party, shape, found.gelu, STREAM, bits=found.opened)
+            opening = WaveValue(party, shape, found.gelu, STREAM, bits=found.opened, check=wave)
             lookup = LookedUp(party, Lookup((1,), levels=found.spread.levels))
             opening.settle(*(yield from party.open("gelu", opening.masked(share))))
-            spread = opening.checked(wave).sum(-1)
+            spread = opening.checked().sum(-1)
             if party.rank == MODEL:
                 spread += round(spread_slack(width, found.opened) * 2.0**wave.bits)
             place = shifted(spread * found.spread.factor, ring, ring - PLACE)
