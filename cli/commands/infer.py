@@ -90,7 +90,7 @@ def infer(
             help="The model owner reveals so many labels of an image, the best first, and no confidences; 0: logits.",
         ),
     ] = 0,
-    device: Annotated[str, typer.Option(help="Where both owners compute: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where all parties compute: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, json_option("Write answers and costs here.", metavar="FILE")] = None,
 ) -> None:
     """Private inference: a model owner's model classifies images that only their owner sees.

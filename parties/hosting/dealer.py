@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from tacit.models.file_system import replace_file
+from tacit.models.training import resolve_device
 from tacit.parties.adaptation.events import SumsResumed
 from tacit.parties.adaptation.rounds import (
     RoundsTask,
@@ -56,7 +57,8 @@ class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: DealerHooks | None = None) -> PartyOutcome:
     """Deal until it is stopped, or deal and sum until the rounds are over.
 
-    ValueError for a roster that does not do, and a sum on the disk that is none; EndpointError if it cannot listen.
+    ValueError for a roster that does not do, a device that is not there, and a sum on the disk that is none;
+    EndpointError if it cannot listen.
     """
     hooks = hooks or DealerHooks()
     file, own = party.file, party.file.adaptation
@@ -71,7 +73,12 @@ async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: Deale
     )
     with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
         dealing = DealerSettings(
-            address=file.bind, keys=party.keys, roster=party.roster, patience=file.answer, hooks=hooks
+            address=file.bind,
+            keys=party.keys,
+            roster=party.roster,
+            patience=file.answer,
+            device=resolve_device(file.device),
+            hooks=hooks,
         )
         if own is None:
             await DealerParty(dealing, EventLog(log, tell)).run()

@@ -339,6 +339,7 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     example: ClassVar[dict[str, Any]] = {"key": "dealer.key", "bind": "tcp://0.0.0.0:7008"}
     enrolled: ClassVar[Role] = "dealer"
 
+    device: Device = "cpu"
     answer: AnswerSeconds = 60.0
     adaptation: Annotated[
         SummingSection | None,

@@ -454,6 +454,12 @@ def clock_is_synchronised() -> bool | None:
     return None if answer < 0 else answer != 5
 
 
+@check("device")
+def check_device(file: DealerFile) -> str:
+    """The dealer has the device that it is to compute on."""
+    return f"it computes on {resolve_device(file.device).type}"
+
+
 @check("disk")
 def check_disk(file: PartyFile, model_bytes: int = 0) -> str:
     """There is room for logs and models."""
@@ -920,6 +926,7 @@ def _results(file: PartyFile, experiment: Experiment | None) -> Iterator[CheckRe
         case ClientFile():
             yield from _client(file, experiment, keys, roster, folder)
         case DealerFile():
+            yield check_device(file)
             yield check_disk(file)
             yield check_address(file, keys, roster)
         case ModelOwnerFile():

@@ -9,6 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
+from tacit.models.training import CPU
 from tacit.parties.correlated.material import Dealing, RequestError
 from tacit.parties.inference.conversation import (
     Conversation,
@@ -35,12 +38,17 @@ from tacit.protocol.inference.service import Answers, DealerService
 class DealerSettings(ServingSettings):
     """Everything a dealer needs. patience: seconds to wait for one owner while the other waits."""
 
+    device: torch.device = CPU
+    """Where it computes."""
+
 
 class DealerParty(ServingParty[InferenceDealer]):
     """Serves until it is cancelled."""
 
     def __init__(self, settings: DealerSettings, event_log: EventLog) -> None:
         super().__init__(settings, DealerService(settings.roster, self._machine), event_log)
+        self.device = settings.device
+        """Where it computes."""
         self._settings = settings
         self._work: dict[InferenceDealer, _Work] = {}
 
@@ -114,7 +122,7 @@ class _Work:
         """Bytes of corrections, by the owner that they went to."""
         self._party = party
         self._machine = machine
-        self._dealing = Dealing(keys)
+        self._dealing = Dealing(keys, device=party.device)
         self._couriers = couriers
         self._worker = Worker()
         self.task = asyncio.ensure_future(self._run())

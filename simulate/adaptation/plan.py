@@ -216,7 +216,8 @@ class AdaptationPlan:
             aggregation=experiment.aggregation,
             deadlines=experiment.deadlines,
         )
-        return DealerFile(bind=LISTEN, adaptation=sums, **self._common(DEALER))
+        device = cast("Literal['cpu', 'cuda']", self.device)
+        return DealerFile(bind=LISTEN, device=device, adaptation=sums, **self._common(DEALER))
 
     def _model_owner(self) -> ModelOwnerFile:
         least = min(len(own.train.labels) for own in self.owners)

@@ -70,9 +70,9 @@ class InferencePlan:
     """As of DataOwnerSettings."""
     patience: float = 120.0
     device: str = "cpu"
-    """Where both owners compute."""
-    cores: frozenset[int] | None = None
-    """Of the processor, where all parties run; None: wherever they may."""
+    """Where all parties compute."""
+    cores: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Of the processor, where a party runs, by its name; others run wherever they may."""
     relayed: Callable[[str], str] = str
     """From the model owner's address, the one at which data owners find it."""
 
@@ -157,7 +157,7 @@ def _programs(
     revealed, asks = plan.results, LearningSection(purpose="prediction") if learned else None
 
     def program(name: str, file: PartyFile, hooks: Callable[[], HeldParty]) -> Program:
-        return hold_party, {"program": PartyProgram(files, name, file, hooks, plan.cores)}
+        return hold_party, {"program": PartyProgram(files, name, file, hooks, plan.cores.get(name))}
 
     owner = ModelOwnerFile(
         bind=LISTEN,
@@ -174,7 +174,9 @@ def _programs(
     given = _with_interface(model) if isinstance(model, PrivateModel) else None
     hooks = partial(SimulatedModelOwner, given, KnownInputParty if known else None, ahead=plan.ahead)
     programs = {
-        DEALER: program(DEALER, DealerFile(bind=LISTEN, **common, **files.common(DEALER)), SimulatedDealer),
+        DEALER: program(
+            DEALER, DealerFile(bind=LISTEN, device=device, **common, **files.common(DEALER)), SimulatedDealer
+        ),
         MODEL_OWNER: program(MODEL_OWNER, owner, hooks),
     }
     for name, own in images.items():

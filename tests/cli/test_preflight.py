@@ -89,7 +89,7 @@ LINES = {
     "client": (
         *BEFORE, "journal", "images", "experiment", "classes", "policy", "memory", "disk", "training", *TO_SERVER,
     ),
-    "dealer": (*BEFORE, "disk", "address"),
+    "dealer": (*BEFORE, "device", "disk", "address"),
     "owner": (*BEFORE, "model", "memory", "disk", "address", *TO_DEALER),
     "alice": (*BEFORE, "images", "answers", "disk", *TO_DEALER, *TO_OWNER, "terms", "memory", "pixels"),
     "learner": (*BEFORE, "images", "disk", *TO_DEALER, *TO_SUMS, *TO_OWNER),

@@ -58,7 +58,7 @@ class Pair:
         weight = None
         if isinstance(request, Linear):
             weight = request_stream(self.keys[MODEL], request.weight).draw(request.weight_shape)
-        made = list(correct(request, [request_stream(key, number) for key in self.keys], weight))
+        made = list(correct(request, [request_stream(key, number) for key in self.keys], weight, device=self.device))
         if len(request.receivers) > 1:
             self._corrections[number] = [words.clone() for words in made]
         return made
