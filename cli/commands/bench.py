@@ -108,14 +108,14 @@ def inference(
         float | None, typer.Option(metavar="MBIT", help="Limit its rate, in megabits a second each way.")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; the median counts.")] = 5,
-    device: Annotated[str, typer.Option(help="Where both owners compute: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where all parties compute: cpu or cuda.")] = "cpu",
     json_file: JsonFile = None,
 ) -> None:
     """Measure blocks of a vision transformer on shares, between a model owner, a data owner and a dealer.
 
     The model has random weights; the link of the two owners can be shaped, for CrypTen too. Dealer and third party are
-    not delayed. All parties run on two cores and talk over loopback TCP, and the sustained seconds are those of passes
-    back to back, with their correlated randomness made beside them.
+    not delayed. Each party has cores of its own where there are three, and all talk over loopback TCP. The sustained
+    seconds are those of passes back to back, with their correlated randomness made beside them.
 
     Ours is measured twice: with softmax, GELU and LayerNorm themselves, and with polynomials in their place, which
     CrypTen computes too.

@@ -7,8 +7,8 @@ counted are those of its blocks; those of the embedding and the head come apart.
 fetched before the clock of a pass starts: the time of the online phase. In another one passes follow each other while
 correlated randomness is made and fetched, as in use: the sustained seconds, of whole passes, embedding and head
 included. CrypTen computes the same polynomials over gloo, and makes its correlated randomness while it computes. One
-thread for each process, and all of them on two cores. A link that is shaped is the one between model owner and data
-owner, in both; links of the dealer and of the third party never are.
+thread for each process computes. Where there are three cores each party has its own, else all share them. A link that
+is shaped is the one between model owner and data owner, in both; links of the dealer and of the third party never are.
 
 The traffic of stock CrypTen's two computing parties goes through a relay, without a change to CrypTen or gloo.
 Processes of torch.distributed find each other in a store: each publishes the address where it listens, 127.0.0.1 and a
@@ -29,7 +29,7 @@ import multiprocessing
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -57,7 +57,7 @@ from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, material_bytes, stages
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
-from tacit.simulate.bench.ends import BenchmarkError, Progress, highest_bytes
+from tacit.simulate.bench.ends import BenchmarkError, Progress, highest_bytes, processor_seconds
 from tacit.simulate.bench.results import (
     BlockBenchmarkResult,
     BlockMetrics,
@@ -269,7 +269,6 @@ _TOKEN: Final = 0.5
 """Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
 model has."""
 _BLOCK: Final = "block"
-_CORES: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,10 +282,47 @@ class BlockBenchmark:
     input: Input = "shared"
     repeats: int = 5
     device: str = "cpu"
-    """Where both owners of ours compute; CrypTen stays on the CPU."""
+    """Where all parties of ours compute; CrypTen stays on the CPU."""
     shaping: Shaping = field(default_factory=Shaping)
     """Delay and bandwidth of the link between model owner and data owner."""
     against: Literal["crypten"] | None = None
+
+
+Cores = Mapping[str, frozenset[int]]
+"""By party."""
+
+
+def placed(available: Sequence[int]) -> Cores:
+    """Where each party runs: on cores of its own where there are enough, else on all."""
+    parties = (DEALER, *_OWNERS)
+    if len(available) < len(parties):
+        return dict.fromkeys(parties, frozenset(available))
+    return {party: frozenset(available[number :: len(parties)]) for number, party in enumerate(parties)}
+
+
+@dataclass
+class _Resources:
+    """What the processes of a session have used."""
+
+    peaks: dict[str, int] = field(default_factory=dict)
+    """Bytes, by party."""
+    _seconds: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Processor time since their beginning, by the number of passes done."""
+
+    def note(self, passes: int) -> None:
+        """So many passes are done."""
+        seconds = self._seconds[passes] = {}
+        for party in multiprocessing.active_children():
+            # The data owner may have ended after its last pass; then its peak is that of the passes before.
+            with suppress(OSError, BenchmarkError):
+                if party.pid is not None:
+                    self.peaks[party.name] = highest_bytes(party.pid)
+                    seconds[party.name] = processor_seconds(party.pid)
+
+    def seconds_between(self, first: int, last: int) -> dict[str, float]:
+        """Processor time of each party for a pass, on average of those between."""
+        begun, over = self._seconds[first], self._seconds[last]
+        return {name: (over[name] - begun[name]) / (last - first) for name in begun if name in over}
 
 
 @dataclass(frozen=True, repr=False)
@@ -318,7 +354,8 @@ def measure(setting: BlockBenchmark, progress: Progress) -> BlockBenchmarkResult
         stock_library()  # Refused now rather than after minutes.
     progress("making the models")
     true_functions, polynomials = _task(setting, STOCK), _task(setting, Approximation())
-    cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
+    available = sorted(os.sched_getaffinity(0))
+    cores = placed(available)
     try:
         return BlockBenchmarkResult(
             model=setting.model,
@@ -329,7 +366,8 @@ def measure(setting: BlockBenchmark, progress: Progress) -> BlockBenchmarkResult
             device=setting.device,
             latency_ms=setting.shaping.latency_ms,
             bandwidth_mbit=setting.shaping.bandwidth_mbit,
-            cores=len(cores),
+            cores=len(available),
+            own_cores=len(available) >= len(cores),
             true_functions=_ours(setting, true_functions, cores, lambda text: progress(f"true functions, {text}")),
             polynomials=_ours(setting, polynomials, cores, lambda text: progress(f"polynomials, {text}")),
             crypten=_crypten("TFP", setting, polynomials, cores, progress),
@@ -340,7 +378,7 @@ def measure(setting: BlockBenchmark, progress: Progress) -> BlockBenchmarkResult
 
 
 def _crypten(
-    provider: str, setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Progress
+    provider: str, setting: BlockBenchmark, task: _Task, cores: Cores, progress: Progress
 ) -> BlockMetrics | None:
     """Measure the same polynomials by CrypTen, if they are to be compared. ProcessError if a process fails.
 
@@ -359,9 +397,10 @@ def _crypten(
             "blocks": list(task.friendly.blocks),
             "x": x,
             "repeats": setting.repeats,
-            "cores": cores,
         }
-        programs: dict[str, Program] = {party: (_stock, {"rank": rank, **given}) for rank, party in enumerate(parties)}
+        programs: dict[str, Program] = {
+            party: (_stock, {"rank": rank, "cores": cores[party], **given}) for rank, party in enumerate(parties)
+        }
         ended = asyncio.run(results(programs, lambda party, message: progress(message["progress"])))
         found = {party: msgspec.convert(ended[party], _StockRun) for party in parties}
         data, first = found[DATA_OWNER], found[MODEL_OWNER]
@@ -414,7 +453,7 @@ def _halve_queries(model: Any) -> None:
             values[: len(values) // 3] /= 2
 
 
-def _ours(setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Progress) -> TacitBlockMetrics:
+def _ours(setting: BlockBenchmark, task: _Task, cores: Cores, progress: Progress) -> TacitBlockMetrics:
     images = task.images.repeat(1 + setting.repeats, 1, 1, 1)
     found, relayed, _ = _session(setting, task, images, None, cores, progress)
     timed = sorted(found.passes[1:], key=_block_seconds)
@@ -422,7 +461,7 @@ def _ours(setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress:
     costs = _block_costs(middle)
     # The last pass does not count: beside it no correlated randomness is made for another one.
     following = task.images.repeat(2 + setting.repeats, 1, 1, 1)
-    beside, _, peaks = _session(setting, task, following, AHEAD, cores, progress)
+    beside, _, resources = _session(setting, task, following, AHEAD, cores, progress)
     dealt, sizes = _dealer_bytes(setting, task.model), task.model.public.sizes
     sent, received = sum(cost.sent for cost in costs), sum(cost.received for cost in costs)
     return TacitBlockMetrics(
@@ -432,7 +471,7 @@ def _ours(setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress:
         data_owner_bytes=sent,
         dealer_bytes=dealt,
         rounds=len(costs),
-        peak_bytes=peaks,
+        peak_bytes=resources.peaks,
         total_bytes=sent + received + sum(dealt.values()),
         total_rounds=len(costs) + setting.blocks,
         relative_error=task.error(found.logits[-setting.batch :]),
@@ -442,6 +481,7 @@ def _ours(setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress:
             sum(cost.seconds for cost in costs if cost.stage == f"{_BLOCK} {index}") for index in range(setting.blocks)
         ],
         preprocessing_wait_seconds=median(each.offline_seconds for each in timed),
+        processor_seconds=resources.seconds_between(1, 1 + setting.repeats),
         weights_bytes=sum(
             size for name, size in zip(layer_shapes(sizes), weight_bytes(sizes), strict=True) if "." in name
         ),
@@ -455,20 +495,16 @@ def _session(
     task: _Task,
     images: torch.Tensor,
     ahead: int | None,
-    cores: frozenset[int],
+    cores: Cores,
     progress: Progress,
-) -> tuple[Inferred, int | None, dict[str, int]]:
-    """Run a session over all images; return the bytes through the relay and each party's peak of memory too.
+) -> tuple[Inferred, int | None, _Resources]:
+    """Run a session over all images; return the bytes through the relay and what each party has used too.
     BenchmarkError if the relay has missed any bytes."""
-    peaks: dict[str, int] = {}
+    resources = _Resources()
 
     def show(name: str, done: int) -> None:
-        for party in multiprocessing.active_children():
-            # The data owner may have ended after its last pass; then its peak is that of the passes before.
-            with suppress(OSError, BenchmarkError):
-                if party.pid is not None:
-                    peaks[party.name] = highest_bytes(party.pid)
         number, passes = done // setting.batch, len(images) // setting.batch
+        resources.note(number)
         when = "before" if ahead is None else "beside"
         progress(f"preprocessing {when} the passes: pass {number} of {passes}")
 
@@ -483,7 +519,7 @@ def _session(
         )
         (found,) = run(task.model, [images], plan, show)
         sent = sum(cost.sent + cost.received for each in found.passes for cost in each.rounds)
-        return found, relayed_bytes(relay, sent), peaks
+        return found, relayed_bytes(relay, sent), resources
 
 
 def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:

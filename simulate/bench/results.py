@@ -203,6 +203,9 @@ class TacitBlockMetrics(BlockMetrics, frozen=True, kw_only=True):
     online_seconds_by_block: list[float]
     preprocessing_wait_seconds: float
     """Until the correlated randomness of a pass was made and received, before the pass."""
+    processor_seconds: dict[str, float]
+    """Processor time of each party for a pass, among passes back to back: on hosts of their own, the sustained seconds
+    are no less than the most of one thread."""
     weights_bytes: int
     """Masked weights, sent once."""
     per_operation: dict[str, OperationMetrics]
@@ -223,7 +226,9 @@ class BlockBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-b
     latency_ms: float | None
     bandwidth_mbit: float | None
     cores: int
-    """Shared by all parties."""
+    """That this process may use."""
+    own_cores: bool
+    """Whether each party had cores of its own, or all shared them."""
     true_functions: TacitBlockMetrics
     """Softmax, GELU and LayerNorm."""
     polynomials: TacitBlockMetrics
@@ -290,10 +295,17 @@ class BlockBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-b
             f"{our.preprocessing_wait_seconds:.2f} s, {our.weights_bytes / 1e6:.1f} MB ({name})"
             for name, our in ours.items()
         )
+        used = ", ".join(
+            f"{' / '.join(f'{our.processor_seconds.get(party, 0.0):.2f}' for party in _PARTIES)} s ({name})"
+            for name, our in ours.items()
+        )
+        where = (
+            f"each party on its own of {self.cores} cores" if self.own_cores else f"all parties on {self.cores} cores"
+        )
         yield (
-            f"sustained: passes back to back, their correlated randomness made beside them, all parties on {self.cores}"
-            " cores; ours with embedding and head. Ratio: to the sustained seconds of our polynomials. Our correlated "
-            f"randomness alone, and masked weights, sent once: {once}"
+            f"sustained: passes back to back, their correlated randomness made beside them, {where}; ours with "
+            "embedding and head. Ratio: to the sustained seconds of our polynomials. Our correlated randomness alone, "
+            f"and masked weights, sent once: {once}. Processor time of a pass, {' / '.join(_PARTIES)}: {used}"
         )
 
 

@@ -54,9 +54,11 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
         # Both passes have gone through the relay, if there is one.
         assert row.relayed_bytes is None if not against else (row.relayed_bytes or 0) > 2 * online
     assert (found.latency_ms, found.bandwidth_mbit) == ((1, 1000) if against else (None, None))
-    assert found.cores == min(2, len(os.sched_getaffinity(0)))
+    assert found.cores == len(os.sched_getaffinity(0))
+    assert found.own_cores == (found.cores >= 3)
     sizes = Sizes(side=224, channels=3, patch=32, width=384, heads=6, hidden=1536, blocks=count, classes=1000)
     for ours in (true, polynomials):
+        assert set(ours.processor_seconds) == {*OWNERS, "dealer"}
         forms = tuple(BlockForm(squarings=squarings) for squarings in ours.squarings)
         rounds = block_rounds(msgspec.structs.replace(sizes, forms=forms), 1, 0)
         if known == "known":
