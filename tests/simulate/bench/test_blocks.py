@@ -121,3 +121,14 @@ def test_a_model_that_is_none_is_refused() -> None:
     done = invoke("bench", "inference", "--model", "resnet18")
     assert done.exit_code == 2
     assert "resnet18" in done.output
+
+
+def test_parties_share_cores_only_where_there_are_too_few() -> None:
+    parties = {"dealer", *OWNERS}
+    for available in ([0], [2, 5]):
+        assert blocks.placed(available) == dict.fromkeys(parties, frozenset(available))
+    for available in ([1, 2, 3], list(range(16))):
+        cores = blocks.placed(available)
+        assert set(cores) == parties
+        assert all(cores.values())
+        assert sorted(core for own in cores.values() for core in own) == available
