@@ -198,7 +198,7 @@ class WaveValue:
     ) -> None:
         """check: what `checked` is to compute behind `settle`."""
         self._rank, self._bits = party.rank, bits
-        # A megabyte for two harmonics: computed here, ahead of the value, and gone with it.
+        # Half a megabyte for two harmonics: computed here, ahead of the value.
         self._sums = [(each, factors(each, party.device)) for each in (wave, check) if each is not None]
         self._mask, *self._words = party.take(Waves(shape, len(wave.cosines), wave.words, ring, bits))
         own = slice(2 * CHECK_HARMONICS) if bits == COARSE else slice(2 * len(wave.cosines), None)
