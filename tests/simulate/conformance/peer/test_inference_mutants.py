@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from msgspec import structs
 
 import tacit.parties.inference.conversation
@@ -116,8 +117,8 @@ class OneSided(InferenceDealer):
 class Miscalculating(Dealing):
     """Deals corrections for other keys."""
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        super().__init__(keys[::-1])
+    def __init__(self, keys: Sequence[bytes], *, device: torch.device | None = None) -> None:
+        super().__init__(keys[::-1], device=device)
 
 
 def any_time(self: PassRounds, step: int, chunk: int, payload: Frame | None) -> None:
