@@ -2,7 +2,7 @@
 
 Trained parameters are counted on ViT-B/16 for 384 x 384 pixels. Time and memory are those of one training step,
 forwards and backwards through the frozen backbone of polynomials too. Weights and images are random: neither cost
-depends on them. Memory is the most that tensors take at one moment of the step, weights included. LoRA needs peft.
+depends on them. Memory is the most that tensors take at one moment of the step, weights included.
 
     python docs/demonstrations/tastan_table4.py           # steps of a small transformer: seconds
     python docs/demonstrations/tastan_table4.py --full    # steps of ViT-B: minutes, and about 4 GB of memory
@@ -10,7 +10,6 @@ depends on them. Memory is the most that tensors take at one moment of the step,
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import sys
 import time
@@ -107,10 +106,9 @@ def step_of(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Cal
 
 
 def main(*, full: bool) -> None:
-    methods = {name: one for name, one in METHODS.items() if name != "LoRA" or importlib.util.find_spec("peft")}
     vit = build(VIT, classes=1, channels=3, seed=0)
     print(f"Trained parameters of ViT-B, in units of {UNIT:,}\n\n| |", " | ".join(CLASSES), "|\n|---|---|---|---|")
-    for name, method in methods.items():
+    for name, method in METHODS.items():
         cells = []
         for data, classes in CLASSES.items():
             count = sum(one.numel() for one in trained(method.adapt(vit, classes=classes, seed=0)).values())
@@ -126,7 +124,7 @@ def main(*, full: bool) -> None:
     print(f"\nOne step of {batch} images of {size} x {size} pixels\n")
     print("| | ms for an image | MB | the paper's ViT-B, 16 images of CIFAR-10: ms for an image | GB |")
     print("|---|---|---|---|---|")
-    for name, method in methods.items():
+    for name, method in METHODS.items():
         model = method.adapt(backbone, classes=10, seed=0).train()
         step = step_of(model, images, labels)
         step()

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from tacit.models.adapters.configuration import AdapterConfiguration
+from tacit.models.adapters.low_rank import add_low_rank
 from tacit.models.adapters.parallel import (
     QUADRATIC_GELU,
     Activation,
@@ -67,23 +68,19 @@ class FullFineTuning:
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankAdaptation:
-    """LoRA (Hu et al. 2021) of the queries, keys and values of every block, which are one matrix, and a new head.
-
-    Computed by the package peft, its alpha as large as the rank, so that the product of both matrices is not scaled.
-    """
+    """LoRA (low_rank.py) of the queries, keys and values of every block, which are one matrix, and a new head."""
 
     rank: int = 8
 
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
-        """See Adaptation. ValueError without peft."""
-        peft = _peft()
+        """See Adaptation."""
         model = _with_head(backbone, classes)
         if isinstance(backbone, FriendlyTransformer):
             for block in model.blocks:
                 block.attn.qkv = _as_torch(block.attn.qkv)
-        configuration = peft.LoraConfig(r=self.rank, lora_alpha=self.rank, target_modules=["qkv"])
         with seeded(seed):
-            adapted: nn.Module = peft.inject_adapter_in_model(configuration, model)
+            add_low_rank(model, self.rank)
+        adapted: nn.Module = model
         adapted.get_submodule("head").requires_grad_(True)
         return adapted
 
@@ -128,17 +125,9 @@ def _with_head(backbone: nn.Module, classes: int) -> Any:
 
 
 def _as_torch(layer: LinearLayer) -> nn.Linear:
-    """The same as a layer of torch, the only kind that timm has and peft adapts."""
+    """The same as a layer of torch, the only kind that timm has and LoRA adapts."""
     made = nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=layer.bias is not None)
     made.weight = layer.weight
     if layer.bias is not None:
         made.bias = layer.bias
     return made
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise ValueError(f"LoRA needs peft, which is not installed ({error}): pip install 'tacit[lora]'") from error
-    return peft

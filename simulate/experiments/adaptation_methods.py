@@ -9,7 +9,6 @@ Loads torch when it is used.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,10 +46,6 @@ class Setting:
 class Method(Protocol):
     """A way to adapt."""
 
-    @property
-    def missing(self) -> str:
-        """Why it cannot be used here; "" if it can."""
-
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
         """Adapt to the clients' images; the balanced accuracy on the test images. FloatingPointError if training
         diverges, ActivationError for images beyond what the backbone is calibrated for."""
@@ -63,11 +58,6 @@ class BesideBlocks:
     configuration: AdapterConfiguration = field(default_factory=ParallelConfiguration)
     sampled: bool = False
     """Whether blocks are sampled in training (models/adapters/parallel.py)."""
-
-    @property
-    def missing(self) -> str:
-        """See Method: nothing."""
-        return ""
 
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
         """See Method."""
@@ -90,11 +80,6 @@ class Throughout:
     """All weights of the backbone, and a new head. Its polynomials are scaled to each batch, in training and tests:
     weights that move make other intervals."""
 
-    @property
-    def missing(self) -> str:
-        """See Method: nothing."""
-        return ""
-
     def adaptation(self) -> Adaptation:
         """Return what makes a model of a backbone."""
         from tacit.models.adapters.methods import FullFineTuning
@@ -110,13 +95,7 @@ class Throughout:
 
 @dataclass(frozen=True)
 class LowRankThroughout(Throughout):
-    """LoRA of the queries, keys and values of all blocks, by the package peft, and a new head."""
-
-    @property
-    def missing(self) -> str:
-        """See Method."""
-        found = importlib.util.find_spec("peft")
-        return "" if found else "peft is not installed: pip install 'tacit[lora]'"
+    """LoRA of the queries, keys and values of all blocks, and a new head."""
 
     def adaptation(self) -> Adaptation:
         """Return LoRA of rank 8, the rank of the adapters."""

@@ -76,7 +76,7 @@ class PreparedAdaptation(Prepared):
         assert isinstance(row, AdaptationRow)
         if row.block.adapted_to not in self.tasks:
             return f"there are no files of {row.block.name}"
-        return row.method.missing
+        return ""
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
         """See Prepared."""

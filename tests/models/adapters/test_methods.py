@@ -1,9 +1,7 @@
 """Every way to adapt a backbone, on both kinds: what is trained, where it begins, and that it learns."""
 
 import copy
-import importlib.util
 import math
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -17,11 +15,7 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
 from tacit.models.training import CPU, judge, train
 
-LORA = pytest.param(
-    LowRankAdaptation(rank=2),
-    marks=pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed (extra lora)"),
-    id="lora",
-)
+LORA = pytest.param(LowRankAdaptation(rank=2), id="lora")
 PARALLEL = pytest.param(Adapters(configuration=ParallelConfiguration(rank=2)), id="parallel")
 METHODS = [
     PARALLEL,
@@ -47,7 +41,7 @@ def test_all_begin_with_equal_probabilities(method: Adaptation, backbone: nn.Mod
         pytest.param(Adapters(configuration=ParallelConfiguration(rank=2)), 3 * (4 * (8 + 5) + 1) + HEAD),
         pytest.param(Adapters(configuration=LinearProbeConfiguration()), HEAD),
         # Each of 3 blocks: from 8 to 2, and from 2 to 24.
-        pytest.param(LowRankAdaptation(rank=2), 3 * (2 * 8 + 24 * 2) + HEAD, marks=LORA.marks),
+        pytest.param(LowRankAdaptation(rank=2), 3 * (2 * 8 + 24 * 2) + HEAD),
     ],
 )
 def test_as_much_is_trained_as_the_method_says(method: Adaptation, count: int, backbone: nn.Module) -> None:
@@ -108,9 +102,3 @@ def test_the_backbone_of_adapters_is_never_in_training(friendly: FriendlyTransfo
 def test_a_backbone_without_class_token_is_refused(method: Adaptation) -> None:
     with pytest.raises(ValueError, match="a Linear has no adapters"):
         method.adapt(nn.Linear(2, 2), classes=4, seed=1)
-
-
-def test_without_peft_the_error_names_the_extra(backbone: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ValueError, match=r"LoRA needs peft, .*pip install 'tacit\[lora\]'"):
-        LowRankAdaptation().adapt(backbone, classes=4, seed=1)

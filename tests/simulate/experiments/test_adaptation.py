@@ -24,7 +24,6 @@ from tacit.simulate.experiments.adaptation import AdaptationSettings, adaptation
 from tacit.simulate.experiments.adaptation_images import ByCentre, ByDirichlet, DataPart, LabelledImages, Pooled, task
 from tacit.simulate.experiments.adaptation_methods import (
     BesideBlocks,
-    LowRankThroughout,
     federated_model,
     model_accuracy,
 )
@@ -35,7 +34,7 @@ from tacit.simulate.experiments.adaptation_runs import (
 )
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import Run
-from tacit.simulate.experiments.tastan_tables import IN_DISTRIBUTION, LORA, OURS, PROBING, TABLE1, TABLE2, TUNING
+from tacit.simulate.experiments.tastan_tables import IN_DISTRIBUTION, OURS, PROBING, TABLE1, TABLE2, TUNING
 
 TWIN = TABLE1.size(small=True)
 SHAPE = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2)
@@ -199,13 +198,6 @@ def test_images_that_are_given_are_learned_in_smaller_steps(tmp_path: Path) -> N
         OURS: 0.5,
         PROBING: 0.5,
     }
-
-
-def test_what_cannot_be_used_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    work = prepared(arrays(tmp_path / "images.npz", classes=4))
-    assert LowRankThroughout().missing == "peft is not installed: pip install 'tacit[lora]'"
-    assert [row.name for row in work.rows if work.missing(row)] == [LORA]
 
 
 @pytest.mark.parametrize(

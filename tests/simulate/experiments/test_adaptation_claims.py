@@ -99,7 +99,7 @@ def test_a_row_that_loses_less(after: float, reproduced: bool | None) -> None:
 def made(table: Study, *, small: bool) -> StudyResult:
     """Where every row but LoRA has the accuracies 0.5 and 0.7 in the first column, and less in each of the next."""
     rows = [
-        StudyRow(name=one.name, unfinished="not measured, peft is not installed")
+        StudyRow(name=one.name, unfinished="not measured, there are no files of CIFAR-10")
         if one.name.endswith(LORA)
         else row(
             one.name,
@@ -134,7 +134,7 @@ def test_figures_of_the_paper_stand_where_the_settings_are_its_own() -> None:
     assert "| row | K = 10 | the paper | K = 20 | the paper | K = 50 | the paper |" in full
     assert "| CIFAR-10: ours | 0.600 ± 0.141 (0.500, 0.700) | 0.9446 | " in full
     assert "0.400 ± 0.141 (0.300, 0.500) | none |" in full
-    assert "CIFAR-10: LoRA: not measured, peft is not installed." in full
+    assert "CIFAR-10: LoRA: not measured, there are no files of CIFAR-10." in full
     small = "\n".join(page(made(TABLE3, small=True), ()))
     assert "| ours | 0.600 ± 0.141 (0.500, 0.700) | 0.500 ± " in small
     assert "| the paper |" not in small
