@@ -136,7 +136,7 @@ PYTHONS := 3.11 3.12 3.13
 resolve: setup ## find packages, as wheels, for every Python of PYTHONS="3.11 3.12 3.13"; nothing is installed
 	for version in $(PYTHONS); do \
 	  $(UV) pip compile --quiet --upgrade --python-version $$version --only-binary :all: --no-header --no-annotate \
-	      --extra dev --extra crypten --extra lora --output-file .uv/$$version.txt pyproject.toml || exit 1; \
+	      --extra dev --extra crypten --output-file .uv/$$version.txt pyproject.toml || exit 1; \
 	  $(UV) pip compile --quiet --upgrade --python-version $$version --only-binary :all: --no-header --no-annotate \
 	      --extra flower --output-file .uv/$$version-flower.txt pyproject.toml || exit 1; \
 	  echo "$$version: $$(wc -l < .uv/$$version.txt) packages, torch $$(sed -n 's/^torch==//p' .uv/$$version.txt)"; \

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialise
 
@@ -24,7 +25,18 @@ def save(path: Path, *, layout: Layout, flat: Flat, metadata: dict[str, str], fi
     cannot be written; an earlier file then stays as it was.
     """
     layout.check_finite(flat)
-    replace_file(path, serialise(layout.split(flat), metadata=metadata), files)
+    replace_file(path, serialised(layout.split(flat), metadata), files)
+
+
+def serialised(tensors: dict[str, npt.NDArray[np.float32]], metadata: dict[str, str]) -> bytes:
+    """The content of a safetensors file. Equal arguments give equal bytes: the library orders metadata at random."""
+    content: bytes = serialise(tensors, metadata=metadata)
+    length, rest = int.from_bytes(content[:_HEADER_LENGTH], "little"), memoryview(content)[_HEADER_LENGTH:]
+    header = json.loads(bytes(rest[:length]))
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    encoded = json.dumps({"__metadata__": header.pop("__metadata__"), **header}, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % _HEADER_LENGTH)
+    return b"".join([len(encoded).to_bytes(_HEADER_LENGTH, "little"), encoded, rest[length:]])
 
 
 def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, dict[str, str]]:

@@ -27,6 +27,8 @@ OWN_MODELS: Final = ("vit", "lenet", "convnet")
 
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
 FactoryName = Annotated[str, Meta(max_length=256)]
+Tuning = Literal["all", "head", "lora", "parallel"]
+"""What of a model is trained: see model.tune."""
 
 
 def _check_factory(key: str, name: str) -> None:
@@ -79,9 +81,23 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             max_length=1024,
         ),
     ] = ()
+    tune: Annotated[
+        Tuning,
+        Meta(
+            description='What is trained and summed of weights that are given: "all"; the "head" alone; "lora": the '
+            "head, and low-rank products beside queries, keys and values of every block; "
+            '"parallel": the head, and an adapter beside every block, through which no gradient enters the blocks '
+            "(timm's vision transformers that classify a class token). The rest is fixed, and sent to each client once."
+        ),
+    ] = "all"
+    rank: Annotated[int, Meta(description='Rank of "lora" and "parallel".', ge=1, le=1024)] = 8
 
     def __post_init__(self) -> None:
         _check_factory("model.factory", self.factory)
+        if self.tune != "all" and (key := next((key for key in ("factory", "train") if getattr(self, key)), "")):
+            raise ValueError(
+                f'model.tune = "{self.tune}" and model.{key} both say what is trained; leave one of them out'
+            )
         if self.name != "vit":
             return
         if self.image_size % self.patch_size:
@@ -113,6 +129,11 @@ class ModelConfiguration(Architecture, frozen=True, forbid_unknown_fields=True, 
             raise ValueError(
                 f'model.pretrained needs a timm model name: "{self.name}" has no published weights; '
                 'set model.name, for example to "vit_small_patch16_224", or use model.checkpoint'
+            )
+        if self.tune != "all" and not (self.pretrained or self.checkpoint):
+            raise ValueError(
+                f'model.tune = "{self.tune}" leaves all other weights as they are, and they would be random; name a '
+                'model.checkpoint, or set tune to "all"'
             )
 
     @property

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import timm
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models import get_arch_pretrained_cfgs
@@ -81,20 +82,44 @@ def build(configuration: Architecture, *, classes: int, channels: int, seed: int
     Its weights are random, unless the configuration is a ModelConfiguration that says where they begin. A local
     checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
     (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
-    Raises ValueError for a factory, an unknown name, sizes that the architecture refuses, weights that cannot be
-    downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
+    Raises ValueError for a factory or a part to be trained, an unknown name, sizes that the architecture refuses, weights
+    that cannot be downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
     """
     if configuration.factory:
         raise ValueError("model.factory: only a federation makes a model of one's own; leave it out")
+    if configuration.tune != "all":
+        raise ValueError(
+            f'model.tune = "{configuration.tune}": only a federation trains a part of a model; leave it out'
+        )
     with seeded(seed):
         if configuration.name not in OWN_MODELS:
-            return _timm(configuration, classes, channels)
-        model = _own(configuration, classes, channels)
-    if isinstance(configuration, ModelConfiguration) and configuration.checkpoint:
-        layout = Layout.of(model)
-        flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
-        layout.load_into(model, flat)
+            model = _timm(configuration, classes, channels)
+        else:
+            model = _own(configuration, classes, channels)
+            if isinstance(configuration, ModelConfiguration) and configuration.checkpoint:
+                layout = Layout.of(model)
+                flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
+                layout.load_into(model, flat)
     return model
+
+
+def arguments(configuration: Architecture, *, classes: int, channels: int) -> dict[str, int | float]:
+    """What timm.create_model takes beside the name, so that it makes this network: of a "vit" beside the name of timm's
+    own of that kind (description.py). Nothing for other models."""
+    if configuration.factory or configuration.name in ("lenet", "convnet"):
+        return {}
+    if configuration.name == "vit":
+        return _sizes(configuration, classes=classes, channels=channels)
+    with torch.device("meta"):
+        return _created(configuration.name, _options(configuration, classes, channels))[1]
+
+
+def classifiers(model: nn.Module, name: str) -> list[str]:
+    """The classifiers of a model of this name, as its modules are called; a distilled one has two."""
+    if name in OWN_MODELS:
+        return ["head" if name == "vit" else "fc"]
+    found = cast(dict[str, Any], model.pretrained_cfg)["classifier"]
+    return [found] if isinstance(found, str) else list(found)
 
 
 def _own(configuration: Architecture, classes: int, channels: int) -> nn.Module:
@@ -102,16 +127,36 @@ def _own(configuration: Architecture, classes: int, channels: int) -> nn.Module:
         return LeNet(channels=channels, image_size=configuration.image_size, classes=classes)
     if configuration.name == "convnet":
         return ConvNet(channels=channels, image_size=configuration.image_size, classes=classes)
-    return VisionTransformer(
-        img_size=configuration.image_size,
-        patch_size=configuration.patch_size,
-        in_chans=channels,
-        num_classes=classes,
-        embed_dim=configuration.width,
-        depth=configuration.depth,
-        num_heads=configuration.heads,
-        mlp_ratio=configuration.mlp_ratio,
-    )
+    sizes: dict[str, Any] = _sizes(configuration, classes=classes, channels=channels)
+    return VisionTransformer(**sizes)
+
+
+def _sizes(configuration: Architecture, *, classes: int, channels: int) -> dict[str, int | float]:
+    return {
+        "img_size": configuration.image_size,
+        "patch_size": configuration.patch_size,
+        "in_chans": channels,
+        "num_classes": classes,
+        "embed_dim": configuration.width,
+        "depth": configuration.depth,
+        "num_heads": configuration.heads,
+        "mlp_ratio": configuration.mlp_ratio,
+    }
+
+
+def _options(configuration: Architecture, classes: int, channels: int) -> dict[str, int | float]:
+    return {"num_classes": classes, "in_chans": channels, "img_size": configuration.image_size}
+
+
+def _created(name: str, options: dict[str, int | float]) -> tuple[nn.Module, dict[str, int | float]]:
+    """The model of timm's, and the options that it takes: a convolutional network takes images of any size."""
+    try:
+        return timm.create_model(name, **options), options
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+    options = {key: value for key, value in options.items() if key != "img_size"}
+    return timm.create_model(name, **options), options
 
 
 def check_known(name: str, *, key: str, own: Sequence[str] = ()) -> None:
@@ -130,14 +175,7 @@ def check_known(name: str, *, key: str, own: Sequence[str] = ()) -> None:
 def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module:
     name, size = configuration.name, configuration.image_size
     check_known(name, key="model.name", own=OWN_MODELS)
-    options: dict[str, Any] = {"num_classes": classes, "in_chans": channels, "img_size": size}
-    try:
-        model = timm.create_model(name, **options)
-    except TypeError as error:
-        if "img_size" not in str(error):
-            raise
-        del options["img_size"]  # a convolutional network, which takes images of any size
-        model = timm.create_model(name, **options)
+    model, options = _created(name, _options(configuration, classes, channels))
     patches = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     if patches is not None and any(size % patch for patch in patches):
         raise ValueError(f"model.image_size {size} must be a multiple of the patch size {patches[0]} of {name}")
@@ -162,8 +200,7 @@ def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any])
     except SafetensorError as error:
         raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
     # A classifier for other classes keeps its random weights; everything else has to come from the file.
-    classifiers = cast(dict[str, Any], model.pretrained_cfg)["classifier"]
-    for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
+    for classifier in classifiers(model, name):
         for key, tensor in model.get_submodule(classifier).state_dict(prefix=f"{classifier}.").items():
             if key not in state or state[key].shape != tensor.shape:
                 state[key] = tensor

@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from tacit.models.configuration import Architecture, TrainingConfiguration
@@ -78,7 +79,7 @@ class Workload:
                 raise FactoryError(f"this client has {title(own)} for {key}, which the server's task does not have")
 
     def network(self, configuration: Architecture, *, classes: int, channels: int, seed: int) -> nn.Module:
-        """The model, with weights from the seed. FactoryError; ValueError as of `vision_transformer.build`."""
+        """The whole model, with weights from the seed. FactoryError; ValueError as of `networks.build`."""
         from torch import nn
 
         from tacit.models.layout import Layout
@@ -86,7 +87,8 @@ class Workload:
         from tacit.models.training import seeded
 
         if self.model is None:
-            return build(configuration, classes=classes, channels=channels, seed=seed)
+            whole = msgspec.structs.replace(configuration, tune="all")
+            return build(whole, classes=classes, channels=channels, seed=seed)
         with seeded(seed), told("the model", self.model):
             made = self.model()
         if not isinstance(made, nn.Module):

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from tacit.models.adapters.configuration import AdapterConfiguration
-from tacit.models.adapters.low_rank import add_low_rank
 from tacit.models.adapters.parallel import (
     QUADRATIC_GELU,
     Activation,
@@ -29,6 +28,7 @@ from tacit.models.adapters.parallel import (
     logits,
 )
 from tacit.models.friendly.transformer import FriendlyTransformer, LinearLayer
+from tacit.models.low_rank import add_low_rank
 from tacit.models.training import seeded
 
 

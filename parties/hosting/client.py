@@ -38,7 +38,7 @@ from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.remembered import MemoryFile
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.taking_part import training_tasks
-from tacit.parties.learning.task import Task, check_classes, read_task
+from tacit.parties.learning.task import Task, check_classes, model_description, read_task
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
@@ -67,6 +67,7 @@ class ClientImages:
     """Images float32 [N, C, S, S], as the task wants them, and labels int64 [N]; or data of one's own, and None."""
     test: Callable[[], Labelled] | None = field(default=None, repr=False)
     """To evaluate models on that the server cannot evaluate; None if there are none."""
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,7 @@ class ClientWork:
         self._event_log = event_log
         self._hooks = hooks
         self._test: Callable[[], Labelled] | None = None
+        self._class_names: tuple[str, ...] = ()
         self.learner: Learner | None = None
         """Once it has begun to work."""
 
@@ -202,7 +204,11 @@ class ClientWork:
             place = self._job.plain_model
             with writing(place):
                 layout, flat = learner.whole(model)
-                checkpoint.save(place, layout=layout, flat=flat, metadata={"round": str(round)})
+                told = {
+                    "round": str(round),
+                    **model_description(learner.task, learner.layout, self._class_names).metadata(),
+                }
+                checkpoint.save(place, layout=layout, flat=flat, metadata=told)
         if self._test is not None:
             judged = learner.evaluate(model, *self._test(), batch_size=EVALUATION_BATCH)
             self._event_log.write(
@@ -219,7 +225,7 @@ class ClientWork:
         if own is not None:
             own.check(task.model, task.training)
         images = self._make_images(task)
-        self._test = images.test
+        self._test, self._class_names = images.test, images.class_names
         self.learner = Learner(
             configuration,
             *images.train,
@@ -390,4 +396,4 @@ class _Sessions:
         check_classes(task, self._source.class_names)
         data = normalise(self._source, image_size=task.model.image_size, mean=task.mean, std=task.std)
         tests = partial(self._hooks.test_images, data) if len(self._source.test.images) else None
-        return ClientImages((data.x_train, data.y_train), tests)
+        return ClientImages((data.x_train, data.y_train), tests, tuple(self._source.class_names))

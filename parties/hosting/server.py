@@ -44,7 +44,7 @@ from tacit.parties.learning.statistics import (
     StatisticsTask,
     configure_statistics,
 )
-from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
+from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure, model_description
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import RosterFileError, read_roster
 from tacit.parties.runs.classes import TestClasses, described
@@ -243,13 +243,18 @@ async def serve(
     if job.completed and keeper.velocity is not None:
         keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.layout)[0]
 
+    description = model_description(
+        task, keeper.layout, known.class_names, encrypted=task.encryption is not None
+    ).metadata()
+
     def save(round: int) -> None:
         progress = Progress(round=round, split_seed=job.weights_seed, repeated=repeated)
         with writing(run.model):
             # A file for each round: whenever the process is killed, that of the model's round is there.
             if keeper.velocity is not None:
                 checkpoint.save(run.velocity(round), layout=keeper.layout, flat=keeper.velocity, metadata={})
-            checkpoint.save(run.model, layout=whole, flat=whole.flatten(keeper.model), metadata=progress.metadata())
+            told = {**progress.metadata(), **description}
+            checkpoint.save(run.model, layout=whole, flat=whole.flatten(keeper.model), metadata=told)
             run.forget_velocities(but=round)
 
     judged_last: TestClasses | None = None

@@ -146,7 +146,7 @@ class Learner:
     ) -> None:
         self._configuration = configuration
         self._packing = configuration.packing()
-        self._task = task = read_task(configuration)
+        self.task = task = read_task(configuration)
         workload = workload or Workload.named(task.model, task.training)
         self._model = task.build(workload=workload)
         check_configuration(configuration, task, self._model)
@@ -174,13 +174,13 @@ class Learner:
     def uncounted(self) -> int:
         """How many of the samples are not in the weight of an update, since max_weight is smaller. That they are too
         many is no reason to refuse: a server could find their number."""
-        counts = self._task.protection.counts_samples(self._task.training)
+        counts = self.task.protection.counts_samples(self.task.training)
         return max(0, samples_of(self._x) - self._configuration.max_weight) if counts else 0
 
     @property
     def run(self) -> bytes:
         """Tells the run from others."""
-        return self._task.run
+        return self.task.run
 
     @property
     def remembers(self) -> bool:
@@ -196,7 +196,7 @@ class Learner:
     @property
     def personal(self) -> bool:
         """Whether this client's model is not the server's."""
-        return self._task.protection.own_models(self._task.training)
+        return self.task.protection.own_models(self.task.training)
 
     @property
     def reads_alone(self) -> bool:
@@ -300,7 +300,7 @@ class Learner:
 
     def _train(self, round: int, flat: Flat, seed: np.random.SeedSequence, proceed: Proceed) -> Learned:
         """Train the model, which has the weights `flat`. Raises where the update is not to be used."""
-        held_out, training = NOTHING, self._task.training
+        held_out, training = NOTHING, self.task.training
         if self._held_out is not None:
             held_out = judge(
                 self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
@@ -348,9 +348,9 @@ class Learner:
         values *= multipliers
         reported, held_out = self._side.reported(draft.statistics), draft.held_out
         metrics = draft.protected.metrics | {"samples": reported.samples, "clipped": clipped}
-        if not self._task.training.factory:
+        if not self.task.training.factory:
             metrics |= {"correct": reported.correct, "loss": round(reported.loss_sum / LOSS_UNIT)}
-        if self._task.training.held_out:
+        if self.task.training.held_out:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))
         if isinstance(self._packing, PlainPacking):

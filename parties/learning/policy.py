@@ -128,8 +128,9 @@ TASK_RULES: Final[Mapping[str, Rule]] = {
     ),
     **{
         f"model.{key}": Rule(f"model.{key}", _SIZE, ("largest_model",))
-        for key in ("image_size", "patch_size", "width", "depth", "heads", "mlp_ratio")
+        for key in ("image_size", "patch_size", "width", "depth", "heads", "mlp_ratio", "rank")
     },
+    "model.tune": Rule("model.tune", "any: all other parameters are fixed, and leave no client"),
     "model.train": Rule("model.train", "any: all other parameters are fixed, and leave no client"),
     "model.factory": Rule("model.factory", "none, or one of factories", ("factories",), _factory("model")),
     "training.algorithm": Rule("training.algorithm", "one of schemes", ("schemes",)),

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from tacit.models.configuration import ModelConfiguration
+from tacit.models.description import OWN_VIT, ModelDescription
 from tacit.models.layout import Layout
 from tacit.models.update_units import UpdateUnits
 from tacit.models.workload import Workload
@@ -69,8 +70,11 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         workload: None imports what the task names. ValueError for a model that does not fit the protection;
         FactoryError."""
+        from tacit.models.adapters.tuning import tuned
+
         workload = workload or Workload.named(self.model, self.training)
         network = workload.network(start or self.model, classes=self.classes, channels=self.channels, seed=seed)
+        network = tuned(network, self.model, classes=self.classes, seed=seed)
         model = self.protection.build(network, self, seed)
         freeze(model, self.model.train)
         return model
@@ -88,6 +92,29 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
             )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def model_description(
+    task: Task, layout: Layout, class_names: Sequence[str], *, encrypted: bool = False
+) -> ModelDescription:
+    """The description of the task's model, for its file; encrypted: whether that is under a key of the clients."""
+    from tacit.models.networks import arguments
+
+    model = task.model
+    return ModelDescription(
+        architecture=model.factory or (OWN_VIT if model.name == "vit" else model.name),
+        arguments=arguments(model, classes=task.classes, channels=task.channels),
+        image_size=model.image_size,
+        channels=task.channels,
+        classes=tuple(class_names),
+        mean=task.mean,
+        std=task.std,
+        trained="patterns" if model.train else model.tune,
+        trained_values=sum(entry.size for entry in layout.entries if entry.part == "trained"),
+        patterns=model.train,
+        rank=model.rank if model.tune in ("lora", "parallel") else 0,
+        encrypted=encrypted,
+    )
 
 
 def class_digest(names: Sequence[str]) -> bytes:

@@ -33,7 +33,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Final
@@ -222,10 +222,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rounds up to that one that lost their clients and were held again, which do not count."""
 
     def metadata(self) -> dict[str, str]:
-        """As the metadata of a model file: one entry, because safetensors writes several in random order, and equal
-        runs shall make equal files.
-        """
+        """As an entry of the metadata of a model file."""
         return {_PROGRESS: msgspec.json.encode(self).decode()}
+
+
+def progress_of(metadata: Mapping[str, str]) -> Progress | None:
+    """What the metadata of a model file say; None if it is of no run."""
+    try:
+        return msgspec.json.decode(metadata[_PROGRESS], type=Progress)
+    except (KeyError, msgspec.MsgspecError):
+        return None
 
 
 class RunDirectory:

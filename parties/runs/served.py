@@ -193,6 +193,11 @@ def _trained(run: RunDirectory) -> Experiment:
     experiment = experiments.load(run.experiment)
     if experiment.model.factory:
         raise _not_served(run, f"model.factory = {experiment.model.factory!r}: it is a model of one's own")
+    if experiment.model.tune in ("lora", "parallel"):
+        remedy = "`tacit models merge`, and ask the merged file as a checkpoint" * (experiment.model.tune == "lora")
+        raise _not_served(
+            run, f'model.tune = "{experiment.model.tune}": {remedy or "it has adapters beside its blocks"}'
+        )
     if experiment.encryption is not None:
         raise _not_served(run, "[encryption]: its global model is encrypted under a key of the clients")
     if experiment.training.buffers == "local":

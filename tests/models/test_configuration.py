@@ -19,6 +19,8 @@ FIELDS = [
     (ModelConfiguration, "checkpoint", ["", "a.safetensors"], [False]),
     (ModelConfiguration, "factory", ["", "package.module:function", "m:F"], ["function", "m:_f", "m:" + "f" * 255]),
     (ModelConfiguration, "train", [(), ("head.*", "*.lora_*")], [("",), "head"]),
+    (ModelConfiguration, "tune", ["all", "head", "lora", "parallel"], ["bias"]),
+    (ModelConfiguration, "rank", [1, 1024], [0, 1025]),
     (DataConfiguration, "source", ["digits", "a.npz"], ["", 3]),
     (DataConfiguration, "directory", [""], [1]),
     (DataConfiguration, "classes", [(), ("cat", "dog")], [("cat", "cat"), ("",), 3]),
@@ -61,6 +63,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
         return {"statistics": "sum"}
     if name in ("fedsgd_images", "momentum"):
         return {"algorithm": "fedsgd"}
+    if name == "tune":
+        return {"name": "other", "checkpoint": "given.safetensors"}
     if name in ("decay", "decay_rounds"):
         return {"decay": 0.5, "decay_rounds": (3,)}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}

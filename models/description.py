@@ -1,0 +1,76 @@
+"""Description of a model, in the metadata of its file: what it takes to use the tensors without the run they come from.
+
+One entry of the metadata, `model`, has it as JSON. `timm.create_model(architecture, **arguments)` makes the network
+where the architecture is timm's; docs/model-files.md has the lines. Loads no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+from safetensors import SafetensorError, safe_open
+
+from tacit.models.configuration import Tuning
+
+MODEL: Final = "model"
+"""The entry of the metadata."""
+OWN_VIT: Final = "vit_tiny_patch16_224"
+"""Timm's architecture that is a "vit" of ours, once it has its sizes."""
+_Text = Annotated[str, Meta(max_length=1024)]
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is, and which images it takes."""
+
+    architecture: _Text
+    """The name in timm; "lenet" or "convnet"; or the function that makes it, "package.module:function"."""
+    arguments: dict[str, int | float]
+    """Of timm.create_model, beside the name."""
+    image_size: int
+    """Height and width of images, in pixels."""
+    channels: int
+    classes: tuple[_Text, ...]
+    """Names, in the order of the logits; none where nobody knows them."""
+    mean: tuple[float, ...]
+    """Of every channel, as a fraction of 255; subtracted from the pixels, which are divided by `std` then."""
+    std: tuple[float, ...]
+    trained: Tuning | Literal["patterns"]
+    """What was trained: as model.tune; "patterns": what model.train names."""
+    trained_values: int
+    """Numbers that were."""
+    patterns: tuple[_Text, ...] = ()
+    rank: int = 0
+    """Of low-rank products or adapters."""
+    merged: bool = False
+    """Whether low-rank products are part of the weights beside which they were trained."""
+    encrypted: bool = False
+    """Whether embeddings are encrypted under a key of the clients."""
+
+    def metadata(self) -> dict[str, str]:
+        """As an entry of the metadata."""
+        return {MODEL: msgspec.json.encode(self).decode()}
+
+
+def header_of(path: Path) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """Metadata, and the shapes of all tensors, in a safetensors file. FileNotFoundError; ValueError for another."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
+    try:
+        with safe_open(path, framework="np") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            return dict(file.metadata() or {}), shapes
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+
+
+def read_description(metadata: dict[str, str], where: Any) -> ModelDescription | None:
+    """The description in the metadata of a file; None without one. ValueError for one that is not valid."""
+    if MODEL not in metadata:
+        return None
+    try:
+        return msgspec.json.decode(metadata[MODEL], type=ModelDescription)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{where}: its description of the model is not valid: {error}") from None
