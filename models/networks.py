@@ -82,7 +82,7 @@ def build(configuration: Architecture, *, classes: int, channels: int, seed: int
     Its weights are random, unless the configuration is a ModelConfiguration that says where they begin. A local
     checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
     (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
-    Raises ValueError for a factory or a part to be trained, an unknown name, sizes that the architecture refuses, weights
+    Raises ValueError for a factory or a part to be trained, an unknown name, sizes that are refused, weights
     that cannot be downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
     """
     if configuration.factory:
@@ -103,7 +103,7 @@ def build(configuration: Architecture, *, classes: int, channels: int, seed: int
     return model
 
 
-def arguments(configuration: Architecture, *, classes: int, channels: int) -> dict[str, int | float]:
+def arguments(configuration: Architecture, *, classes: int, channels: int) -> dict[str, Any]:
     """What timm.create_model takes beside the name, so that it makes this network: of a "vit" beside the name of timm's
     own of that kind (description.py). Nothing for other models."""
     if configuration.factory or configuration.name in ("lenet", "convnet"):
@@ -131,7 +131,7 @@ def _own(configuration: Architecture, classes: int, channels: int) -> nn.Module:
     return VisionTransformer(**sizes)
 
 
-def _sizes(configuration: Architecture, *, classes: int, channels: int) -> dict[str, int | float]:
+def _sizes(configuration: Architecture, *, classes: int, channels: int) -> dict[str, Any]:
     return {
         "img_size": configuration.image_size,
         "patch_size": configuration.patch_size,
@@ -144,11 +144,11 @@ def _sizes(configuration: Architecture, *, classes: int, channels: int) -> dict[
     }
 
 
-def _options(configuration: Architecture, classes: int, channels: int) -> dict[str, int | float]:
+def _options(configuration: Architecture, classes: int, channels: int) -> dict[str, Any]:
     return {"num_classes": classes, "in_chans": channels, "img_size": configuration.image_size}
 
 
-def _created(name: str, options: dict[str, int | float]) -> tuple[nn.Module, dict[str, int | float]]:
+def _created(name: str, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """The model of timm's, and the options that it takes: a convolutional network takes images of any size."""
     try:
         return timm.create_model(name, **options), options

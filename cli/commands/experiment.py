@@ -31,6 +31,10 @@ def experiment(
         Path | None,
         typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default of a twin: digits."),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Weights that models begin with, a .safetensors file of timm's."),
+    ] = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this row, or all whose name fits, as 'lenet-*'. Repeatable."),
@@ -61,13 +65,17 @@ def experiment(
     with output.complaining(((ValueError, RunDirectoryError), output.WRONG_INPUT), (OSError, output.FAILED)):
         study = find_study(name)
         directory = out or Path("runs") / (f"{study.name}-small" if small else study.name)
-        request = Request(seeds=read_seeds(seeds), data=data, device=device, out=directory, run=_interruptible)
+        request = Request(
+            seeds=read_seeds(seeds), data=data, device=device, out=directory, run=_interruptible, checkpoint=checkpoint
+        )
         # Imported here: wrong names are refused before anything slow is loaded.
         from tacit.simulate.experiments.engine import command_line, prepare
 
         patterns = tuple(arm or ())
         work = prepare(study, request, small=small, patterns=patterns or ("*",))
-    command = command_line(name, small=small, seeds=seeds, data=data, device=device, patterns=patterns)
+    command = command_line(
+        name, small=small, seeds=seeds, data=data, device=device, patterns=patterns, checkpoint=checkpoint
+    )
 
     from tacit.cli.study_screen import StudyScreen
     from tacit.parties.session.event_log import EventLogError

@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tacit.simulate.experiments import aso_table1, fedrsm_table2, sawada_fig5, sawada_fig6, tastan_reveal, tastan_tables
+from tacit.simulate.experiments import (
+    aso_table1,
+    fedrsm_table2,
+    fine_tuning,
+    sawada_fig5,
+    sawada_fig6,
+    tastan_reveal,
+    tastan_tables,
+)
 from tacit.simulate.experiments.measures import StudyError
 from tacit.simulate.experiments.study import Study
 
@@ -16,6 +24,7 @@ STUDIES: Final[dict[str, Study]] = {
     for study in (
         aso_table1.STUDY,
         fedrsm_table2.STUDY,
+        fine_tuning.STUDY,
         sawada_fig5.STUDY,
         sawada_fig6.STUDY,
         tastan_tables.TABLE1,

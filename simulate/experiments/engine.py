@@ -145,10 +145,22 @@ def prepare(study: Study, request: Request, *, small: bool, patterns: Sequence[s
         if not any(fnmatchcase(row.name, pattern) for row in size.rows):
             names = ", ".join(row.name for row in size.rows)
             raise StudyError(f"--arm {pattern}: {study.name} has no such row; it has {names}")
+    _check_checkpoint(study, size, request)
     measuring = size.measure.prepare(study.name, size.rows, request)
     _claim(study, size, request, measuring, small=small)
     rows = tuple(row for row in size.rows if any(fnmatchcase(row.name, pattern) for pattern in patterns))
     return PreparedStudy(study=study, small=small, size=size, request=request, rows=rows, measuring=measuring)
+
+
+def _check_checkpoint(study: Study, size: Size, request: Request) -> None:
+    """Raise StudyError unless a checkpoint is given to a study that begins with one, and to no other."""
+    wanted, given = getattr(size.measure, "checkpoint", False), request.checkpoint
+    if wanted and given is None:
+        raise StudyError(f"{study.name} begins with given weights: name their .safetensors file with --checkpoint")
+    if given is not None and not wanted:
+        raise StudyError(f"--checkpoint {given}: {study.name} begins without given weights; leave it out")
+    if given is not None and not given.is_file():
+        raise StudyError(f"--checkpoint {given}: there is no such file")
 
 
 def run_study(work: PreparedStudy, watcher: Watcher) -> None:
@@ -169,12 +181,20 @@ def run_study(work: PreparedStudy, watcher: Watcher) -> None:
 
 
 def command_line(
-    name: str, *, small: bool, seeds: str, data: Path | None, device: str, patterns: Sequence[str] = ()
+    name: str,
+    *,
+    small: bool,
+    seeds: str,
+    data: Path | None,
+    device: str,
+    patterns: Sequence[str] = (),
+    checkpoint: Path | None = None,
 ) -> str:
     """The command that repeats these runs, without the places of files on this machine."""
     words = ["tacit", "experiment", Path(name).name, *(["--small"] if small else []), "--seeds", seeds]
     words += [word for pattern in patterns for word in ("--arm", pattern)]
     words += ["--data", data.name] if data is not None else []
+    words += ["--checkpoint", checkpoint.name] if checkpoint is not None else []
     words += ["--device", device] if device != "cpu" else []
     return shlex.join(words)
 
@@ -188,6 +208,7 @@ def _claim(study: Study, size: Size, request: Request, measuring: Prepared, *, s
             "small": small,
             "device": request.device,
             "data": [request.data and str(request.data.resolve()), measuring.data],
+            "checkpoint": request.checkpoint and str(request.checkpoint.resolve()),
             "measure": size.measure,
             "rows": [replace(row, published={}) for row in size.rows],
         },

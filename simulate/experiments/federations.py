@@ -80,6 +80,11 @@ class Federations:
     without --data digits are taken."""
     images_per_client: Mapping[int, int] = field(default_factory=dict)
     """Training and test images of a client by the number of classes; {}: the clients share all."""
+    checkpoint: bool = False
+    """Whether models begin with the weights of --checkpoint."""
+    mean: tuple[float, ...] = ()
+    """By which images are shifted, for each channel as a fraction of 255; without it that of all training images."""
+    std: tuple[float, ...] = ()
     record_moves: bool = False
     """Whether to record which coordinates every round moves."""
 
@@ -175,12 +180,17 @@ class PreparedFederations(Prepared):
         model = experiment.model
         if arm.pretrained and self.settings.pretraining is not None:
             model = replace(model, checkpoint=str(self.checkpoint(seed).resolve()))
+        if self.settings.checkpoint and self.request.checkpoint is not None:
+            model = replace(model, checkpoint=str(self.request.checkpoint.resolve()))
+        data = self.federated
+        if self.settings.mean:
+            data = data.given(self.settings.mean, self.settings.std)
         images = len(self.images.source.train.labels)
         return replace(
             experiment,
             name=f"{self.study}: {arm.name}"[:64],
             federation=replace(experiment.federation, seed=seed),
-            data=self.federated,
+            data=data,
             model=model,
             aggregation=replace(experiment.aggregation, max_weight=-(-images // experiment.clients)),
         )
@@ -232,6 +242,9 @@ class PreparedFederations(Prepared):
             accuracies=[one.accuracy for one in rounds if one.accuracy is not None],
             clipped=sum(one.clipped or 0 for one in rounds),
             cost=_cost(summary),
+            parameters=summary.aggregation.parameters if summary.aggregation else 0,
+            epsilon_update=summary.privacy.epsilon_update if summary.privacy else None,
+            epsilon_sum=summary.privacy.epsilon_sum if summary.privacy else None,
             moves=moves,
         )
         return found, summary.wall_seconds

@@ -53,6 +53,12 @@ class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
     clipped: int
     """Coordinates of updates that were clipped, in all rounds."""
     cost: RunCost
+    parameters: int = 0
+    """Numbers that are summed in a round."""
+    epsilon_update: float | None = None
+    """With noise: of updates, as in the summary of the run; null without, or where it is infinite."""
+    epsilon_sum: float | None = None
+    """The same of sums."""
     moves: list[int] | None = None
     """Coordinates of the model that were moved by 0, 1, 2, ... of the rounds, where that was recorded."""
 
