@@ -213,7 +213,8 @@ def _trained(run: RunDirectory) -> Experiment:
             raise ValueError(f"{run.model} is as the run began with it: wait until a round is finished")
     except RunDirectoryError as error:
         raise ValueError(str(error)) from None
-    return experiment
+    # What of it was trained does not matter any more.
+    return msgspec.structs.replace(experiment, model=msgspec.structs.replace(experiment.model, tune="all"))
 
 
 def _read_trained(run: RunDirectory) -> ServedModel:

@@ -60,6 +60,15 @@ def test_the_global_model_of_a_run_is_read_as_it_is(run: Path) -> None:
     assert served.white == 255
 
 
+def test_a_model_whose_head_was_trained_alone_is_read_as_any(run: Path, tmp_path: Path) -> None:
+    served = read_served(changed(run, tmp_path, model={"tune": "head", "checkpoint": "given.safetensors"}))
+    expected = read_served(run)
+    images = expected.data.x_test
+    assert torch.equal(
+        in_the_clear(served.transformer, images, batch=5), in_the_clear(expected.transformer, images, batch=5)
+    )
+
+
 @pytest.mark.end_to_end
 def test_the_accuracy_of_what_is_served_is_that_of_the_run(held_run: tuple[Result, Path]) -> None:
     served = read_served(held_run[1])
@@ -195,6 +204,14 @@ NOT_SERVED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "a transformer with other norms": (
         lambda run, tmp: changed(run, tmp, model={"name": "test_vit4", "image_size": 32}),
         "model.name = 'test_vit4': blocks.0.norm1 (RmsNorm) is not supported; supported are ",
+    ),
+    "low-rank products": (
+        lambda run, tmp: changed(run, tmp, model={"tune": "lora", "checkpoint": "given.safetensors"}),
+        'model.tune = "lora": `tacit models merge`, and ask the merged file as a checkpoint',
+    ),
+    "parallel adapters": (
+        lambda run, tmp: changed(run, tmp, model={"tune": "parallel", "checkpoint": "given.safetensors"}),
+        'model.tune = "parallel": it has adapters beside its blocks',
     ),
     "a model of one's own": (
         lambda run, tmp: changed(run, tmp, model={"factory": "some:made"}, policy={"factories": ["some:made"]}),
