@@ -123,6 +123,7 @@ def draw(result: StudyResult) -> Figure:
                 values = found.values(TEST_ACCURACY.name)
                 axes.plot(found.values(SENT.name), values, "o", color=colour, label=tune)
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("sent by a client in a round (MB)")
         epsilons = [value for one in result.finished for value in one.values(EPSILON_SUM.name)]
         title = f"noise {noise:g} of the norm" + f", epsilon {max(epsilons):,.0f} of sums" * bool(epsilons)
