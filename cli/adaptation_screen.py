@@ -5,7 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 
 from tacit.cli import output
-from tacit.parties.adaptation.events import AdaptersEvaluated, BatchEnded, LearningRoundLost, PreparationStarted
+from tacit.parties.adaptation.events import (
+    AdaptersEvaluated,
+    BatchEnded,
+    ImagesKept,
+    LearningRoundLost,
+    PreparationStarted,
+)
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.state import RunState
 from tacit.protocol.core.events import Event
@@ -31,6 +37,8 @@ class AdaptationScreen:
         self.begun = self.begun or bool(event.party)
         if isinstance(event, PreparationStarted):
             self.status.update(line.text)
+        elif isinstance(event, ImagesKept) and not event.peer:
+            self.status.update(self._passing())
         elif isinstance(event, BatchEnded) and not event.peer:
             self.status.update(self._progress(event.round))
         elif isinstance(event, AdaptersEvaluated):
@@ -38,6 +46,12 @@ class AdaptationScreen:
             output.say(self._console, f"{line.text}; {learned.summary}" if learned else line.text)
         elif line.level == "warning" and not again:
             output.say(self._console, f"{line.party}: {line.text}" if line.party else line.text, "yellow")
+
+    def _passing(self) -> str:
+        """Images that have passed the blocks at all data owners."""
+        last = [party.kept[-1] for party in self._state.parties.values() if party.kept]
+        own = [kept for kept in last if not kept.peer]
+        return f"{sum(kept.images for kept in own)} of {sum(kept.of for kept in own)} images have passed the blocks"
 
     def _progress(self, round: int) -> str:
         """Batches of this round at all data owners."""

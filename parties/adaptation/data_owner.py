@@ -2,9 +2,10 @@
 model that it does not get.
 
 It is a client of two: in a session of sums with the dealer it is asked, round after round, for what it has learned
-(`SharesTask`); and it learns that in a session with the model owner, batch by batch (`PrivateLearner`). In a round
-it has the last sum opened, which makes the common parameters, goes through its batches, and has its share refreshed and
-summed. Sessions with the model owner that are lost are opened anew, and go on behind the last batch.
+(`SharesTask`); and it learns that in a session with the model owner, batch by batch (`PrivateLearner`). Its images pass
+the blocks once, at the beginning, and both owners keep shares of what the blocks leave (kept.py). In a round it has the
+last sum opened, which makes the common parameters, goes through batches that it draws from its images, and has its
+share refreshed and summed. Lost sessions with the model owner are opened anew, and go on behind the last batch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from typing import ClassVar, Final
 
 import numpy as np
@@ -26,10 +29,12 @@ from tacit.models.interruption import Proceed
 from tacit.parties.adaptation.events import (
     AdaptersUpdated,
     BatchEnded,
+    ImagesKept,
     LearningRoundLost,
     LearningSessionLost,
     LearningSessionOpened,
 )
+from tacit.parties.adaptation.kept import KeptShares
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import (
@@ -42,7 +47,8 @@ from tacit.parties.adaptation.rounds import (
     refreshed,
     shares_of_known,
 )
-from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
+from tacit.parties.adaptation.stages import CollectedCarried
+from tacit.parties.adaptation.standing import COUNTS, Common, Counted, Standing, zeros
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
 from tacit.parties.inference.model import PublicModel
@@ -54,10 +60,12 @@ from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
-from tacit.protocol.adaptation.states import RoundAnswered, SumTold
+from tacit.protocol.adaptation.schedule import REFUSED
+from tacit.protocol.adaptation.states import LearningAgreed, RoundAnswered, SumTold
 from tacit.protocol.adaptation.sums import sum_of_weights, weight_of
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Trigger
+from tacit.protocol.core.messages import LARGEST_COHORT
 from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import Agreed, PassBegun
 
@@ -95,6 +103,10 @@ class RoundLearned:
     owners: int
     """Over how many data owners they are the mean."""
     counted: Counted
+    refused: int = field(repr=False)
+    """As Common has it."""
+    refused_batches: int | None = None
+    """After the last round, of all rounds and owners; None before, and where this owner has not heard every sum."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +120,17 @@ class _Session:
     passes: LearningPasses
     preparation: Preparation
     worker: Worker
+    kept: KeptShares | None
+    """None: nothing is kept."""
 
 
 class PrivateLearner:
     """What a data owner has learned, and its session with the model owner.
 
-    images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; last: common parameters, float64, and
-    their round, of an earlier process; terms: the digest of those that were agreed on then, empty for none; on_round:
-    called with the results of every round; on_batch: with the costs of every batch. ValueError for images that are no
-    batch.
+    images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; last: common parameters of an earlier
+    process; terms: the digest of those that were agreed on then, empty for none; kept: the folder of kept shares, None
+    for memory; on_round: called with the results of every round; on_batch: with the costs of every batch. ValueError
+    for images that are no batch.
     """
 
     MACHINE: ClassVar[type[LearningDataOwner]] = LearningDataOwner
@@ -128,8 +142,9 @@ class PrivateLearner:
         labels: torch.Tensor,
         event_log: EventLog,
         *,
-        last: tuple[AdapterParameters, int] | None = None,
+        last: Common | None = None,
         terms: bytes = b"",
+        kept: Path | None = None,
         on_round: Callable[[RoundLearned], None] = lambda results: None,
         on_batch: Callable[[PassCosts], None] = lambda costs: None,
     ) -> None:
@@ -142,7 +157,7 @@ class PrivateLearner:
         """Float64; None before the first session."""
         self.based: int
         """The round whose sums the common parameters are of; 0: the first ones."""
-        self.common, self.based = last or (None, 0)
+        self.common, self.based, self._refused = last or (None, 0, 0)
         self._settings = settings
         self._images, self._labels = images, labels
         self._count = len(images) if settings.weights == "counts" else 0
@@ -150,6 +165,9 @@ class PrivateLearner:
         self._on_round = on_round
         self._on_batch = on_batch
         self._standing = Standing()
+        bound = sha256(images.numpy().tobytes() + labels.numpy().tobytes()).digest()
+        path = None if kept is None else kept / f"{settings.owner.roster.server.name}.shares"
+        self._kept = KeptShares(path, bound=bound)
         self._exit = AsyncExitStack()
         self._session: _Session | None = None
         self._conversation: Conversation | None = None
@@ -166,6 +184,7 @@ class PrivateLearner:
         while True:
             try:
                 session = await self._opened()
+                await self._bring(session)
                 await self._take_up(session, last, survivors)
                 return await self._round(session, round)
             except (InferenceError, EndpointError) as error:
@@ -210,18 +229,12 @@ class PrivateLearner:
         if self._session is not None and self._session.conversation.ended is None:
             return self._session
         await self._leave()
-        settings, own = self._settings, self._settings.owner
-        request = InferenceRequest(
-            images=settings.batch * settings.batches * settings.rounds,
-            batch=settings.batch,
-            channels=self._images.shape[1],
-            side=self._images.shape[-1],
-        )
-        machine = self._machine(request)
+        own = self._settings.owner
+        machine = self._machine(self._request())
         conversation = await self._exit.enter_async_context(conversing(own, machine))
         self._conversation = conversation
         conversation.hear(machine.start(conversation.now()))
-        agreed = await conversation.expect(Agreed)
+        agreed: Agreed = await conversation.expect(LearningAgreed if machine.KEEPS else Agreed)
         try:
             learning = learning_of(adaptation_terms(agreed.terms))
             self._check(learning, agreed)
@@ -233,6 +246,7 @@ class PrivateLearner:
         worker = Worker()
         self._exit.callback(worker.close)
         sizes = learning.public.sizes
+        kept = self._resumed(machine, learning)
         passes = self._passes(agreed, learning)
         preparation = Preparation(
             conversation,
@@ -243,10 +257,30 @@ class PrivateLearner:
             device=own.device,
         )
         self._exit.push_async_callback(preparation.close)
-        octets = await masked_layers(conversation, preparation, sizes, own.device)
+        octets = 0
+        if kept is None or machine.learning_agreed.keeping:
+            octets = await masked_layers(conversation, preparation, sizes, own.device)
+        else:
+            await preparation.without_layers()
         self._event_log.write(LearningSessionOpened(peer=agreed.peer, images=agreed.images, weights_bytes=octets))
-        self._session = _Session(conversation, machine, agreed, learning, passes, preparation, worker)
+        self._session = _Session(conversation, machine, agreed, learning, passes, preparation, worker, kept)
         return self._session
+
+    def _request(self) -> InferenceRequest:
+        """Images of a session."""
+        return InferenceRequest(
+            images=len(self._images),
+            batch=self._settings.batch,
+            channels=self._images.shape[1],
+            side=self._images.shape[-1],
+        )
+
+    def _resumed(self, machine: LearningDataOwner, learning: PublicLearning) -> KeptShares | None:
+        """What is kept, which both go on with; None where nothing is."""
+        if not machine.keeps:
+            return None
+        self._kept.resumed(learning.sizes.kept, machine.session, machine.learning_agreed.kept)
+        return self._kept
 
     def _machine(self, request: InferenceRequest) -> LearningDataOwner:
         """Return the machine of a new session."""
@@ -260,13 +294,16 @@ class PrivateLearner:
             spent=own.spent,
             purpose="learning",
             smallest_cohort=self._settings.smallest_cohort,
+            steps=self._settings.batches * self._settings.rounds,
+            kept=self._kept.record,
             count=self._count,
             entropy=own.hooks.entropy,
         )
 
     def _passes(self, agreed: Agreed, learning: PublicLearning) -> LearningPasses:
         """How it goes through the batches of a session."""
-        return LearningPasses(learning)
+        assert isinstance(agreed, LearningAgreed)
+        return LearningPasses(learning, agreed.keeping)
 
     def _check(self, learning: PublicLearning, agreed: Agreed) -> None:
         """Raise ValueError for terms that are not those of the experiment, or of the session before."""
@@ -291,8 +328,10 @@ class PrivateLearner:
         if revealed.data is None:
             self._event_log.write(LearningRoundLost(round=revealed.number, detail=revealed.reason))
             return
-        total = last.words + torch.frombuffer(revealed.data, dtype=torch.int64)
-        counted = Counted.of(total[-COUNTS:], learning.classes)
+        words = torch.frombuffer(revealed.data, dtype=torch.int64)
+        total = last.words + words
+        images = last.owners * learning.batches * learning.batch
+        counted = Counted.of(total[-COUNTS:], classes=learning.classes, images=images)
         least, most = sum_of_weights(last.owners, adaptation_terms(session.agreed.terms).least_count)
         if not least <= counted.weight <= most:
             raise TaskError(
@@ -300,7 +339,15 @@ class PrivateLearner:
                 f"{last.owners} data owners, which is from {least} to {most}"
             )
         self.common, self.based = mean_of(total[:-COUNTS], counted.weight, learning.sizes), last.round
-        self._on_round(RoundLearned(last.round, self.common, last.owners, counted))
+        # The model owner reveals its share of the refused batches of all rounds with the last.
+        shares = torch.tensor(self._refused) + last.words[REFUSED]
+        self._refused, refused = int(shares), int(shares + words[REFUSED])
+        known = (
+            last.round == learning.schedule.rounds and 0 <= refused <= last.round * learning.batches * LARGEST_COHORT
+        )
+        self._on_round(
+            RoundLearned(last.round, self.common, last.owners, counted, self._refused, refused if known else None)
+        )
         self._event_log.write(
             AdaptersUpdated(
                 round=last.round,
@@ -308,8 +355,50 @@ class PrivateLearner:
                 images=counted.images,
                 train_loss=counted.loss,
                 train_accuracy=counted.accuracy,
+                refused_batches=refused if known else None,
             )
         )
+
+    async def _bring(self, session: _Session) -> None:
+        """Have the images pass the blocks that have not, and keep shares of what these leave."""
+        conversation, machine, preparation, kept = (
+            session.conversation,
+            session.machine,
+            session.preparation,
+            session.kept,
+        )
+        if kept is None:
+            return
+        agreed = machine.learning_agreed
+        while machine.number < agreed.keeping:
+            began, first = time.perf_counter(), kept.record.last[0]
+            chosen = torch.arange(first, first + agreed.images_of(machine.number + 1))
+            share = await session.worker(self._share, session.learning.public, chosen)
+            await self._begun(session)
+            ready = time.perf_counter()
+            found, costs = await hold_pass(conversation, preparation, session.worker, CollectedCarried(share))
+            assert isinstance(found, CollectedCarried)
+            material = preparation.over(machine.number)
+            await session.worker(kept.keep, machine.session, machine.number, found.outputs, found.outside)
+            self._event_log.write(
+                ImagesKept(
+                    images=kept.record.last[0],
+                    of=agreed.images,
+                    preprocessing_wait_seconds=ready - began,
+                    seconds=time.perf_counter() - ready,
+                    sent=sum(cost.sent for cost in costs),
+                    received=sum(cost.received for cost in costs),
+                    preprocessing_bytes=material,
+                )
+            )
+
+    async def _begun(self, session: _Session) -> None:
+        """Begin the next pass."""
+        conversation, preparation = session.conversation, session.preparation
+        await preparation.ready()
+        conversation.hear(session.machine.ask(time.time(), conversation.now()))
+        await preparation.audit()
+        await conversation.expect(PassBegun)
 
     async def _round(self, session: _Session, round: int) -> torch.Tensor:
         conversation, machine, standing = session.conversation, session.machine, self._standing
@@ -342,28 +431,39 @@ class PrivateLearner:
         return input_share(public, len(chosen), self._images[chosen])
 
     async def _batch(self, session: _Session, round: int, order: Order) -> None:
-        conversation, preparation = session.conversation, session.preparation
-        chosen, began = torch.from_numpy(self._brought(session.machine.number + 1, order)), time.perf_counter()
-        share = await session.worker(self._share, session.learning.public, chosen)
-        await preparation.ready()
-        conversation.hear(session.machine.ask(time.time(), conversation.now()))
-        await preparation.audit()
-        await conversation.expect(PassBegun)
+        conversation, preparation, machine, kept = (
+            session.conversation,
+            session.preparation,
+            session.machine,
+            session.kept,
+        )
+        chosen, began = torch.from_numpy(self._brought(machine.number + 1, order)), time.perf_counter()
+        outside = torch.zeros((), dtype=torch.int64)
+        if kept is None:
+            share = await session.worker(self._share, session.learning.public, chosen)
+        else:
+            share, outside = await session.worker(kept.batch, chosen.tolist())
+            await session.worker(kept.use)
+            conversation.hear(machine.choose(tuple(chosen.tolist()), conversation.now()))
+        await self._begun(session)
         ready = time.perf_counter()
-        number, learnt = session.machine.number, self._standing.learnt
-        batch = Batch(number=number, share=share, labels=self._labels[chosen], rate=session.learning.rate(round))
+        number, learnt = machine.number, self._standing.learnt
+        batch = Batch(
+            number=number,
+            share=share,
+            outside=outside,
+            labels=self._labels[chosen],
+            rate=session.learning.rate(round),
+        )
         begun = session.passes.begun(batch, learnt)
         found, costs = await hold_pass(conversation, preparation, session.worker, begun)
         material = preparation.over(number)
-        if found is not None:
-            learnt = await session.worker(session.passes.ended, batch, learnt, found)
-        self._standing.add(learnt)
+        self._standing.add(await session.worker(session.passes.ended, batch, learnt, found))
         spent = PassCosts(len(order), ready - began, time.perf_counter() - ready, tuple(costs), found is None)
         self._event_log.write(
             BatchEnded(
                 round=round,
                 number=self._standing.done,
-                refused=spent.refused,
                 preprocessing_wait_seconds=spent.offline_seconds,
                 seconds=spent.online_seconds,
                 sent=sum(cost.sent for cost in costs),

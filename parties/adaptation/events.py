@@ -90,16 +90,38 @@ class LearningSessionLost(Event, frozen=True, kw_only=True):
         return f"the session with the model owner is lost: {self.detail}"
 
 
+class ImagesKept(Event, frozen=True, kw_only=True):
+    """Images have passed the blocks, and an owner keeps its shares; with `peer`, at the model owner."""
+
+    LEVEL: ClassVar[Level] = "debug"
+
+    images: int
+    """Kept so far."""
+    of: int
+    preprocessing_bytes: int
+    """Bytes of correlated randomness received."""
+    peer: str = ""
+    seconds: float = 0.0
+    """Seconds of the online phase."""
+    preprocessing_wait_seconds: float = 0.0
+    """Waiting for correlated randomness."""
+    sent: int = 0
+    received: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"{self.images} of {self.of} images have passed the blocks"
+
+
 class BatchEnded(Event, frozen=True, kw_only=True):
-    """A batch of learning is over, at the data owner or, with `peer`, at the model owner."""
+    """A batch of learning is over, at the data owner or, with `peer`, at the model owner. Neither learns whether it was
+    in range."""
 
     LEVEL: ClassVar[Level] = "debug"
 
     round: int
     number: int
     """Batches of this round so far."""
-    refused: bool
-    """Whether a value was out of range."""
     preprocessing_bytes: int
     """Bytes of correlated randomness received."""
     peer: str = ""
@@ -148,18 +170,20 @@ class AdaptersUpdated(Event, frozen=True, kw_only=True):
     owners: int
     """Data owners in the sum."""
     images: int
-    """That all of them learned from."""
-    train_loss: float | None
-    train_accuracy: float | None
+    """In the batches of all of them."""
+    train_loss: float
+    """Refused batches count as zero, as in the accuracy: which were refused nobody learns."""
+    train_accuracy: float
+    refused_batches: int | None = None
+    """With the last round: of all rounds and data owners. None before, and where this one has not heard every sum."""
 
     @property
     def summary(self) -> str:
         """The training metrics in one phrase."""
-        if self.train_loss is None or self.train_accuracy is None:
-            return f"nothing was learned: every batch of {self.owners} data owners was out of range"
+        refused = "" if self.refused_batches is None else f"; {self.refused_batches} batches in all were out of range"
         return (
             f"while learning: loss {self.train_loss:.3f}, accuracy {self.train_accuracy:.3f} on "
-            f"{self.images} images of {self.owners} data owners"
+            f"{self.images} images of {self.owners} data owners{refused}"
         )
 
     @property

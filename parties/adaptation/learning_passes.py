@@ -1,13 +1,13 @@
-"""How both owners go through a batch of learning: what a pass begins with, its stages, and the shares behind it."""
+"""How both owners go through the passes of a learning: what one begins with, its stages, and the shares behind it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.adaptation.stages import LearningCarried, learning_stages
+from tacit.parties.adaptation.stages import LearningCarried, bringing_stages, learning_stages
 from tacit.parties.adaptation.standing import Learnt
 from tacit.parties.inference.passes import Course
 from tacit.parties.inference.stages import Carried
@@ -20,7 +20,9 @@ class Batch:
     number: int
     """Of its pass in the session."""
     share: torch.Tensor
-    """Of the images, as input_share() makes it."""
+    """Of what is kept of the images."""
+    outside: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    """Of how many of their values were out of range."""
     labels: torch.Tensor | None
     """int64 [images]."""
     rate: float
@@ -29,22 +31,25 @@ class Batch:
 
 @dataclass(frozen=True)
 class LearningPasses:
-    """Those of one owner in one session: a step on shares each."""
+    """Those of one owner in one session: the first `bringing` bring images, and each other is a step on shares."""
 
     learning: PublicLearning
+    bringing: int
 
     @property
     def course(self) -> Course:
         """The stages of every pass."""
-        passed = learning_stages(self.learning.public, self.learning.sizes, self.learning.scales)
-        return lambda number: passed
+        own = self.learning
+        brings, steps = bringing_stages(own.public, own.sizes), learning_stages(own.sizes, own.scales)
+        return lambda number: brings if number <= self.bringing else steps
 
     def begun(self, batch: Batch, learnt: Learnt) -> Carried:
-        """What a pass begins with; learnt: what there was before it."""
-        return LearningCarried(batch.share, parameters=learnt.parameters, labels=batch.labels, rate=batch.rate)
+        """What a step begins with; learnt: what there was before it."""
+        return LearningCarried(
+            batch.share, batch.outside, parameters=learnt.parameters, labels=batch.labels, rate=batch.rate
+        )
 
-    def ended(self, batch: Batch, learnt: Learnt, found: Carried) -> Learnt:
-        """What there is behind a pass that was in range."""
+    def ended(self, batch: Batch, learnt: Learnt, found: Carried | None) -> Learnt:
+        """What there is behind a step."""
         assert isinstance(found, LearningCarried)
-        images = 0 if batch.labels is None else len(batch.labels)
-        return learnt.then(found.parameters, loss=found.loss, correct=found.correct, images=images)
+        return learnt.then(found.parameters, loss=found.loss, correct=found.correct, refused=found.refused)

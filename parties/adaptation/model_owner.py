@@ -1,7 +1,8 @@
 """The model owner of double-blind adaptation: data owners learn beside its model, and it sees nothing of the result.
 
-As in private inference it serves several data owners at a time, each in a session of its own. A pass is a step of
-learning, on shares. The model owner keeps its share of each data owner's round; the shares of the survivors are added,
+As in private inference it serves several data owners at a time, each in a session of its own. Images pass the blocks
+once, and both owners keep shares of what the blocks leave (kept.py); every other pass is a step of learning, on shares.
+The model owner keeps its share of each data owner's round; the shares of the survivors are added,
 and the sum is revealed once, when all of them have sent the same list of survivors (protocol/adaptation/sums.py).
 
 The sum of a round is on the disk before anybody receives it, with the number of sums revealed before: so a restarted
@@ -26,11 +27,13 @@ import torch
 from msgspec import Meta
 
 from tacit.models.file_system import FILES, replace_file
-from tacit.parties.adaptation.events import BatchEnded, RoundSaved, SumRevealed
+from tacit.parties.adaptation.events import BatchEnded, ImagesKept, RoundSaved, SumRevealed
+from tacit.parties.adaptation.kept import KeptShares
 from tacit.parties.adaptation.learning_passes import Batch, LearningPasses
 from tacit.parties.adaptation.noise import NoisePolicy, SumNoise
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.rounds import nothing, refreshed
+from tacit.parties.adaptation.stages import CollectedCarried
 from tacit.parties.adaptation.standing import Standing, zeros
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
 from tacit.parties.inference.events import TermsAgreed
@@ -42,7 +45,8 @@ from tacit.parties.inference.stages import input_share
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.states import RoundAsked, RoundKept, SumAsked
+from tacit.protocol.adaptation.schedule import REFUSED
+from tacit.protocol.adaptation.states import LearningAgreed, RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import LARGEST_SUM, OpeningPolicy, RoundSums, sum_of_weights, weight_of
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
@@ -64,16 +68,21 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many images they have, as they have stated it."""
     spent: Annotated[float, Meta(ge=0.0)] = 0.0
     """What the sums told cost, by the account of their noise: infinite if one had none."""
+    refused: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    """The sum of its shares of how many batches were refused, over all rounds told."""
     words: bytes = b""
-    """It, 8 bytes a word."""
+    """The sum of the last round, 8 bytes a word."""
 
 
 class Openings:
-    """path: of the file, 0600; None: in memory alone; noise: on every sum. ValueError for a file that is none, and for
+    """path: of the file, 0600; None: in memory alone; noise: on every sum; last: the last round of the learning, with
+    which its share of the refused batches is revealed. ValueError for a file that is none, and for
     a budget of noise that has no room for what is to be learned."""
 
-    def __init__(self, policy: OpeningPolicy, path: Path | None = None, *, noise: SumNoise | None = None) -> None:
-        self._path, self._noise = path, noise
+    def __init__(
+        self, policy: OpeningPolicy, path: Path | None = None, *, noise: SumNoise | None = None, last: int = 0
+    ) -> None:
+        self._path, self._noise, self._last = path, noise, last
         kept = _Kept()
         if path is not None:
             try:
@@ -141,11 +150,14 @@ class Openings:
             total = torch.stack(shares).sum(0)
             if self._noise is not None:
                 total += self._noise.words(sum(weights), len(weights))
+            refused = int(total[REFUSED] + kept.refused)
+            total[REFUSED] = refused if number == self._last else 0
             summed = _Kept(
                 opened=sums.opened,
                 current=number,
                 survivors=sums.survivors,
                 spent=kept.spent + (math.inf if self._noise is None else self._noise.cost),
+                refused=refused,
                 words=total.numpy().astype("<i8").tobytes(),
             )
             self._write(summed)
@@ -169,6 +181,8 @@ class TeachingSettings(ModelOwnerSettings):
     opening: OpeningPolicy
     openings: Path | None = None
     """The file that says which sums were told; None: in memory, until it ends."""
+    kept: Path | None = None
+    """The folder of kept shares; None: in memory, until it ends."""
     least_count: int = 0
     """Data owners count by the images that they state, from so many on up to twice as many; 0: all count alike."""
     noise: NoisePolicy | None = None
@@ -196,8 +210,9 @@ class TeachingParty(ModelOwnerParty):
             )
         opening, learning, noise = settings.opening, settings.learning, settings.noise
         added = None if noise is None else SumNoise(noise, learning, owners=opening.owners)
-        self._openings = Openings(opening, settings.openings, noise=added)
+        self._openings = Openings(opening, settings.openings, noise=added, last=learning.schedule.rounds)
         self._standings: defaultdict[str, Standing] = defaultdict(Standing)
+        self._kept: dict[str, KeptShares] = {}
         self._waiting: set[Conversation] = set()
         """Those in which a verdict is waited for."""
         super().__init__(settings, model, event_log)
@@ -227,19 +242,29 @@ class TeachingParty(ModelOwnerParty):
             quota=own.quota,
             spent=self._ledger.of(peer),
             sums=self._openings.sums,
+            kept=self._kept_of(peer).record,
         )
+
+    def _kept_of(self, peer: str) -> KeptShares:
+        """What is kept of the images of this data owner. ValueError as of KeptShares."""
+        if peer not in self._kept:
+            own = self._teaching
+            path = None if own.kept is None else own.kept / f"{peer}.shares"
+            self._kept[peer] = KeptShares(path, bound=own.roster.hash)
+        return self._kept[peer]
 
     def _passes(self, agreed: Agreed) -> LearningPasses:
         """How it goes through the batches of a session."""
-        return LearningPasses(self._teaching.learning)
+        assert isinstance(agreed, LearningAgreed)
+        return LearningPasses(self._teaching.learning, agreed.keeping)
 
     async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         assert isinstance(machine, LearningModelOwner)
-        agreed = await conversation.expect(Agreed)
+        agreed: Agreed = await conversation.expect(LearningAgreed if machine.KEEPS else Agreed)
         own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
         session = agreed.session.hex()[:16]
         self.event_log.write(TermsAgreed(peer=peer, images=agreed.images, batch=agreed.batch, session=session))
-        standing, worker = self._standings[peer], Worker()
+        standing, worker, kept = self._standings[peer], Worker(), self._kept_of(peer) if machine.keeps else None
         passes = self._passes(agreed)
         preparation = Preparation(
             conversation,
@@ -250,7 +275,12 @@ class TeachingParty(ModelOwnerParty):
             device=own.device,
         )
         try:
-            await mask_layers(conversation, machine, preparation, worker, model, own.device)
+            if kept is not None:
+                kept.resumed(learning.sizes.kept, agreed.session, machine.learning_agreed.kept)
+            if kept is None or machine.learning_agreed.keeping:
+                await mask_layers(conversation, machine, preparation, worker, model, own.device)
+            else:
+                await preparation.without_layers()
             # A share is kept before anything that was said after it is answered.
             while (asked := await conversation.next(RoundKept, SumAsked, RoundAsked, PassAsked)) is not None:
                 if isinstance(asked, RoundKept):
@@ -271,11 +301,40 @@ class TeachingParty(ModelOwnerParty):
                     standing.begin(asked.number, nothing(learning.sizes))
                     standing.resume(standing.latest(asked.done))
                     conversation.hear(machine.begin_round(standing.done, now()))
+                elif kept is not None and machine.brings(machine.number):
+                    await self._keep(conversation, machine, preparation, worker, kept)
                 else:
-                    await self._batch(conversation, machine, preparation, worker, standing, passes)
+                    await self._batch(conversation, machine, preparation, worker, standing, passes, kept)
         finally:
             await preparation.close()
             worker.close()
+
+    async def _begun(self, conversation: Conversation, machine: LearningModelOwner, preparation: Preparation) -> None:
+        """Begin the pass that was asked for."""
+        await preparation.ready()
+        await preparation.audit()
+        conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
+        await conversation.expect(PassBegun)
+
+    async def _keep(
+        self,
+        conversation: Conversation,
+        machine: LearningModelOwner,
+        preparation: Preparation,
+        worker: Worker,
+        kept: KeptShares,
+    ) -> None:
+        # While this one comes to its end here, the data owner may already ask for the next.
+        number, agreed = machine.number, machine.learning_agreed
+        await self._begun(conversation, machine, preparation)
+        begun = CollectedCarried(input_share(self._teaching.learning.public, agreed.images_of(number), None))
+        found, _ = await hold_pass(conversation, preparation, worker, begun)
+        assert isinstance(found, CollectedCarried)
+        material = preparation.over(number)
+        await worker(kept.keep, machine.session, number, found.outputs, found.outside)
+        self.event_log.write(
+            ImagesKept(peer=machine.peer, images=kept.record.last[0], of=agreed.images, preprocessing_bytes=material)
+        )
 
     async def _batch(
         self,
@@ -285,24 +344,26 @@ class TeachingParty(ModelOwnerParty):
         worker: Worker,
         standing: Standing,
         passes: LearningPasses,
+        kept: KeptShares | None,
     ) -> None:
-        # While this one comes to its end here, the data owner may already ask for the next.
-        learning, number = self._teaching.learning, machine.number
-        await preparation.ready()
-        await preparation.audit()
-        conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
-        await conversation.expect(PassBegun)
-        share, learnt = input_share(learning.public, machine.agreed.images_of(number), None), standing.learnt
-        batch = Batch(number=number, share=share, labels=None, rate=learning.rate(standing.number))
+        # See _keep.
+        learning, number, learnt = self._teaching.learning, machine.number, standing.learnt
+        outside = torch.zeros((), dtype=torch.int64)
+        if kept is None:
+            share = input_share(learning.public, machine.agreed.images_of(number), None)
+        else:
+            share, outside = await worker(kept.batch, machine.chosen)
+            await worker(kept.use)
+        await self._begun(conversation, machine, preparation)
+        batch = Batch(number=number, share=share, outside=outside, labels=None, rate=learning.rate(standing.number))
         found, _ = await hold_pass(conversation, preparation, worker, passes.begun(batch, learnt))
         material = preparation.over(number)
-        standing.add(learnt if found is None else passes.ended(batch, learnt, found))
+        standing.add(passes.ended(batch, learnt, found))
         self.event_log.write(
             BatchEnded(
                 peer=machine.peer,
                 round=standing.number,
                 number=standing.done,
-                refused=found is None,
                 preprocessing_bytes=material,
             )
         )

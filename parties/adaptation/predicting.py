@@ -15,7 +15,7 @@ import torch
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation.public import PublicLearning, learning_of, learning_terms
 from tacit.parties.adaptation.rounds import nothing, shares_of_known
-from tacit.parties.adaptation.stages import LearningCarried, prediction_stages
+from tacit.parties.adaptation.stages import PredictingCarried, prediction_stages
 from tacit.parties.adaptation.step import ParameterShares
 from tacit.parties.inference.conversation import FOR_OWNER
 from tacit.parties.inference.data_owner import DataOwnerSettings, SessionKind
@@ -42,8 +42,8 @@ def prediction_plan(terms: Terms, parameters: ParameterShares) -> PassPlan:
 
 
 def _plan(learning: PublicLearning, terms: Terms, own: ParameterShares) -> PassPlan:
-    def begun(share: torch.Tensor) -> LearningCarried:
-        return LearningCarried(share, parameters=own)
+    def begun(share: torch.Tensor) -> PredictingCarried:
+        return PredictingCarried(share, parameters=own)
 
     stages = prediction_stages(learning.public, learning.sizes, learning.scales, terms.results)
     return PassPlan(learning.public, lambda number: stages, learning.classes, begun)

@@ -9,7 +9,6 @@ no check: of a standardised token and of parameters in range they are small enou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,7 +49,7 @@ class PredictionProgram:
         self._hidden = HiddenProgram(party, sizes, scales, AdapterForwards)
         self._head = HeadForwards(party, sizes.head, scales.head)
 
-    def run(self, parameters: ParameterShares, outputs: Sequence[torch.Tensor]) -> Program[Predicted]:
+    def run(self, parameters: ParameterShares, outputs: torch.Tensor) -> Program[Predicted]:
         """Both as of StepProgram."""
         head, hidden = yield from self._hidden.run(parameters, outputs)
         logits = yield from self._head.forwards(head, hidden[:, 0])

@@ -1,13 +1,15 @@
-"""A pass that learns, or predicts by what was learnt, as stages that both owners run one after the other: embedding and
-blocks of private inference, and a step of learning, or a prediction, in the place of the head.
+"""Passes of adaptation, as stages that both owners run one after the other.
 
-Both take the outputs of all blocks, so they are carried along, with the parameters. A step ends with the parameters
-after it, and tells nothing but whether all values of the pass were in range. A prediction tells the data owner the
-results if they were, as the head of inference does.
+- A pass that brings images: embedding and blocks of private inference. What a step reads of the outputs of blocks is
+  carried along, and kept behind the pass (kept.py), with the count of what was out of range, for each image. It reveals
+  nothing.
+- A step of learning: one stage, from kept shares and parameters to the parameters after it. It reveals nothing either.
+- A prediction by what was learnt: embedding, blocks, and what is revealed of the logits if all of it was in range, as
+  the head of inference does.
 
-    carried = LearningCarried(input_share(public, images, pixels), parameters=parameters, labels=labels, rate=rate)
-    for stage in learning_stages(public, sizes, scales):
-        carried = ... stage.prepared(party, images, layers)(carried) ...
+    carried = LearningCarried(outputs, outside, parameters=parameters, labels=labels, rate=rate)
+    for stage in learning_stages(sizes, scales):
+        carried = ... stage.prepared(party, images, {})(carried) ...
     parameters = carried.parameters
 """
 
@@ -45,17 +47,34 @@ def _nothing() -> torch.Tensor:
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
+class CollectedCarried(Carried):
+    """From stage to stage of a pass through the blocks; this owner's shares."""
+
+    outputs: tuple[torch.Tensor, ...] = ()
+    """What is kept of every block so far, int64 [images, S, D] modulo 2^STREAM."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PredictingCarried(CollectedCarried):
+    """The same of a prediction by what was learnt."""
+
+    parameters: ParameterShares
+    """KEPT fractional bits modulo 2^64."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
 class LearningCarried(Carried):
-    """From stage to stage of a pass that learns, or predicts by what was learnt; this owner's shares."""
+    """Before a step and behind it; this owner's shares. `share` is of the outputs of blocks, as StepSizes has them, and
+    `outside` of how many of their values were out of range."""
 
     parameters: ParameterShares
     """KEPT fractional bits modulo 2^64: those before the step, and behind it those after it."""
     labels: torch.Tensor | None = None
-    """Int64 [images] at a data owner that learns."""
+    """Int64 [images] at a data owner."""
     rate: float = 0.0
     """Learning rate of the step."""
-    outputs: tuple[torch.Tensor, ...] = ()
-    """Of every block so far, int64 [images, T, D] modulo 2^STREAM."""
+    refused: torch.Tensor = field(default_factory=_nothing)
+    """Behind the step, of 1 if something was out of range, modulo 2^64; else of 0."""
     loss: torch.Tensor = field(default_factory=_nothing)
     """Behind the step, the sum of the losses before it, as of HeadResult."""
     correct: torch.Tensor = field(default_factory=_nothing)
@@ -64,9 +83,12 @@ class LearningCarried(Carried):
 
 @dataclass(frozen=True)
 class Collecting:
-    """A stage of the backbone, beside which everything else is carried; what a block leaves is kept."""
+    """A stage of the backbone, beside which everything else is carried; of what a block leaves the first tokens are
+    kept."""
 
     inner: ModelStage
+    read: int
+    """How many: none of them, or what a step reads."""
 
     @property
     def name(self) -> str:
@@ -79,9 +101,9 @@ class Collecting:
         inner = self.inner.prepared(party, images, layers)
 
         def run(carried: Carried) -> Program[Carried]:
-            before = _learning(carried)
+            before = _collected(carried)
             found = yield from inner(before)
-            kept = (found.share,) if isinstance(self.inner, BlockStage) else ()
+            kept = (found.share[:, : self.read],) if self.read else ()
             return replace(before, share=found.share, outside=found.outside, outputs=(*before.outputs, *kept))
 
         return run
@@ -109,8 +131,9 @@ class PredictionStage:
         ready = rankings(own, images, self.sizes.classes, self.results)
 
         def run(carried: Carried) -> Program[Carried]:
-            before = _learning(carried)
-            found = yield from program.run(before.parameters, [output.to(CPU) for output in before.outputs])
+            before = carried
+            assert isinstance(before, PredictingCarried)
+            found = yield from program.run(before.parameters, torch.stack(before.outputs).to(CPU))
             yield from in_range(own, before.outside.to(CPU) + found.outside, lookup)
             return Carried((yield from reduced(own, found.logits, LOGIT_SCALE, self.results, ready)))
 
@@ -119,7 +142,7 @@ class PredictionStage:
 
 @dataclass(frozen=True)
 class StepStage:
-    """The outputs of all blocks to the parameters after a step, if everything was in range; on the CPU."""
+    """Kept shares to the parameters after a step, or to those before it if anything was out of range; on the CPU."""
 
     sizes: StepSizes
     """Of the largest batch."""
@@ -128,26 +151,26 @@ class StepStage:
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         """ValueError for more images than the bounds are for."""
-        return (*step_requests(self._sizes(images), self.scales), COUNTED)
+        return step_requests(self._sizes(images), self.scales)
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         """ValueError as of `requests`."""
         own = replace(party, device=CPU)
         program = StepProgram(own, self._sizes(images), self.scales)
-        lookup = LookedUp(own, COUNTED)
 
         def run(carried: Carried) -> Program[Carried]:
-            before = _learning(carried)
-            outputs = [output.to(CPU) for output in before.outputs]
-            found = yield from program.run(before.parameters, outputs, before.labels, rate=before.rate)
-            outside = before.outside.to(CPU) + found.outside
-            yield from in_range(own, outside, lookup)
+            before = carried
+            assert isinstance(before, LearningCarried)
+            found = yield from program.run(
+                before.parameters, before.share, before.labels, rate=before.rate, outside=before.outside
+            )
             return LearningCarried(
                 _nothing(),
-                outside,
+                found.outside,
                 parameters=found.parameters,
                 labels=before.labels,
                 rate=before.rate,
+                refused=found.refused,
                 loss=found.loss,
                 correct=found.correct,
             )
@@ -160,26 +183,37 @@ class StepStage:
         return replace(self.sizes, images=images)
 
 
-def learning_stages(public: PublicModel, sizes: StepSizes, scales: StepScales) -> tuple[PassStage, ...]:
-    """Those of a pass that learns, in order; they take and leave LearningCarried."""
-    return (*_collected(public), StepStage(sizes, scales))
+def bringing_stages(public: PublicModel, sizes: StepSizes) -> tuple[PassStage, ...]:
+    """Those of a pass that brings images, in order; they take and leave CollectedCarried."""
+    return _backbone(public, sizes, apart=True)
+
+
+def learning_stages(sizes: StepSizes, scales: StepScales) -> tuple[PassStage, ...]:
+    """That of a step; it takes and leaves LearningCarried."""
+    return (StepStage(sizes, scales),)
 
 
 def prediction_stages(
     public: PublicModel, sizes: StepSizes, scales: StepScales, results: Results
 ) -> tuple[PassStage, ...]:
-    """Those of a pass that predicts; they take LearningCarried, and leave Carried with what is told.
+    """Those of a pass that predicts; they take PredictingCarried, and leave Carried with what is told.
 
     ValueError for more labels than can be told of so many classes."""
     check_labels(sizes.classes, results.labels)
-    return (*_collected(public), PredictionStage(sizes, scales, results))
+    return (*_backbone(public, sizes, apart=False), PredictionStage(sizes, scales, results))
 
 
-def _collected(public: PublicModel) -> tuple[PassStage, ...]:
-    return tuple(Collecting(stage) for stage in backbone_stages(public))
+def _backbone(public: PublicModel, sizes: StepSizes, *, apart: bool) -> tuple[PassStage, ...]:
+    kept, _, tokens, _ = sizes.outputs
+    first = public.sizes.blocks - kept
+
+    def read(stage: ModelStage) -> int:
+        return tokens if isinstance(stage, BlockStage) and stage.index >= first else 0
+
+    return tuple(Collecting(replace(stage, apart=apart), read(stage)) for stage in backbone_stages(public))
 
 
-def _learning(carried: Carried) -> LearningCarried:
-    if not isinstance(carried, LearningCarried):
-        raise TypeError("a pass that learns begins with LearningCarried")
+def _collected(carried: Carried) -> CollectedCarried:
+    if not isinstance(carried, CollectedCarried):
+        raise TypeError("a pass through the blocks begins with CollectedCarried")
     return carried

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -30,21 +30,32 @@ from tacit.protocol.adaptation.schedule import COUNTED
 from tacit.protocol.inference.schedule import PLACE
 
 _ROUND: Final = "round"
+_REFUSED: Final = "refused"
 
 
-def save(path: Path, parameters: AdapterParameters, *, round: int) -> None:
+class Common(NamedTuple):
+    """The common parameters after a round, float64, as a data owner keeps them."""
+
+    parameters: AdapterParameters
+    round: int
+    refused: int = 0
+    """The sum of the data owners' shares of how many batches were refused, over the rounds so far: a random word until
+    the model owner reveals its own, with the last round."""
+
+
+def save(path: Path, parameters: AdapterParameters, *, round: int, refused: int = 0) -> None:
     """Write them; return when they are on the disk. OSError."""
     tensors = {name: tensor.detach().double().numpy() for name, tensor in parameters.tensors.items()}
-    replace_file(path, serialise(tensors, metadata={_ROUND: str(round)}))
+    replace_file(path, serialise(tensors, metadata={_ROUND: str(round), _REFUSED: str(refused)}))
 
 
-def load(path: Path, like: AdapterParameters) -> tuple[AdapterParameters, int]:
-    """Float64 parameters of the same shapes, and their round. FileNotFoundError; ValueError for a file that is none, or
-    has other shapes."""
+def load(path: Path, like: AdapterParameters) -> Common:
+    """Parameters of the same shapes. FileNotFoundError; ValueError for a file that is none, or has other shapes."""
     content = FILES.read(path)
     try:
         found = dict(deserialize(content))  # type: ignore[no-untyped-call]
-        number = int(metadata_of(content)[_ROUND])
+        metadata = metadata_of(content)
+        number, refused = int(metadata[_ROUND]), int(metadata[_REFUSED])
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} holds no adapters: {error}") from error
     tensors = {}
@@ -56,7 +67,7 @@ def load(path: Path, like: AdapterParameters) -> tuple[AdapterParameters, int]:
         if not np.isfinite(values).all():
             raise ValueError(f"{path}: {name} has a value that is not finite")
         tensors[name] = torch.from_numpy(values)
-    return AdapterParameters(**tensors), number
+    return Common(AdapterParameters(**tensors), number, refused)
 
 
 COUNT_BITS: Final = WORD_BITS - PLACE
@@ -69,54 +80,54 @@ class Learnt:
 
     parameters: ParameterShares
     loss: torch.Tensor
-    """Of the sum over all images in range, as of Stepped."""
+    """Of the sum over all images of batches in range, as of Stepped."""
     correct: torch.Tensor
     """Modulo 2^PLACE, how many of them were classified correctly."""
-    images: int = 0
-    """How many these are, at the data owner; 0 at the model owner."""
+    refused: torch.Tensor
+    """How many batches were out of range."""
 
     @classmethod
     def nothing(cls, parameters: ParameterShares) -> Learnt:
         """Before the first batch."""
         zero = torch.zeros((), dtype=torch.int64)
-        return cls(parameters, zero, zero)
+        return cls(parameters, zero, zero, zero)
 
-    def then(self, parameters: ParameterShares, *, loss: torch.Tensor, correct: torch.Tensor, images: int) -> Learnt:
-        """After another batch, which was in range: what it left, and what it adds to what is counted."""
+    def then(
+        self, parameters: ParameterShares, *, loss: torch.Tensor, correct: torch.Tensor, refused: torch.Tensor
+    ) -> Learnt:
+        """After another batch: what it left, and what it adds to what is counted."""
         return replace(
             self,
             parameters=parameters,
             loss=self.loss + loss.cpu(),
             correct=self.correct + correct.cpu(),
-            images=self.images + images,
+            refused=self.refused + refused.cpu(),
         )
 
     def words(self, weight: int, rank: int) -> torch.Tensor:
         """What this owner's share adds to its sum: int64 [n], modulo 2^64, the parameters, times the weight of the data
         owner, and what is COUNTED."""
-        known = torch.tensor([self.images, weight if rank == DATA else 0])
-        counted = torch.stack([self.loss, self.correct << COUNT_BITS])
-        return torch.cat([weight * flat(self.parameters).cpu(), counted, known])
+        known = torch.tensor(weight if rank == DATA else 0)
+        counted = torch.stack([self.loss, self.correct << COUNT_BITS, self.refused, known])
+        return torch.cat([weight * flat(self.parameters).cpu(), counted])
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What the sums over all owners say of a round, before its steps."""
+    """What the sums over all owners say of a round, before its steps. How many batches were out of range they do not
+    say: loss and correct answers of these count as zero."""
 
-    loss: float | None
-    """Mean over the images; None, as the accuracy, where every batch was refused."""
-    accuracy: float | None
+    loss: float
+    """Mean over the images."""
+    accuracy: float
     images: int
     weight: int = 1
     """Of all owners together, by which the sum of their parameters is divided."""
 
     @classmethod
-    def of(cls, words: torch.Tensor, classes: int) -> Counted:
-        """From the last words of both owners' sums together, int64 [COUNTS]."""
-        loss, correct, images, weight = words.tolist()
-        if not images:
-            # What noise or rounding left of nothing is no accuracy.
-            return cls(None, None, images, weight)
+    def of(cls, words: torch.Tensor, *, classes: int, images: int) -> Counted:
+        """From the last words of both owners' sums together, int64 [COUNTS]. images: of all steps of these owners."""
+        loss, correct, _, weight = words.tolist()
         return cls(loss / (2.0 ** (2 * PARAMETER) * classes * images), (correct >> COUNT_BITS) / images, images, weight)
 
 

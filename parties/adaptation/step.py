@@ -1,9 +1,16 @@
 """One step of gradient descent on secret shares, of the adapters and the head of a frozen backbone, by one batch.
 
-Both owners hold shares of the outputs of all blocks, as a pass of private inference leaves them, and of the parameters;
-the data owner knows the labels. After the step they hold shares of the parameters after it: what
+Both owners hold shares of outputs of blocks, as a pass of private inference leaves them, and of the parameters; the
+data owner knows the labels. After the step they hold shares of the parameters after it: what
 models/adapters/gradients.py computes in the clear, rounded as fixed_point.py says. Opened is what lies under a mask,
-and nothing else.
+and nothing else: not even whether the batch was in range. A batch with a value out of range, or with an image that was,
+leaves the parameters as they were, and its loss and correct answers count as zero:
+
+    theta' = theta + b (theta_new - theta)
+
+for the shared b, which is 1 if nothing was out of range and else 0. The parameters that the step leads to are among
+what is compared with bounds, so that what is chosen is in range. b is shared modulo 2^64 as an integer, so the product
+is exact.
 
 Parameters are kept with KEPT fractional bits modulo 2^64: those of a derivative, and those of the learning rate, which
 is a whole number of 2^-(KEPT - GRADIENT). So a step adds a multiple of a share, without a message.
@@ -39,14 +46,17 @@ from tacit.parties.adaptation.fixed_point import (
     check_request,
     lift,
     lifted,
+    matrices,
+    multiplied,
     rows_outside,
 )
 from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, head_requests
-from tacit.parties.inference.material import AnyBlockRequest, Narrow
-from tacit.parties.inference.operations import NarrowValue, Party, Program
-from tacit.parties.inference.tables import CheckedSum
+from tacit.parties.inference.material import AnyBlockRequest, Lookup, Matrix, Narrow
+from tacit.parties.inference.operations import MODEL, MatrixValue, NarrowValue, Party, Program
+from tacit.parties.inference.ring import WORD_BITS
+from tacit.parties.inference.tables import CheckedSum, LookedUp, Range
 from tacit.protocol.adaptation.schedule import HEAD_TENSORS, READ, read_tokens
-from tacit.protocol.inference.schedule import STREAM
+from tacit.protocol.inference.schedule import PLACE, STREAM
 
 _RATE: Final = KEPT - GRADIENT
 """Fractional bits of a learning rate, divided by the images of a batch."""
@@ -83,6 +93,20 @@ class StepSizes:
         return HeadSizes(images=self.images, width=self.width, classes=self.classes)
 
     @property
+    def outputs(self) -> tuple[int, int, int, int]:
+        """The shape of the outputs of blocks that a step reads: of all blocks beside adapters, else of the last one
+        what the head reads."""
+        if self.adapters:
+            return self.adapters, *self.adapter.stream
+        return 1, self.images, READ, self.width
+
+    @property
+    def kept(self) -> tuple[int, int, int]:
+        """The shape of what of it is kept of an image."""
+        layers, _, tokens, width = self.outputs
+        return layers, tokens, width
+
+    @property
     def parameters(self) -> int:
         """How many numbers are learnt."""
         each = 2 * self.rank * (self.tokens + self.width) + 1
@@ -102,19 +126,37 @@ class Stepped:
     """What a step leaves."""
 
     parameters: ParameterShares
-    """KEPT fractional bits."""
+    """KEPT fractional bits: those before the step where something was out of range."""
     outside: torch.Tensor
-    """Share modulo 2^PLACE of how many values were out of range."""
+    """Share modulo 2^PLACE of how many values were out of range: never opened."""
+    refused: torch.Tensor
+    """Share modulo 2^64 of 1 where something was, else of 0."""
     loss: torch.Tensor
-    """Share of the sum of the losses before the step, as of HeadResult."""
+    """Share of the sum of the losses before the step, as of HeadResult; of 0 where something was out of range."""
     correct: torch.Tensor
-    """Share modulo 2^PLACE of how many images were classified correctly before the step."""
+    """Share modulo 2^PLACE of how many images were classified correctly before the step; likewise."""
 
 
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
     """What `StepProgram` asks for, in this order."""
     hidden = hidden_requests(sizes, scales, adapter_requests)
-    return (*hidden, *head_requests(sizes.head, scales.head), _gradient(sizes, scales))
+    return (
+        *hidden,
+        *head_requests(sizes.head, scales.head),
+        _gradient(sizes, scales),
+        *_norm_requests(sizes, scales),
+        _COUNTED,
+        _choice(sizes),
+    )
+
+
+_COUNTED: Final = Lookup((), levels=PLACE, words=WORD_BITS)
+"""For the count of what was out of range, compared with zero in the ring of the parameters."""
+
+
+def _choice(sizes: StepSizes) -> Matrix:
+    """How far the parameters move, the loss and the correct answers, times one bit."""
+    return matrices((sizes.parameters + 2, 1), (1, 1))
 
 
 def _gradient(sizes: StepSizes, scales: StepScales) -> Narrow:
@@ -128,11 +170,18 @@ def hidden_requests(
     """What `HiddenProgram` asks for, in this order. asked: for an adapter."""
     checks = scales.adapter
     return (
-        lift((max(sizes.adapters, 1), *sizes.adapter.stream), bits=STREAM - scales.cut),
+        lift(sizes.outputs, bits=STREAM - scales.cut),
         lift((sizes.parameters,), bits=USED),
+        *_norm_requests(sizes, scales),
+        *(request for each in sizes.each if checks is not None for request in asked(each, checks)),
+    )
+
+
+def _norm_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
+    """What `ParameterNorms` asks for, in this order."""
+    return (
         lift((sizes.parameters,), bits=CHECKED, degree=2),
         *(check_request(rows, check) for rows, check in _tensors(sizes, scales).values()),
-        *(request for each in sizes.each if checks is not None for request in asked(each, checks)),
     )
 
 
@@ -141,6 +190,36 @@ def _tensors(sizes: StepSizes, scales: StepScales) -> dict[str, tuple[tuple[int,
     return {
         name: ((1,) if name in HEAD_TENSORS else (sizes.adapters,), check) for name, check in scales.parameters.items()
     }
+
+
+class ParameterNorms:
+    """One use: whether every tensor of the parameters is in range. `part` is lifted with other values, and `checked`
+    afterwards."""
+
+    def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
+        self._party, self._sizes = party, sizes
+        # Coarser than parameters are used, and wide enough for whatever a parameter can be.
+        self._value = NarrowValue(party, (sizes.parameters,), CHECKED, degree=2)
+        self._named = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
+
+    def part(self, words: torch.Tensor) -> tuple[NarrowValue, Cut]:
+        """What to lift of the parameters."""
+        return self._value, Cut(words, KEPT - LOOKED_AT)
+
+    def checked(self, operation: str) -> Program[None]:
+        """Compare the norms of the lifted parameters with their bounds."""
+        own = shaped(self._value.polynomial((0, 0, 1)), self._sizes)
+        for name, check in self._named.items():
+            parts = [own.head] if name in HEAD_TENSORS else own.adapters
+            check.of(torch.stack([getattr(part, name).sum() for part in parts]))
+        opened = yield from self._party.open(operation, *(check.masked() for check in self.checks))
+        for check, words in zip(self.checks, opened, strict=True):
+            check.settle(words)
+
+    @property
+    def checks(self) -> list[RangeCheck]:
+        """One for every tensor."""
+        return [*self._named.values()]
 
 
 class HiddenProgram(Generic[Adapter]):
@@ -154,30 +233,24 @@ class HiddenProgram(Generic[Adapter]):
         kind: Callable[[Party, AdapterSizes, AdapterChecks], Adapter],
     ) -> None:
         self._party, self._sizes, self._cut = party, sizes, scales.cut
-        self._outputs = NarrowValue(party, (max(sizes.adapters, 1), *sizes.adapter.stream), STREAM - scales.cut)
+        self._outputs = NarrowValue(party, sizes.outputs, STREAM - scales.cut)
         self._parameters = NarrowValue(party, (sizes.parameters,), USED)
-        # Coarser, and wide enough for whatever a parameter can be.
-        self._norms = NarrowValue(party, (sizes.parameters,), CHECKED, degree=2)
-        self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
+        self._norms = ParameterNorms(party, sizes, scales)
         self.adapters = [kind(party, each, scales.adapter) for each in sizes.each if scales.adapter is not None]
 
-    def run(
-        self, parameters: ParameterShares, outputs: Sequence[torch.Tensor]
-    ) -> Program[tuple[HeadShares, torch.Tensor]]:
+    def run(self, parameters: ParameterShares, outputs: torch.Tensor) -> Program[tuple[HeadShares, torch.Tensor]]:
         """From what StepProgram takes to the parameters of the head, PARAMETER fractional bits, and to what it reads
         of h_L [B, READ, D], ACTIVATION + PARAMETER bits."""
-        used = outputs if self.adapters else outputs[-1:]
-        outer = Cut(torch.stack(list(used)), self._cut, STREAM)
         words = flat(parameters)
         lifted_outputs, lifted_parameters, _ = yield from lifted(
             self._party,
             "lift",
-            (self._outputs, outer),
+            (self._outputs, Cut(outputs, self._cut, STREAM)),
             (self._parameters, Cut(words, KEPT - PARAMETER)),
-            (self._norms, Cut(words, KEPT - LOOKED_AT)),
+            self._norms.part(words),
         )
         own = shaped(lifted_parameters, self._sizes)
-        yield from self._check_parameters()
+        yield from self._norms.checked("parameters")
         hidden = lifted_outputs[-1] << PARAMETER
         for program, adapter, output in zip(self.adapters, own.adapters, lifted_outputs, strict=False):
             added = yield from program.forwards(adapter, (output << PARAMETER) + hidden)
@@ -188,16 +261,7 @@ class HiddenProgram(Generic[Adapter]):
     def outside(self) -> torch.Tensor:
         """After it, and after all that goes through its adapters: the share modulo 2^PLACE of how many tensors of
         parameters, and rows, are out of range."""
-        return rows_outside([*self._checks.values(), *(each for adapter in self.adapters for each in adapter.checks)])
-
-    def _check_parameters(self) -> Program[None]:
-        own = shaped(self._norms.polynomial((0, 0, 1)), self._sizes)
-        for name, check in self._checks.items():
-            parts = [own.head] if name in HEAD_TENSORS else own.adapters
-            check.of(torch.stack([getattr(part, name).sum() for part in parts]))
-        opened = yield from self._party.open("parameters", *(check.masked() for check in self._checks.values()))
-        for check, words in zip(self._checks.values(), opened, strict=True):
-            check.settle(words)
+        return rows_outside([*self._norms.checks, *(each for adapter in self.adapters for each in adapter.checks)])
 
 
 class StepProgram:
@@ -208,18 +272,23 @@ class StepProgram:
         self._hidden = HiddenProgram(party, sizes, scales, AdapterProgram)
         self._head = HeadProgram(party, sizes.head, scales.head)
         self._gradient = NarrowValue(party, (sizes.parameters,), scales.gradient)
+        self._norms = ParameterNorms(party, sizes, scales)
+        self._counted = LookedUp(party, _COUNTED)
+        choice = _choice(sizes)
+        self._choice = MatrixValue(party, choice.left, choice.right, choice.words)
 
     def run(
         self,
         parameters: ParameterShares,
-        outputs: Sequence[torch.Tensor],
+        outputs: torch.Tensor,
         labels: torch.Tensor | None,
         *,
         rate: float,
+        outside: torch.Tensor,
     ) -> Program[Stepped]:
-        """outputs: of all blocks [B, T, D] modulo 2^STREAM, at the scale of the bounds; labels: int64 [B] at the data
-        owner; rate: the learning rate. ValueError for one that is too small or too large to be told, or larger
-        than that of the bounds."""
+        """outputs: as StepSizes has them, modulo 2^STREAM, at the scale of the bounds; labels: int64 [B] at the data
+        owner; rate: the learning rate; outside: the share modulo 2^PLACE of how many values were out of range before.
+        ValueError for a rate that is too small or too large to be told, or larger than that of the bounds."""
         by = whole_rate(rate, self._sizes.images)
         if rate > self._rate:
             raise ValueError(f"a learning rate of {rate:g}: the bounds are for {self._rate:g} at most")
@@ -233,9 +302,31 @@ class StepProgram:
                 derivative = program.by_input(derivative)
         cut = Cut(flat(ParameterShares(adapters=tuple(gradients), head=found.gradient)), 0)
         (gradient,) = yield from lifted(self._party, "parameters backwards", (self._gradient, cut))
-        stepped = shaped(flat(parameters) - by * gradient, self._sizes)
-        outside = self._hidden.outside + found.outside
-        return Stepped(parameters=stepped, outside=outside, loss=found.loss, correct=found.correct)
+        move = -by * gradient
+        yield from lifted(self._party, _AFTER, self._norms.part(flat(parameters) + move))
+        yield from self._norms.checked(_AFTER)
+        outside = outside + self._hidden.outside + found.outside + rows_outside(self._norms.checks)
+        (place,) = yield from self._party.open("count", self._counted.masked(outside))
+        refused = self._counted.settle(place, Range(0, 1))
+        chosen = yield from self._chosen(refused, move, found.loss, found.correct)
+        return Stepped(
+            parameters=shaped(flat(parameters) + chosen[:-2], self._sizes),
+            outside=outside,
+            refused=refused,
+            loss=chosen[-2],
+            correct=chosen[-1],
+        )
+
+    def _chosen(self, refused: torch.Tensor, *parts: torch.Tensor) -> Program[torch.Tensor]:
+        """Words one after the other, or as many zeros where something was out of range."""
+        in_range = int(self._party.rank == MODEL) - refused
+        words = torch.cat([part.reshape(-1) for part in parts])
+        product = (self._choice, words[:, None], in_range.reshape(1, 1))
+        (chosen,) = yield from multiplied(self._party, "choice", product)
+        return chosen[:, 0]
+
+
+_AFTER: Final = "parameters after"
 
 
 def whole_rate(rate: float, images: int) -> int:

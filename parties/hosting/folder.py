@@ -12,6 +12,7 @@ logs/NAME.log           lines for people, and tracebacks
 answers/IMAGES.jsonl    the answers about a data owner's images, which the name stands for
 adapters.safetensors    what a data owner has learned with others: the last common adapters, and their round
 learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
+kept/PEER.shares        shares that an owner keeps of images that have passed the blocks; with kept/PEER.record
 openings.msgpack        which sums of shares a model owner has revealed, and the last of them
 sum.msgpack             the last sum of shares, as a dealer has it
 ledger.json             what data owners have used of their quota, at a model owner; at a data owner what model owners
@@ -105,6 +106,7 @@ class PartyFolder:
         self.adapters = own / "adapters.safetensors"
         self.learning = own / "learning.msgpack"
         self.openings = own / "openings.msgpack"
+        self.kept = own / "kept"
         self.sum = own / "sum.msgpack"
         self._lock = path / "status" / f"{party}.lock" if party else path / "party.lock"
 

@@ -30,10 +30,11 @@ from tacit.models.file_system import FILES, replace_file
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
-from tacit.parties.adaptation.events import AdaptersUpdated
+from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, ImagesKept
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
+from tacit.parties.adaptation.standing import Common
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, read_state
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
 from tacit.parties.hosting.running import PartyOutcome
@@ -52,11 +53,11 @@ from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.states import LearningAgreed
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.results import Agreed
 from tacit.protocol.sum.policy import Policy
 
 
@@ -76,8 +77,8 @@ def read_kept(path: Path) -> KeptLearning | None:
     return read_state(path, KeptLearning, remedy="restore it, or name another `directory`")
 
 
-def kept_adapters(path: Path, learning: PublicLearning) -> tuple[AdapterParameters, int] | None:
-    """The last common ones, and their round, if there are any. ValueError for a file that holds others."""
+def kept_adapters(path: Path, learning: PublicLearning) -> Common | None:
+    """The last common ones, if there are any. ValueError for a file that holds others."""
     try:
         return standing.load(path, learning.initial())
     except FileNotFoundError:
@@ -136,7 +137,7 @@ def read_learned(folder: PartyFolder) -> Learned:
     if kept is None or found is None:
         missing = folder.learning if kept is None else folder.adapters
         raise ValueError(f"{missing} is missing: nothing was learned here; name the `directory` of who has learned")
-    return Learned(kept, *found, folder.adapters)
+    return Learned(kept, found.parameters, found.round, folder.adapters)
 
 
 _PAUSE: Final = 1.0
@@ -178,7 +179,7 @@ async def learn(
         if kept is not None:
             check_own(file, own, source, kept.learning)
         last = None if kept is None else kept_adapters(folder.adapters, kept.learning)
-        learned = 0 if last is None else last[1]
+        learned = 0 if last is None else last.round
         event_log.write(ImagesRead(images=len(source.train.images), learned=learned))
         ended = Ended(None, "all rounds were learned before")
         if kept is None or learned < own.rounds:
@@ -272,7 +273,7 @@ class _Learning:
         asking = LearningDataOwner(
             self.party.name,
             self.party.roster,
-            request=InferenceRequest(images=file.batch, batch=file.batch),
+            request=InferenceRequest(images=len(self.source.train.images), batch=file.batch),
             policy=settings.policy,
             patience=FOR_OWNER * file.answer,
             spent=settings.spent,
@@ -283,7 +284,7 @@ class _Learning:
         )
         async with conversing(settings, asking) as conversation:
             conversation.hear(asking.start(conversation.now()))
-            agreed = await conversation.expect(Agreed)
+            agreed = await conversation.expect(LearningAgreed)
             try:
                 learning = learning_of(adaptation_terms(agreed.terms))
             except ValueError as error:
@@ -295,7 +296,7 @@ class _Learning:
         replace_file(self.party.folder.learning, msgspec.msgpack.encode(kept))
         return kept
 
-    async def follow(self, kept: KeptLearning, last: tuple[AdapterParameters, int] | None) -> Ended:
+    async def follow(self, kept: KeptLearning, last: Common | None) -> Ended:
         """Take part in one session of sums after the other, until one ends that is not followed by another."""
         file, own, folder, learning = self.party.file, self.own, self.party.folder, kept.learning
         event_log = EventLog(self.log, self.tell)
@@ -303,7 +304,7 @@ class _Learning:
         images, labels = await asyncio.to_thread(prepared, self.source, learning)
 
         def keep(told: RoundLearned) -> None:
-            standing.save(folder.adapters, told.parameters, round=told.round)
+            standing.save(folder.adapters, told.parameters, round=told.round, refused=told.refused)
 
         settings = LearnerSettings(
             owner=self._owner(kept.weights),
@@ -315,7 +316,7 @@ class _Learning:
             seed=self.hooks.seed,
         )
         learner = self.hooks.learner(PrivateLearner)(
-            settings, images, labels, event_log, last=last, terms=kept.terms, on_round=keep
+            settings, images, labels, event_log, last=last, terms=kept.terms, kept=folder.kept, on_round=keep
         )
         expected = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=own.rounds)
         since, said = time.monotonic(), ""
@@ -369,6 +370,8 @@ def learned_adapters(events: Path, adapters: Path, kept: KeptLearning, planned: 
         state.take(event)
     parties = state.parties.values()
     batches = [batch for party in parties for batch in party.batches]
+    passes: list[BatchEnded | ImagesKept] = [*batches, *(kept for party in parties for kept in party.kept)]
+    last = state.learned.get(planned)
     lost = {number: why for party in parties for number, why in party.missed.items() if number <= planned}
     lost |= state.unlearned
     return LearnedAdapters(
@@ -383,11 +386,12 @@ def learned_adapters(events: Path, adapters: Path, kept: KeptLearning, planned: 
         planned=planned,
         classes=list(kept.learning.names),
         weights=kept.weights.hex(),
+        kept_images=max((kept.images for party in parties for kept in party.kept), default=0),
         batches=len(batches),
-        refused_batches=sum(event.refused for event in batches),
-        data_owner_bytes=sum(event.sent for event in batches),
-        model_owner_bytes=sum(event.received for event in batches),
-        dealer_bytes=sum(event.preprocessing_bytes for event in batches),
+        refused_batches=None if last is None else last.refused_batches,
+        data_owner_bytes=sum(event.sent for event in passes),
+        model_owner_bytes=sum(event.received for event in passes),
+        dealer_bytes=sum(event.preprocessing_bytes for event in passes),
     )
 
 

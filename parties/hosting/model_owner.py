@@ -172,7 +172,7 @@ def _teaching(
         event_log.write(NoiseConfigured(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta))
     return TeachingSettings(
         **common,
-        most_images=own.batch * own.batches * own.rounds,
+        most_images=party.file.most_images,
         least_count=own.least_count,
         noise=noise_policy(own),
         opening=OpeningPolicy(
@@ -182,6 +182,7 @@ def _teaching(
             colluders=own.colluders,
         ),
         openings=party.folder.openings,
+        kept=party.folder.kept,
     )
 
 

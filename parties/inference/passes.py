@@ -96,7 +96,7 @@ class DeliveredPass:
 
 
 Course = Callable[[int], Sequence[PassStage]]
-"""The stages of the pass of this number, from 1; as many in every pass."""
+"""The stages of the pass of this number, from 1; no pass has more than the first."""
 
 
 class Preparation:
@@ -116,11 +116,10 @@ class Preparation:
         self._rank = rank
         self._agreed = conversation.machine.agreed
         self._course = course
-        self._stages = course(1)
         self._audited = conversation.machine.agreed.terms.audited > 0
         self._whole_passes = ahead is None or self._audited
         # One order more is for the masks, and one may be under way: the dealer lets nobody get further ahead.
-        most = min(len(self._stages), MOST_ORDERS - 2)
+        most = min(len(course(1)), MOST_ORDERS - 2)
         self._room = asyncio.Semaphore(most if ahead is None else min(ahead, most))
         self._enough = most if ahead is None else 1
         self._between_passes = asyncio.Semaphore(1)
@@ -141,6 +140,11 @@ class Preparation:
         self._keys = RequestKeys((await self._conversation.expect(MaterialKey)).key)
         self._order(tuple(self._masks.values()))
         return self._numbers
+
+    async def without_layers(self) -> None:
+        """Wait for the dealer, and start to prepare passes in which no layer is computed."""
+        self._keys = RequestKeys((await self._conversation.expect(MaterialKey)).key)
+        self.begin({})
 
     async def mask(self, name: str, number: int) -> torch.Tensor:
         """V of a layer, at the model owner."""
@@ -223,7 +227,7 @@ class Preparation:
 
     async def stages(self) -> AsyncIterator[ReadyStage]:
         """Those of a pass, in order. InferenceError when the session ends before."""
-        for _ in self._stages:
+        for _ in self._course(self._conversation.machine.number):
             yield await self._next_stage()
 
     async def _next_stage(self) -> ReadyStage:
@@ -253,11 +257,12 @@ class Preparation:
                     ]
                     self._conversation.put(DeliveredPass(fetched))
                     continue
-                for position, stage in enumerate(self._course(number)):
+                course = self._course(number)
+                for position, stage in enumerate(course):
                     await self._room.acquire()
                     run = await self._prepared(stage, number)
                     self._conversation.put(ReadyStage(stage.name, run))
-                    if position + 1 == self._enough:
+                    if position + 1 == min(self._enough, len(course)):
                         self._conversation.put(ReadyPass())
         except InferenceError:
             return  # The program learns of it where it waits.

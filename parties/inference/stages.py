@@ -94,6 +94,8 @@ class ModelStage:
     public: PublicModel
     layers: tuple[str, ...]
     """Names of its layers, as in `layer_shapes`."""
+    apart: bool = field(default=False, kw_only=True)
+    """Whether images are computed one by one, so that what is out of range is counted for each."""
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         """What `prepared` asks `Party.take` for, in this order.
@@ -111,7 +113,8 @@ class ModelStage:
         def run(carried: Carried) -> Program[Carried]:
             parts = zip(runs, torch.split(carried.share.to(party.device), groups), strict=True)
             found = yield from together([one(Carried(part)) for one, part in parts])
-            outside = torch.stack([part.outside for part in found]).sum() + carried.outside.to(party.device)
+            counts = torch.stack([part.outside for part in found])
+            outside = (counts if self.apart else counts.sum()) + carried.outside.to(party.device)
             return replace(carried, share=torch.cat([part.share for part in found]), outside=outside)
 
         return run
@@ -126,7 +129,8 @@ class ModelStage:
     def _groups(self, images: int) -> list[int]:
         """Images of a batch that are computed together, group after group. What a batch opens travels together."""
         sizes = self.public.sizes
-        most = max(1, GROUP_WORDS // (sizes.tokens * max(sizes.heads * sizes.tokens, sizes.hidden)))
+        most = GROUP_WORDS // (sizes.tokens * max(sizes.heads * sizes.tokens, sizes.hidden))
+        most = 1 if self.apart else max(1, most)
         return [min(most, images - start) for start in range(0, images, most)]
 
     def _sizes(self, name: str) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from msgspec import Meta, convert, structs
 from tacit.models.adapters.configuration import AdaptationConfiguration, AdapterConfiguration, ParallelConfiguration
 from tacit.models.configuration import place
 from tacit.parties.protections.none import NoProtection
-from tacit.parties.runs.answers import verdicts_disclosed
 from tacit.parties.runs.experiment import Experiment, FederationSection
 from tacit.parties.runs.results import Result
 from tacit.parties.runs.served import served_experiment
@@ -118,22 +117,25 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
     """In the order of the head."""
     weights: str
     """The commitment to the model, in hexadecimal digits."""
+    kept_images: int
+    """Images that passed the blocks, in as many passes as it took; shares of them are kept."""
     batches: int
-    refused_batches: int
-    """Out of range, which taught nothing."""
+    refused_batches: int | None
+    """Of all data owners, in all rounds: out of range, which taught nothing. Revealed with the last round's sum; null
+    before, and for a data owner that has missed a sum."""
     data_owner_bytes: int
-    """Bytes of shares that the data owner sent in these batches."""
+    """Bytes of shares that the data owner sent, in batches and with images."""
     model_owner_bytes: int
-    """Bytes of shares that the model owner sent in these batches."""
+    """Bytes of shares that the model owner sent."""
     dealer_bytes: int
-    """Bytes of correlated randomness that the dealer sent to this data owner for these batches."""
+    """Bytes of correlated randomness that the dealer sent to this data owner."""
 
     def view(self) -> Iterator[str]:
         """The file of the adapters."""
         if self.round:
             yield f"the common adapters after round {self.round} are in {self.adapters}"
-        if self.batches:
-            yield verdicts_disclosed(self.batches)
+        if self.refused_batches:
+            yield f"{self.refused_batches} batches of all data owners were out of range, and taught nothing"
 
 
 def is_adaptation(path: Path) -> bool:

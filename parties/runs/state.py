@@ -26,6 +26,7 @@ from tacit.parties.adaptation.events import (
     AdaptersEvaluated,
     AdaptersUpdated,
     BatchEnded,
+    ImagesKept,
     LearningRoundLost,
     LearningSessionOpened,
     SumRevealed,
@@ -194,6 +195,8 @@ class PartyState:
     """Peers that it has sessions of private inference with."""
     connected: bool | None = None
     """Whether it has the session of private inference that it wants; None before it tried."""
+    kept: list[ImagesKept] = field(default_factory=list)
+    """Passes of images through the blocks, whose shares are kept."""
     batches: list[BatchEnded] = field(default_factory=list)
     openings: list[LearningSessionOpened] = field(default_factory=list)
     learned: int = 0
@@ -430,7 +433,9 @@ class RunState:
         for number in self._spans.keys() - self._current.keys():
             del self._spans[number]
         for party in self.parties.values():
-            for growing in (party.sent_in, party.updates, party.missed, party.batches, party.openings, party.revealed):
+            for growing in (
+                party.sent_in, party.updates, party.missed, party.kept, party.batches, party.openings, party.revealed
+            ):  # fmt: skip
                 growing.clear()
 
     def _begin_session(self, time: float) -> None:
@@ -591,6 +596,8 @@ class RunState:
                 party.connected = False
             case ImagesAnswered():
                 party.round = event.images
+            case ImagesKept():
+                party.kept.append(event)
             case BatchEnded():
                 party.batches.append(event)
             case LearningSessionOpened():

@@ -1,8 +1,10 @@
-"""The data owner towards the model owner when it adapts the model: a session of private inference, whose passes are
-steps of learning, in rounds.
+"""The data owner towards the model owner when it adapts the model: a session of private inference, whose passes bring
+images, or are steps of learning, in rounds.
 
-1. to 3. are those of private inference (inference/data_owner.py); a pass ends with whether it was in range, and tells
-   nothing else.
+1. and 2. are those of private inference (inference/data_owner.py); with the agreement both compare what they keep of
+   images (kept.py). Where nothing is left to bring there are no masked weights.
+3. The first passes bring the images that are not kept yet, and end with the blocks; every other pass is a step on
+   images that the data owner chooses. A pass tells nothing, not even whether it was in range.
 4. A round begins with common parameters, which the model owner has no share of. After its batches the data owner has
    its share refreshed, and gives it to the secure sum.
 5. When that has come to its end, it says who survived, and is told the sum of the model owner's shares.
@@ -13,21 +15,26 @@ goes on behind the last that both have behind them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Final
 
+from tacit.protocol.adaptation.kept import NOTHING, KeptRecord
 from tacit.protocol.adaptation.messages import (
     ADAPTATION_MESSAGES,
     AdaptationTerms,
     AskSum,
     BeginRound,
+    ChooseImages,
+    CompareKept,
     KeepRound,
+    KeptCompared,
     OwnSum,
     Purpose,
     RoundBegun,
     SumLost,
 )
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
-from tacit.protocol.adaptation.states import AdaptationTrigger, RoundAnswered, SumTold
+from tacit.protocol.adaptation.states import AdaptationTrigger, LearningAgreed, RoundAnswered, SumTold
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Entropy, Heard, Output, Row, Step, Table
 from tacit.protocol.core.messages import Kinds
@@ -35,9 +42,10 @@ from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import DATA_OWNER_TABLE, InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.material import Arrivals
-from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.messages import InferenceTerms, Terms
 from tacit.protocol.inference.quota import Spent
-from tacit.protocol.inference.schedule import Round
+from tacit.protocol.inference.results import Agreed
+from tacit.protocol.inference.schedule import Round, backbone_rounds, weight_bytes
 from tacit.protocol.inference.session import InferenceSession
 from tacit.protocol.inference.states import InferenceState, ending
 
@@ -51,13 +59,46 @@ def adaptation_terms(terms: Terms) -> AdaptationTerms:
     return terms
 
 
+class LearningSession(InferenceSession):
+    """What both owners of a learning have in common, beside what owners of private inference have."""
+
+    KEEPS: ClassVar[bool] = True
+    """Whether shares of images are kept; otherwise every pass brings images, as in private inference."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether shares are kept in this session, which is one of learning."""
+        return self.KEEPS and adaptation_terms(self.agreed.terms).purpose == "learning"
+
+    @property
+    def learning_agreed(self) -> LearningAgreed:
+        """The agreement of such a session."""
+        agreed = self.agreed
+        assert isinstance(agreed, LearningAgreed)
+        return agreed
+
+    @property
+    def judged(self) -> bool:
+        return not self.keeps
+
+    def brings(self, number: int) -> bool:
+        """Whether the pass of this number brings images whose shares are kept."""
+        return self.keeps and number <= self.learning_agreed.keeping
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        terms = adaptation_terms(self.agreed.terms)
+        return backbone_rounds(terms.sizes, images) if self.brings(self.number) else adaptation_rounds(terms, images)
+
+
 class LearningDataOwner(
+    LearningSession,
     InferenceDataOwner,
     outputs=InferenceSession.outputs | RoundAnswered | SumTold,
 ):
     """purpose: what it comes for; smallest_cohort: the fewest survivors whose sum it wants opened, without those who
-    may collude; count: how many images it says it has, 0 where its policy is that all count alike; entropy: of the
-    zeros by which shares are refreshed."""
+    may collude; steps: how many it wants to take in the session; kept: what it keeps of its images; count: how many
+    images it says it has, 0 where its policy is that all count alike; entropy: of the zeros by which shares are
+    refreshed."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
     terms_type: ClassVar[type[Terms]] = AdaptationTerms
@@ -73,15 +114,25 @@ class LearningDataOwner(
         spent: Spent,
         purpose: Purpose,
         smallest_cohort: int,
+        steps: int = 1,
+        kept: KeptRecord | None = None,
         count: int = 0,
         entropy: Entropy,
     ) -> None:
         super().__init__(name, roster, request=request, policy=policy, patience=patience, spent=spent)
         self.table = LEARNING_DATA_OWNER_TABLE
+        self._steps = steps
+        self._kept = KeptRecord() if kept is None else kept
+        self._chosen = False
+        """Whether the images of the next step are chosen."""
         self._purpose = purpose
         self._smallest_cohort = smallest_cohort
         self._count = count
         self._entropy = entropy
+
+    def choose(self, images: tuple[int, ...], now: float) -> list[Output]:
+        """The next step is on these images, of which shares are kept."""
+        return [] if self.over else self.trigger(AdaptationTrigger.CHOOSE, now, images)
 
     def begin_round(self, number: int, based: int, done: int, now: float) -> list[Output]:
         """Say that a round begins, from the common parameters of the round `based`, and how many batches are done."""
@@ -95,6 +146,53 @@ class LearningDataOwner(
     def ask_sum(self, number: int, survivors: tuple[str, ...], now: float) -> list[Output]:
         """The secure sum of the round is over, and these are in it; nobody, if this side was not there."""
         return [] if self.over else self.trigger(AdaptationTrigger.ASK_SUM, now, number, survivors)
+
+    def on_terms(self, heard: Heard[InferenceTerms], now: float) -> Step[InferenceState]:
+        step = super().on_terms(heard, now)
+        agreement, agreed = step.outputs
+        assert isinstance(agreed, Agreed)
+        if not self.KEEPS or adaptation_terms(agreed.terms).purpose != "learning":
+            return step
+        kept = self._kept.of(agreed.digest)
+        images, chain = kept.last if kept.last[0] <= agreed.images else (0, NOTHING)
+        compare = CompareKept(images=images, chain=chain, uses=kept.uses, steps=self._steps)
+        return Step(InferenceState.AWAIT_KEPT, (agreement, self._send(compare)), data=agreed)
+
+    def on_kept_compared(self, heard: Heard[KeptCompared], now: float) -> Step[InferenceState]:
+        agreed, message = self.at(Agreed), heard.message
+        kept = self._kept.of(agreed.digest)
+        kept.check(message.images, message.chain, message.uses)
+        found = LearningAgreed(**vars(agreed), kept=message.images, steps=self._steps)
+
+        def commit() -> None:
+            self._agreed = found
+            self._kept.resume(agreed.digest, (message.images, message.chain), kept.uses)
+
+        if not found.keeping:
+            return Step(InferenceState.IDLE, (found,), commit)
+        layers = Arrivals("layer", enumerate(weight_bytes(agreed.terms.sizes)))
+        return Step(InferenceState.AWAIT_WEIGHTS, (found,), commit, data=layers)
+
+    def on_choose(self, images: tuple[int, ...], now: float) -> Step[InferenceState]:
+        check_chosen(images, self.learning_agreed)
+
+        def commit() -> None:
+            self._chosen = True
+
+        return Step(InferenceState.IDLE, (self._send(ChooseImages(images=images)),), commit)
+
+    def on_ask(self, at: float, now: float) -> Step[InferenceState]:
+        step = super().on_ask(at, now)
+        if not self.keeps or step.state is not InferenceState.AWAIT_START:
+            return step
+        if self._chosen is self.brings(self.number + 1):
+            raise LocalProtocolError("images are chosen for a step, and for no other pass")
+
+        def commit() -> None:
+            step.commit()
+            self._chosen = False
+
+        return replace(step, commit=commit)
 
     def on_begin_round(self, number: int, based: int, done: int, now: float) -> Step[InferenceState]:
         message = BeginRound(number=number, based=based, done=done, count=self._count)
@@ -135,8 +233,9 @@ class LearningDataOwner(
             )
         return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.detail),))
 
-    def _rounds_of(self, images: int) -> tuple[Round, ...]:
-        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
+    def _count_of(self, number: int) -> int:
+        # The model owner learns nothing of such a pass.
+        return 0 if self.keeps else super()._count_of(number)
 
     def _check(self, terms: Terms) -> None:
         super()._check(terms)
@@ -163,15 +262,24 @@ class LearningDataOwner(
             )
 
 
+def check_chosen(images: tuple[int, ...], agreed: LearningAgreed) -> None:
+    """Raise LocalProtocolError unless these are the images of a step."""
+    if len(images) != agreed.batch or not max(images) < agreed.images:
+        raise LocalProtocolError(f"a step takes {agreed.batch} of {agreed.images} images")
+
+
 _S = InferenceState
 LEARNING_DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     **DATA_OWNER_TABLE,
+    (_S.AWAIT_TERMS, InferenceTerms): Row(LearningDataOwner.on_terms, (_S.AWAIT_KEPT, _S.AWAIT_WEIGHTS)),
+    (_S.AWAIT_KEPT, KeptCompared): Row(LearningDataOwner.on_kept_compared, (_S.AWAIT_WEIGHTS, _S.IDLE)),
+    (_S.IDLE, AdaptationTrigger.CHOOSE): Row(LearningDataOwner.on_choose, (_S.IDLE,)),
     (_S.IDLE, AdaptationTrigger.BEGIN_ROUND): Row(LearningDataOwner.on_begin_round, (_S.AWAIT_ROUND,)),
     (_S.AWAIT_ROUND, RoundBegun): Row(LearningDataOwner.on_round_begun, (_S.IDLE,)),
     (_S.IDLE, AdaptationTrigger.KEEP_ROUND): Row(LearningDataOwner.on_keep_round, (_S.IDLE,)),
     (_S.IDLE, AdaptationTrigger.ASK_SUM): Row(LearningDataOwner.on_ask_sum, (_S.AWAIT_SUM,)),
     (_S.AWAIT_SUM, OwnSum): Row(LearningDataOwner.on_own_sum, (_S.AWAIT_SUM, _S.IDLE)),
     (_S.AWAIT_SUM, SumLost): Row(LearningDataOwner.on_sum_lost, (_S.IDLE,)),
-    **ending(LearningDataOwner, _S.ABORTED, own=(), awaiting=(_S.AWAIT_ROUND, _S.AWAIT_SUM)),
-    **{(_S.ABORTED, kind): IGNORE for kind in (RoundBegun, OwnSum, SumLost)},
+    **ending(LearningDataOwner, _S.ABORTED, own=(), awaiting=(_S.AWAIT_KEPT, _S.AWAIT_ROUND, _S.AWAIT_SUM)),
+    **{(_S.ABORTED, kind): IGNORE for kind in (KeptCompared, RoundBegun, OwnSum, SumLost)},
 }

@@ -1,5 +1,5 @@
 """The messages of double-blind adaptation between a data owner and the model owner: those of a session of private
-inference, whose passes are steps of learning here, and what is said of rounds.
+inference, whose passes bring images, or are steps of learning; what both keep of images; and what is said of rounds.
 
 A round is one of the secure sum among the data owners, and bears its number. At its end a data owner's parameters are
 shared between it and the model owner; both refresh their shares by zeros that follow from a secret that the data owner
@@ -16,6 +16,7 @@ from msgspec import Meta
 from tacit.protocol.core.errors import DETAIL_LIMIT
 from tacit.protocol.core.messages import LARGEST_COHORT, Abort, Hash, Index, Kinds, Message, by_type
 from tacit.protocol.inference.messages import (
+    MOST_IMAGES,
     AgreeTerms,
     AuditCoin,
     AuditCommitment,
@@ -77,6 +78,34 @@ class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
 
+class CompareKept(Message, frozen=True, kw_only=True):
+    """Data owner to model owner, with its agreement: I keep shares of so many images, and want to take so many steps in
+    this session."""
+
+    images: Index
+    """How many of its images, the first ones."""
+    chain: Hash
+    """Of the passes in which they went through the blocks."""
+    uses: Index
+    """Steps that these shares have served."""
+    steps: Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
+
+
+class KeptCompared(Message, frozen=True, kw_only=True):
+    """Model owner to data owner: we both keep shares of so many images; the others pass the blocks first."""
+
+    images: Index
+    chain: Hash
+    uses: Index
+
+
+class ChooseImages(Message, frozen=True, kw_only=True):
+    """Data owner to model owner: the next step is on these images, which we both keep shares of."""
+
+    images: Annotated[tuple[Index, ...], Meta(min_length=1, max_length=1 << 10)]
+    """Their numbers, from 0, in the order of the batch."""
+
+
 class BeginRound(Message, frozen=True, kw_only=True):
     """Data owner to model owner: I learn in this round."""
 
@@ -135,9 +164,9 @@ ADAPTATION_MESSAGES: Final = Kinds(
     protocol="double-blind adaptation",
     version=ADAPTATION_VERSION,
     types=by_type(
-        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, AuditCommitment, AuditCoin, AuditKeys,
-        PassStarted, Opening, BeginRound, RoundBegun, KeepRound, AskSum, OwnSum, SumLost, CloseInference,
-        InferenceClosed, Abort,
+        InferenceHello, InferenceTerms, AgreeTerms, CompareKept, KeptCompared, MaskedWeights, StartPass,
+        AuditCommitment, AuditCoin, AuditKeys, PassStarted, Opening, BeginRound, RoundBegun, ChooseImages, KeepRound,
+        AskSum, OwnSum, SumLost, CloseInference, InferenceClosed, Abort,
     ),
 )  # fmt: skip
 """Every message of a link between a data owner and a model owner that adapt a model. With the dealer they speak private

@@ -1,24 +1,29 @@
-"""The model owner towards one data owner that adapts its model: a session of private inference, whose passes are steps
-of learning, in rounds (data_owner.py). When the sum of a round may be told is a decision over all of its sessions
-(sums.py)."""
+"""The model owner towards one data owner that adapts its model: a session of private inference, whose passes bring
+images, or are steps of learning, in rounds (data_owner.py). When the sum of a round may be told is a decision over all
+of its sessions (sums.py)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Final
 
-from tacit.protocol.adaptation.data_owner import WORD_BYTES, adaptation_terms
+from tacit.protocol.adaptation.data_owner import WORD_BYTES, LearningSession, adaptation_terms, check_chosen
+from tacit.protocol.adaptation.kept import KeptRecord
 from tacit.protocol.adaptation.messages import (
     ADAPTATION_MESSAGES,
     AdaptationTerms,
     AskSum,
     BeginRound,
+    ChooseImages,
+    CompareKept,
     KeepRound,
+    KeptCompared,
     OwnSum,
     RoundBegun,
     SumLost,
 )
-from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
-from tacit.protocol.adaptation.states import AdaptationTrigger, RoundAsked, RoundKept, SumAsked
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.states import AdaptationTrigger, LearningAgreed, RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import RoundSums
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
@@ -29,16 +34,17 @@ from tacit.protocol.inference.material import chunks
 from tacit.protocol.inference.messages import AgreeTerms, StartPass
 from tacit.protocol.inference.model_owner import MODEL_OWNER_TABLE, InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
-from tacit.protocol.inference.schedule import Round
+from tacit.protocol.inference.results import Agreed
 from tacit.protocol.inference.session import InferenceSession
 from tacit.protocol.inference.states import InferenceState, ending
 
 
 class LearningModelOwner(
+    LearningSession,
     InferenceModelOwner,
     outputs=InferenceSession.outputs | RoundAsked | RoundKept | SumAsked,
 ):
-    """sums: what it decides over all sessions."""
+    """sums: what it decides over all sessions; kept: what it keeps of the data owner's images."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
@@ -53,11 +59,16 @@ class LearningModelOwner(
         quota: Quota,
         spent: Spent,
         sums: RoundSums,
+        kept: KeptRecord | None = None,
     ) -> None:
         super().__init__(peer, roster, terms=terms, entropy=entropy, patience=patience, quota=quota, spent=spent)
         self.table = LEARNING_MODEL_OWNER_TABLE
         self._sums = sums
+        self._kept = KeptRecord() if kept is None else kept
         self._round = 0
+        self._chosen: tuple[int, ...] = ()
+        self.chosen: tuple[int, ...] = ()
+        """The images of the step that goes on, or was the last."""
 
     def begin_round(self, done: int, now: float) -> list[Output]:
         """The round that was asked for goes on behind so many batches, which both have behind them."""
@@ -70,18 +81,63 @@ class LearningModelOwner(
     def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:
         learning, message = adaptation_terms(self._terms), heard.message
         batch = learning.learning.batch
-        if learning.purpose == "learning" and (message.batch != batch or message.images % batch):
+        if learning.purpose == "learning" and message.batch != batch:
             raise RemoteProtocolError(
-                Code.POLICY,
-                f"it wants to learn {message.images} images, {message.batch} at a time; batches have {batch}, all of "
-                "them",
+                Code.POLICY, f"it wants to learn {message.batch} images at a time; batches have {batch}"
             )
-        return super().on_agreement(heard, now)
+        step = super().on_agreement(heard, now)
+        if not self.KEEPS or learning.purpose != "learning":
+            return step
+        (agreed,) = step.outputs
+        return Step(InferenceState.AWAIT_KEPT, data=agreed)
+
+    def on_compare_kept(self, heard: Heard[CompareKept], now: float) -> Step[InferenceState]:
+        agreed, message = self.at(Agreed), heard.message
+        if message.images > agreed.images:
+            raise RemoteProtocolError(
+                Code.SESSION, f"it keeps shares of {message.images} images, and has {agreed.images}"
+            )
+        kept = self._kept.of(agreed.digest)
+        images, chain = kept.compare(message.images, message.chain, message.uses)
+        found = LearningAgreed(**vars(agreed), kept=images, steps=message.steps)
+        compared = self._send(KeptCompared(images=images, chain=chain, uses=kept.uses))
+
+        def commit() -> None:
+            self._agreed = found
+            self._kept.resume(agreed.digest, (images, chain), message.uses)
+
+        if not found.keeping:
+            return Step(InferenceState.IDLE, (compared, found), commit)
+        return Step(InferenceState.MASKING, (compared, found), commit, data=0)
+
+    def on_choose_images(self, heard: Heard[ChooseImages], now: float) -> Step[InferenceState]:
+        images = heard.message.images
+        if not self.keeps or self.brings(self.number + 1) or not self._round:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it chooses images where no step of learning is due")
+        try:
+            check_chosen(images, self.learning_agreed)
+        except LocalProtocolError as error:
+            raise RemoteProtocolError(Code.SESSION, f"it chooses {images}: {error}") from None
+
+        def commit() -> None:
+            self._chosen = images
+
+        return Step(InferenceState.IDLE, (), commit)
 
     def on_start_pass(self, heard: Heard[StartPass], now: float) -> Step[InferenceState]:
-        if adaptation_terms(self._terms).purpose == "learning" and not self._round:
+        if adaptation_terms(self._terms).purpose != "learning" or self.brings(self.number + 1):
+            return super().on_start_pass(heard, now)
+        if not self._round:
             raise RemoteProtocolError(Code.UNEXPECTED, "it asks for a batch before it has begun a round")
-        return super().on_start_pass(heard, now)
+        if self.keeps and not self._chosen:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for a step before it has chosen images")
+        step = super().on_start_pass(heard, now)
+
+        def commit() -> None:
+            step.commit()
+            self.chosen, self._chosen = self._chosen, ()
+
+        return replace(step, commit=commit)
 
     def on_begin_round(self, heard: Heard[BeginRound], now: float) -> Step[InferenceState]:
         message = heard.message
@@ -157,18 +213,22 @@ class LearningModelOwner(
         if adaptation_terms(self._terms).purpose != "learning":
             raise RemoteProtocolError(Code.UNEXPECTED, "it asks for a round of learning in a session of predictions")
 
-    def _rounds_of(self, images: int) -> tuple[Round, ...]:
-        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
+    def _count_of(self, number: int) -> int:
+        # An image is charged when it passes the blocks.
+        return 0 if self.keeps and not self.brings(number) else super()._count_of(number)
 
 
 _S = InferenceState
 LEARNING_MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     **{cell: row for cell, row in MODEL_OWNER_TABLE.items() if cell != (_S.IDLE, Trigger.EXPIRE)},
+    (_S.AWAIT_AGREEMENT, AgreeTerms): Row(LearningModelOwner.on_agreement, (_S.AWAIT_KEPT, _S.MASKING)),
+    (_S.AWAIT_KEPT, CompareKept): Row(LearningModelOwner.on_compare_kept, (_S.MASKING, _S.IDLE)),
+    (_S.IDLE, ChooseImages): Row(LearningModelOwner.on_choose_images, (_S.IDLE,)),
     (_S.IDLE, BeginRound): Row(LearningModelOwner.on_begin_round, (_S.BEGINNING_ROUND,)),
     (_S.BEGINNING_ROUND, AdaptationTrigger.BEGIN_ROUND): Row(LearningModelOwner.on_round_begun, (_S.IDLE,)),
     (_S.IDLE, KeepRound): Row(LearningModelOwner.on_keep_round, (_S.IDLE,)),
     (_S.IDLE, AskSum): Row(LearningModelOwner.on_ask_sum, (_S.SUMMING, _S.IDLE)),
     (_S.SUMMING, Trigger.PROVIDE): Row(LearningModelOwner.on_sum, (_S.IDLE,)),
-    **ending(LearningModelOwner, _S.ABORTED, own=(_S.BEGINNING_ROUND, _S.SUMMING), awaiting=()),
-    **{(_S.ABORTED, kind): IGNORE for kind in (BeginRound, KeepRound, AskSum)},
+    **ending(LearningModelOwner, _S.ABORTED, own=(_S.BEGINNING_ROUND, _S.SUMMING), awaiting=(_S.AWAIT_KEPT,)),
+    **{(_S.ABORTED, kind): IGNORE for kind in (CompareKept, ChooseImages, BeginRound, KeepRound, AskSum)},
 }

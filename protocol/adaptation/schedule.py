@@ -21,7 +21,6 @@ from tacit.protocol.inference.schedule import (
     Sizes,
     backbone_rounds,
     byte_width,
-    range_rounds,
     result_rounds,
 )
 
@@ -40,8 +39,11 @@ HEAD_TENSORS: Final = ("weight", "bias")
 READ: Final = 1
 """Tokens that the head reads: the class token, which is the first."""
 
-COUNTED: Final = ("loss", "correct", "images", "weight")
-"""What is added over the data owners beside the parameters, a word each."""
+COUNTED: Final = ("loss", "correct", "refused", "weight")
+"""What is added over the data owners beside the parameters, a word each. The model owner reveals its sum of `refused`
+once, with the last round: before that the word is zero."""
+REFUSED: Final = COUNTED.index("refused") - len(COUNTED)
+"""The place of the refused batches, from the end."""
 
 
 def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:
@@ -62,12 +64,12 @@ def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
 
 
 def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
-    """Of a pass of so many images, of learning or of a prediction."""
+    """Of a step of learning on so many images, whose shares are kept, or of a prediction. A pass whose shares are kept
+    has the rounds of the blocks alone."""
     sizes, learning = terms.sizes, terms.learning
-    backbone = backbone_rounds(sizes, images)
     if terms.purpose == "prediction":
         return (
-            *backbone,
+            *backbone_rounds(sizes, images),
             *prediction_rounds(
                 images=images,
                 tokens=sizes.tokens,
@@ -79,19 +81,15 @@ def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
             ),
             *result_rounds(learning.classes, images, terms.results),
         )
-    return (
-        *backbone,
-        *step_rounds(
-            images=images,
-            tokens=sizes.tokens,
-            width=sizes.width,
-            classes=learning.classes,
-            adapters=learning.adapters,
-            rank=learning.rank,
-            cut=learning.cut,
-            gradient=learning.gradient,
-        ),
-        *range_rounds(),
+    return step_rounds(
+        images=images,
+        tokens=sizes.tokens,
+        width=sizes.width,
+        classes=learning.classes,
+        adapters=learning.adapters,
+        rank=learning.rank,
+        cut=learning.cut,
+        gradient=learning.gradient,
     )
 
 
@@ -109,11 +107,16 @@ def step_rounds(
     """Of one step on a batch. cut: what is cut off the outputs of blocks, which are of STREAM bits; gradient: bits of
     derivatives by the parameters."""
     reads = reversed(read_tokens(tokens, adapters))
+    parameters = _parameters(tokens, width, classes, adapters, rank)
     return (
         *_forward_rounds(images, tokens, width, classes, adapters, rank, cut, beside=1),
         *_head_rounds_backwards(images, width, classes),
         *(each for read in reads for each in _adapter_rounds_backwards(images, tokens, width, rank, read, gradient)),
-        _both("parameters backwards", (gradient, _parameters(tokens, width, classes, adapters, rank))),
+        _both("parameters backwards", (gradient, parameters)),
+        _both("parameters after", (CHECKED, parameters)),
+        _both("parameters after", (PLACE, _checks(adapters))),
+        _both("count", (PLACE, 1)),
+        _both("choice", (WORD_BITS, parameters + 3)),
     )
 
 
@@ -128,15 +131,20 @@ def _parameters(tokens: int, width: int, classes: int, adapters: int, rank: int)
     return adapters * (2 * rank * (tokens + width) + 1) + classes * (width + 1)
 
 
+def _checks(adapters: int) -> int:
+    """Norms of parameters that are compared with bounds."""
+    return adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
+
+
 def _forward_rounds(
     images: int, tokens: int, width: int, classes: int, adapters: int, rank: int, cut: int, *, beside: int
 ) -> tuple[Round, ...]:
     """beside: words of an adapter that only the way back needs."""
-    stream, parameters = images * tokens * width, _parameters(tokens, width, classes, adapters, rank)
-    checks = adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
+    parameters = _parameters(tokens, width, classes, adapters, rank)
+    outputs = images * width * (adapters * tokens if adapters else READ)
     return (
-        _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters), (CHECKED, parameters)),
-        _both("parameters", (PLACE, checks)),
+        _both("lift", (STREAM - cut, outputs), (USED, parameters), (CHECKED, parameters)),
+        _both("parameters", (PLACE, _checks(adapters))),
         *(
             each
             for read in read_tokens(tokens, adapters)

@@ -169,7 +169,7 @@ class InferenceDataOwner(InferenceSession):
         if self.number == agreed.passes:
             raise LocalProtocolError(f"all {agreed.passes} passes that were agreed on are over")
         try:
-            spent = charged(self._quota, self._spent, self._count_of(self.number + 1), at)
+            spent = charged(self._quota, self._spent, self._count_of(self.number + 1), at, judged=self.judged)
         except OverQuotaError as over:
             what, key = ("refused passes", "refused_a_day") if over.refused else ("passes", "passes_a_day")
             detail = (

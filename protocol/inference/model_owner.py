@@ -174,7 +174,7 @@ class InferenceModelOwner(InferenceSession):
             detail = "the model has been replaced since it was agreed on: open a new session for the new one"
             return self._failed(RemoteProtocolError(Code.MODEL, detail, culprit=self.own))
         try:
-            spent = charged(self._quota, self._spent, self._count_of(self.number), at)
+            spent = charged(self._quota, self._spent, self._count_of(self.number), at, judged=self.judged)
         except OverQuotaError as over:
             what = "of a data owner may be refused" if over.refused else "a data owner may ask about"
             detail = (

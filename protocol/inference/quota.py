@@ -55,15 +55,16 @@ class OverQuotaError(Exception):
         self.renewed = renewed
 
 
-def charged(quota: Quota, spent: Spent, count: int, at: float) -> Spent:
-    """Return the use once a pass of this count begins. at: Unix time in seconds. OverQuotaError."""
+def charged(quota: Quota, spent: Spent, count: int, at: float, *, judged: bool = True) -> Spent:
+    """Return the use once a pass of this count begins. at: Unix time in seconds; judged: whether it comes to a verdict.
+    OverQuotaError."""
     day = int(at // DAY_SECONDS)
     before = spent if spent.day >= day else Spent(day=day)
     renewed = f"{datetime.fromtimestamp((before.day + 1) * DAY_SECONDS, UTC):%Y-%m-%dT%H:%M:%SZ}"
     for refused, most, already in ((False, quota.used, before.used), (True, quota.refused, before.refused)):
-        if count > (left := max(most - already, 0)):
+        if (judged or not refused) and count > (left := max(most - already, 0)):
             raise OverQuotaError(refused=refused, most=most, left=left, renewed=renewed)
-    return Spent(day=before.day, used=before.used + count, refused=before.refused + count)
+    return Spent(day=before.day, used=before.used + count, refused=before.refused + count * judged)
 
 
 def answered(spent: Spent, count: int) -> Spent:

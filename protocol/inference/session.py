@@ -163,6 +163,11 @@ class InferenceSession(
         """Whether the randomness of the pass is still to be audited, or again: the last coin has picked some."""
 
     @property
+    def judged(self) -> bool:
+        """Whether passes come to a verdict, which both learn."""
+        return True
+
+    @property
     def agreed(self) -> Agreed:
         """What both go by. LocalProtocolError before there is an agreement."""
         if self._agreed is None:

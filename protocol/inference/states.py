@@ -45,6 +45,7 @@ class InferenceState(Enum):
     AWAIT_HELLO = "await a data owner"
     AWAIT_TERMS = "await the terms"
     AWAIT_AGREEMENT = "await the agreement to the terms"
+    AWAIT_KEPT = "await what the other keeps of images"
     AWAIT_WEIGHTS = "await the masked weights"
     MASKING = "mask the weights"
     IDLE = "be between passes"

@@ -67,7 +67,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationSummary) -> l
         Exposure(
             "model owner",
             (
-                "how many batches each data owner has gone through, and which were out of range",
+                "how many images and batches each data owner has, and in which order its images are taken",
                 "who is in the sum of a round; its own shares, which look random",
                 *(["how many images each data owner has, by which they count"] if counted else []),
             ),

@@ -228,9 +228,17 @@ class AdaptationPlan:
             model=str(backbone(self.experiment, self.folder.path).absolute()),
             device=cast("Literal['cpu', 'cuda']", self.device),
             policy=NO_QUOTA,
+            most_images=self._most_images,
             adaptation=section,
             **self._common(MODEL_OWNER),
         )
+
+    @property
+    def _most_images(self) -> int:
+        """Of a data owner; where outputs are revealed every batch brings its images anew."""
+        own = self.experiment.adaptation
+        drawn = own.batch * own.batches * self.experiment.federation.rounds
+        return max(drawn, *(len(each.train.labels) for each in self.owners))
 
     def _data_owner(self, name: str) -> DataOwnerFile:
         experiment, own = self.experiment, self.experiment.adaptation

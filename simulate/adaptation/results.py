@@ -45,8 +45,7 @@ class AdaptationRound(msgspec.Struct, frozen=True, kw_only=True):
     survivors: list[str]
     dropped: list[Dropout]
     images: int | None
-    """Images that all data owners together learned from."""
-    refused_batches: int
+    """Images in the batches of all data owners."""
     train_loss: float | None
     """On these images while they were learned from, by the sums; likewise the accuracy."""
     train_accuracy: float | None
@@ -74,12 +73,14 @@ class DataOwnerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     round: int
     """The last round whose sum it received."""
+    kept_images: int
+    """Images that have passed the blocks, of which both owners keep shares."""
     batches: int
-    refused_batches: int
     sessions: int
     online_seconds: float
+    """In all passes: of images through the blocks, and of batches."""
     preprocessing_wait_seconds: float
-    """Waiting for the model owner and for correlated randomness, before batches."""
+    """Waiting for the model owner and for correlated randomness, before passes."""
     bytes_sent: int
     bytes_received: int
     weights_bytes: int
@@ -87,12 +88,25 @@ class DataOwnerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
 
 
+class KeptMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Images of all data owners that have passed the blocks, once; sums, bytes counted by sender."""
+
+    images: int
+    passes: int
+    online_seconds: float
+    data_owner_bytes: int
+    model_owner_bytes: int
+    preprocessing_to_data_owner_bytes: int
+    """Bytes of correlated randomness from the dealer; the next field counts likewise."""
+    preprocessing_to_model_owner_bytes: int
+
+
 class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Batches of all data owners; medians are null without any batch, and bytes are counted by sender."""
 
     count: int
-    refused: int
-    """Out of range."""
+    refused: int | None
+    """Out of range, of all that are in opened sums; revealed with the last round, null before."""
     online_seconds: float | None
     """Median, as of all below."""
     preprocessing_wait_seconds: float | None
@@ -128,7 +142,7 @@ class SumNoiseMetrics(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation.2"):
+class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation.3"):
     """An adaptation on one machine: accuracy and loss by round, private passes, secure sums, and their cost."""
 
     name: str
@@ -145,9 +159,10 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
     final_loss: float | None
     rounds: list[AdaptationRound]
     owners: dict[str, DataOwnerMetrics]
+    kept: KeptMetrics
     batches: BatchMetrics
     dealer_bytes: dict[str, int]
-    """Bytes of correlated randomness for all batches, by recipient, as the recipient counts them."""
+    """Bytes of correlated randomness for all passes, by recipient, as the recipient counts them."""
     noise: SumNoiseMetrics | None
     """Null without noise."""
     parties: dict[str, AdaptationParty]
@@ -183,12 +198,14 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
         batches, accuracy = self.batches, self.final_balanced_accuracy
         result = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
         refused = f", {batches.refused} of them out of range" if batches.refused else ""
+        kept = self.kept
+        images = f"{kept.images} images through the blocks in {kept.online_seconds:.1f} s; " if kept.images else ""
         yield (
-            f"{result}; {batches.count} batches{refused}, {batches.online_seconds or 0:.2f} s each and "
+            f"{result}; {images}{batches.count} batches{refused}, {batches.online_seconds or 0:.2f} s each and "
             f"{batches.preprocessing_wait_seconds or 0:.2f} s of waiting for correlated randomness, of which the "
             f"dealer sent {byte_count(self.preprocessing_bytes)}; {self.wall_seconds:.0f} s in all"
         )
-        if batches.count:
+        if self.reveal != "none" and batches.count:
             yield verdicts_disclosed(batches.count)
         if self.noise is not None:
             yield self.noise.guarantee
@@ -227,21 +244,20 @@ _ROUND_COLUMNS: Final = {
     "train_loss": Column("Training loss", decimals(3)),
     "in_sum": Column("In the sum", thousands),
     "images": Column("Images", thousands),
-    "refused_batches": Column("Refused batches", thousands),
     "seconds": Column("Time", duration),
 }
 """By field of a round."""
 _OWNER_COLUMNS: Final = {
     "round": Column("Last round", plain),
+    "kept_images": Column("Kept images", thousands),
     "batches": Column("Batches", thousands),
-    "refused_batches": Column("Refused", thousands),
     "sessions": Column("Sessions", thousands),
-    "online_seconds": Column("In batches", duration),
+    "online_seconds": Column("In passes", duration),
     "preprocessing_wait_seconds": Column("Waiting", duration),
     "bytes_sent": Column("Sent", byte_count),
     "bytes_received": Column("Received", byte_count),
     "weights_bytes": Column("Masked weights", byte_count),
 }
 """By field of a data owner."""
-_TOTALS: Final = ("batches", "refused_batches", "bytes_sent", "bytes_received", "weights_bytes")
+_TOTALS: Final = ("kept_images", "batches", "bytes_sent", "bytes_received", "weights_bytes")
 """Fields that add up to those of the model owner, to whom sent is received."""

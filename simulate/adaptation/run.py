@@ -159,8 +159,8 @@ async def adapt(
         show(event)
         if isinstance(event, AdaptersUpdated) and event.round not in rounds:
             # All data owners have the same; the one that reports it has it on the disk.
-            parameters, number = standing.load(folder.of_owner(event.party), first)
-            standing.save(folder.adapters(number), parameters, round=number)
+            parameters, number, refused = standing.load(folder.of_owner(event.party), first)
+            standing.save(folder.adapters(number), parameters, round=number, refused=refused)
             judged(number, parameters)
 
     ends = await _run_parties(plan, shown)

@@ -7,7 +7,7 @@ summary too.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from statistics import median, median_low
@@ -21,7 +21,7 @@ from tacit.models.adapters.federated import Features, balanced
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
 from tacit.models.file_system import replace_file
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.adaptation.events import BatchEnded
+from tacit.parties.adaptation.events import BatchEnded, ImagesKept
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
@@ -38,6 +38,7 @@ from tacit.simulate.adaptation.results import (
     AdaptersMetrics,
     BatchMetrics,
     DataOwnerMetrics,
+    KeptMetrics,
     SumNoiseMetrics,
 )
 from tacit.simulate.adaptation.setting import Labelled
@@ -163,6 +164,7 @@ def _summary(
     owners, parties = owner_names(experiment.clients), state.parties
     last = known.judged[number] if (number := max(known.judged)) else None
     batches = [batch for name in owners for batch in parties[name].batches]
+    finished = state.learned.get(experiment.federation.rounds)
     return AdaptationSummary(
         name=experiment.name,
         reveal=experiment.adaptation.reveal,
@@ -173,11 +175,12 @@ def _summary(
         final_accuracy=last.accuracy if last else None,
         final_balanced_accuracy=last.balanced_accuracy if last else None,
         final_loss=last.loss if last else None,
-        rounds=_rounds(experiment, state, batches, known.judged),
+        rounds=_rounds(experiment, state, known.judged),
         owners={name: _owner(parties[name], ends.get(name, _GOES_ON)) for name in owners},
-        batches=_batches(batches, parties[MODEL_OWNER].batches),
+        kept=_kept([kept for name in owners for kept in parties[name].kept], parties[MODEL_OWNER].kept),
+        batches=_batches(batches, parties[MODEL_OWNER].batches, None if finished is None else finished.refused_batches),
         dealer_bytes={
-            name: sum(batch.preprocessing_bytes for batch in parties[name].batches) for name in (MODEL_OWNER, *owners)
+            name: sum(each.preprocessing_bytes for each in _passes(parties[name])) for name in (MODEL_OWNER, *owners)
         },
         noise=_noise(folder, experiment, sums=len(parties[MODEL_OWNER].revealed)),
         parties={
@@ -211,15 +214,35 @@ def _noise(folder: Folder, experiment: AdaptationExperiment, *, sums: int) -> Su
     )
 
 
-def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded]) -> BatchMetrics:
-    """batches: of all data owners; model_owners: the same batches at the model owner."""
+def _passes(party: PartyState) -> list[BatchEnded | ImagesKept]:
+    return [*party.kept, *party.batches]
+
+
+def _kept(kept: Sequence[ImagesKept], model_owners: Sequence[ImagesKept]) -> KeptMetrics:
+    """kept: passes of all data owners; model_owners: the same at the model owner."""
+    images: defaultdict[str, int] = defaultdict(int)
+    for each in kept:
+        images[each.party] = max(images[each.party], each.images)
+    return KeptMetrics(
+        images=sum(images.values()),
+        passes=len(kept),
+        online_seconds=sum(each.seconds for each in kept),
+        data_owner_bytes=sum(each.sent for each in kept),
+        model_owner_bytes=sum(each.received for each in kept),
+        preprocessing_to_data_owner_bytes=sum(each.preprocessing_bytes for each in kept),
+        preprocessing_to_model_owner_bytes=sum(each.preprocessing_bytes for each in model_owners),
+    )
+
+
+def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded], refused: int | None) -> BatchMetrics:
+    """batches: of all data owners; model_owners: the same batches at the model owner; refused: of all."""
 
     def middle(values: list[int]) -> int | None:
         return median_low(values) if values else None
 
     return BatchMetrics(
         count=len(batches),
-        refused=sum(batch.refused for batch in batches),
+        refused=refused,
         online_seconds=median(batch.seconds for batch in batches) if batches else None,
         preprocessing_wait_seconds=median(batch.preprocessing_wait_seconds for batch in batches) if batches else None,
         data_owner_bytes=middle([batch.sent for batch in batches]),
@@ -232,13 +255,9 @@ def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded]) 
 def _rounds(
     experiment: AdaptationExperiment,
     state: RunState,
-    batches: Sequence[BatchEnded],
     judged: Mapping[int, AdaptersMetrics],
 ) -> list[AdaptationRound]:
     """Every round of learning that the dealer has ended."""
-    refused: Counter[int] = Counter()
-    for batch in batches:
-        refused[batch.round] += batch.refused
     found: list[AdaptationRound] = []
     for round in state.rounds:
         number, result = round.number, round.result
@@ -253,7 +272,6 @@ def _rounds(
                 survivors=result.survivors,
                 dropped=result.dropped,
                 images=learned.images if learned else None,
-                refused_batches=refused[number],
                 train_loss=learned.train_loss if learned else None,
                 train_accuracy=learned.train_accuracy if learned else None,
                 accuracy=judgement.accuracy if judgement else None,
@@ -266,16 +284,16 @@ def _rounds(
 
 
 def _owner(party: PartyState, end: str) -> DataOwnerMetrics:
-    batches = party.batches
+    passes = _passes(party)
     return DataOwnerMetrics(
         round=party.learned,
-        batches=len(batches),
-        refused_batches=sum(batch.refused for batch in batches),
+        kept_images=max((kept.images for kept in party.kept), default=0),
+        batches=len(party.batches),
         sessions=len(party.openings),
-        online_seconds=sum(batch.seconds for batch in batches),
-        preprocessing_wait_seconds=sum(batch.preprocessing_wait_seconds for batch in batches),
-        bytes_sent=sum(batch.sent for batch in batches),
-        bytes_received=sum(batch.received for batch in batches),
+        online_seconds=sum(each.seconds for each in passes),
+        preprocessing_wait_seconds=sum(each.preprocessing_wait_seconds for each in passes),
+        bytes_sent=sum(each.sent for each in passes),
+        bytes_received=sum(each.received for each in passes),
         weights_bytes=sum(opening.weights_bytes for opening in party.openings),
         ended=end,
     )

@@ -183,7 +183,7 @@ class AuditedAdaptation:
     def of(cls, experiment: AdaptationExperiment, folder: Folder, seed: int) -> AuditedAdaptation:
         """Read the run in this folder. ValueError or OSError for missing files."""
         learning = read_learning(folder)
-        last, _ = standing.load(folder.of_owner(owner_names(experiment.clients)[0]), learning.initial())
+        last = standing.load(folder.of_owner(owner_names(experiment.clients)[0]), learning.initial()).parameters
         return cls(experiment, seed, setting(experiment, folder.path, seed=seed), learning, last)
 
     def images_of(self, owner: str) -> Labelled:

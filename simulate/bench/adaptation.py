@@ -222,9 +222,11 @@ def _parts(batch: PassCosts) -> PartSeconds:
 
 
 def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
-    """Bytes of the dealer's corrections in one pass, by recipient."""
+    """Bytes of the dealer's corrections in one batch, by recipient."""
     all_blocks = (True,) * learning.public.sizes.blocks
-    passes = LearningPasses(learning) if reveal == "none" else RevealedPasses(learning, DATA, lambda number: all_blocks)
+    passes = LearningPasses(learning, 0)
+    if reveal != "none":
+        passes = RevealedPasses(learning, 0, DATA, lambda number: all_blocks)
     to_model_owner, to_data_owner = material_bytes(passes.course(1), learning.batch, learning.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 

@@ -283,11 +283,13 @@ class RevealedPasses(LearningPasses):
         labels = torch.zeros(len(batch.share), dtype=torch.int64) if batch.labels is None else batch.labels
         return Revealed(batch.share, labels=labels)
 
-    def ended(self, batch: Batch, learnt: Learnt, found: Carried) -> Learnt:
-        """See LearningPasses."""
-        assert isinstance(found, Revealed)
+    def ended(self, batch: Batch, learnt: Learnt, found: Carried | None) -> Learnt:
+        """See LearningPasses; found: None where the pass was refused, which both learn."""
         if self.rank != DATA:
             return learnt
+        if found is None:
+            return replace(learnt, refused=learnt.refused + 1)
+        assert isinstance(found, Revealed)
         revealed = revealed_batch(found, self.learning.public, self.revealed(batch.number))
         self.keep(batch, revealed)
         sizes, before = self.learning.sizes, mean_of(flat(learnt.parameters), 1, self.learning.sizes)
@@ -301,7 +303,7 @@ class RevealedPasses(LearningPasses):
             shares_of_known(stepped(before, step.gradient, batch.rate)),
             loss=torch.tensor(loss),
             correct=torch.tensor(step.correct),
-            images=sizes.images,
+            refused=torch.tensor(0),
         )
 
 

@@ -6,7 +6,7 @@ adaptation; rounds of a pass are others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,13 +53,14 @@ class Revealing:
             return revealed_blocks(self.reveal, agreed.terms.sizes.blocks, session=agreed.session, number=number)
 
         if self.selection == "enrolment":
-            return EnrolledPasses(learning, rank, revealed, keep, images=agreed.images)
-        return RevealedPasses(learning, rank, revealed, keep)
+            return EnrolledPasses(learning, 0, rank, revealed, keep, images=agreed.images)
+        return RevealedPasses(learning, 0, rank, revealed, keep)
 
 
 class RevealingDataOwner(LearningDataOwner):
     """The machine of the data owner."""
 
+    KEEPS: ClassVar[bool] = False
     revealing: Revealing
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
@@ -69,6 +70,7 @@ class RevealingDataOwner(LearningDataOwner):
 class RevealingModelOwner(LearningModelOwner):
     """The machine of the model owner."""
 
+    KEEPS: ClassVar[bool] = False
     revealing: Revealing
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
@@ -92,6 +94,11 @@ class RevealingLearner(PrivateLearner):
 
     def _passes(self, agreed: Agreed, learning: PublicLearning) -> LearningPasses:
         return self._revealing.passes(agreed, learning, DATA, keep=self._keep)
+
+    def _request(self) -> InferenceRequest:
+        # Every pass brings its images.
+        own = self._settings
+        return replace(super()._request(), images=own.batch * own.batches * own.rounds)
 
     def _brought(self, number: int, order: Order) -> Order:
         if self._revealing.selection == "data-owner" or number > 1:

@@ -332,7 +332,8 @@ def _learned(
     found = []
     for name in owner_names(experiment.clients):
         with suppress(FileNotFoundError):
-            found.append((name, *standing.load(folder.of_owner(name), like)))
+            common = standing.load(folder.of_owner(name), like)
+            found.append((name, common.parameters, common.round))
     if not found:
         raise ValueError(f"{folder.path}: no round was completed, so that nothing was learned")
     return max(found, key=itemgetter(2))

@@ -1,7 +1,8 @@
 """Double-blind adaptation in memory: private inference in memory, whose data owners go through plans of rounds.
 
 Nothing is computed, and there is no secure sum among the data owners: a plan says who survived. Whoever waits for a sum
-has it when the model owner's verdict is known, or is told after OPENING_PATIENCE that there is none.
+has it when the model owner's verdict is known, or is told after OPENING_PATIENCE that there is none. Images that are
+not kept yet are brought before the plan begins; what both keep outlives their sessions.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from tacit.protocol.adaptation.data_owner import LearningDataOwner
+from tacit.protocol.adaptation.data_owner import LearningDataOwner, LearningSession
+from tacit.protocol.adaptation.kept import KeptRecord
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.schedule import sum_words
 from tacit.protocol.adaptation.states import SumAsked
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
+from tacit.protocol.core.primitives import digest
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.states import InferenceState
+from tacit.protocol.inference.results import PassAsked
+from tacit.protocol.inference.states import InferenceLabel, InferenceState
 from tacit.simulate.world.inference import (
     PATIENCE,
     MemoryInference,
@@ -35,6 +40,7 @@ OPENING_PATIENCE: Final = 30.0
 Call = tuple[str, tuple[Any, ...]]
 """What a data owner does between passes: the name of a method of its machine, and its arguments."""
 PASS: Final[Call] = ("ask", (0.0,))
+"""A pass; in a session of learning a step on the first images."""
 
 
 def learning_terms(**changes: Any) -> AdaptationTerms:
@@ -67,10 +73,25 @@ class LearningOwner(Owner):
     world: MemoryAdaptation
     performed: int = 0
     """How many calls of its plan a data owner has made."""
+    brought: int = 0
+    """How many passes of its session are kept."""
+
+    @property
+    def kept(self) -> KeptRecord:
+        """What it keeps of the data owner's images."""
+        return self.world.kept_of(self.name, self.data_owner)
 
     def go_on(self) -> None:
         machine, world = self.machine, self.world
+        between = isinstance(machine, LearningSession) and machine.state is InferenceState.IDLE
+        if between and self.brought < machine.number and machine.brings(machine.number):
+            self.brought = machine.number
+            self.kept.add(machine.session, machine.number, machine.agreed.images_of(machine.number))
         if isinstance(machine, LearningDataOwner) and machine.state is InferenceState.IDLE:
+            if machine.brings(machine.number + 1):
+                if not self.due and self.ordered and self.name not in world.idle:
+                    self._ask(machine)
+                return
             plan = world.plans[self.name]
             if self.due or not self.ordered or self.name in world.idle or self.performed == len(plan):
                 if self.performed == len(plan) and not self.due and self.name not in world.idle:
@@ -78,9 +99,10 @@ class LearningOwner(Owner):
                 return
             call, arguments = plan[self.performed]
             self.performed += 1
-            said = getattr(machine, call)(*arguments, world.now)
             if call == PASS[0]:
-                world.order(self)
+                self._ask(machine)
+                return
+            said = getattr(machine, call)(*arguments, world.now)
             self.tell("owners", said[1] if isinstance(said, tuple) else said)
         elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.BEGINNING_ROUND:
             if self.name not in world.idle:
@@ -93,6 +115,15 @@ class LearningOwner(Owner):
                 self.provide(machine, machine.data, world.now)
         else:
             super().go_on()
+
+    def _ask(self, machine: LearningDataOwner) -> None:
+        world, said = self.world, list[Output]()
+        if machine.keeps and not machine.brings(machine.number + 1):
+            self.kept.uses += 1
+            said += machine.choose(tuple(range(machine.agreed.batch)), world.now)
+        said += machine.ask(0.0, world.now)
+        world.order(self)
+        self.tell("owners", said)
 
     def provide(self, machine: LearningModelOwner, number: int, since: float) -> None:
         """Tell the sum that was waited for since then, or why there is none."""
@@ -110,6 +141,9 @@ class LearningOwner(Owner):
             self.world.look_again()
 
     def _act(self, side: Side, output: Output) -> None:
+        machine = self.machine
+        if isinstance(output, PassAsked) and isinstance(machine, LearningModelOwner):
+            self.kept.uses += machine.keeps and not machine.brings(output.number)
         if isinstance(output, SumAsked):
             asked = self.world.now
             self.world.at(asked + OPENING_PATIENCE, lambda: self.wait(output.number, asked))
@@ -119,7 +153,8 @@ class LearningOwner(Owner):
 
 class MemoryAdaptation(MemoryInference):
     """plans: what the data owners do, by name; purposes: of those that do not come to learn; opening: the model owner's
-    policy; counts: how many images data owners state, if they do; request: of each data owner. behind: how many batches
+    policy; counts: how many images data owners state, if they do; request: of each data owner; brought: whether the one
+    image of each has passed the blocks before. behind: how many batches
     it has behind it with a data owner, if not as many as that says."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
@@ -134,6 +169,7 @@ class MemoryAdaptation(MemoryInference):
         smallest_cohort: int = 2,
         counts: Mapping[str, int] | None = None,
         request: InferenceRequest | None = None,
+        brought: bool = False,
         **given: Any,
     ) -> None:
         self.plans = {name: tuple(plan) for name, plan in plans.items()}
@@ -141,8 +177,16 @@ class MemoryAdaptation(MemoryInference):
         self.learning = terms or learning_terms()
         policy = opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0)
         self.behind: dict[str, int] = {}
-        inference_requests = dict.fromkeys(plans, request or InferenceRequest(images=3, batch=1, channels=1, side=4))
+        self.kept: dict[tuple[str, str], KeptRecord] = {}
+        """By owner and data owner."""
+        inference_requests = dict.fromkeys(plans, request or InferenceRequest(images=1, batch=1, channels=1, side=4))
         super().__init__(inference_requests, terms=self.learning, **given)
+        if brought:
+            terms_digest = digest(InferenceLabel.INFERENCE_TERMS, encode_structure(self.learning))
+            for name in plans:
+                for owner in (name, self.host):
+                    self.kept_of(owner, name).terms = terms_digest
+                    self.kept_of(owner, name).add(bytes(32), 1, 1)
         self.sums = self.make(f"{self.host}/sums", RoundSums, policy)
 
     def join(self, name: str) -> LearningDataOwner:
@@ -158,6 +202,8 @@ class MemoryAdaptation(MemoryInference):
             spent=self.spent_of(name, self.host),
             purpose=self.purposes.get(name, "learning"),
             smallest_cohort=self.smallest_cohort,
+            steps=3,
+            kept=self.kept_of(name, name),
             count=self.counts.get(name, 0),
             entropy=self.streams.of(name),
         )
@@ -176,9 +222,14 @@ class MemoryAdaptation(MemoryInference):
             quota=self.quota,
             spent=self.spent_of(self.host, data_owner),
             sums=self.sums,
+            kept=self.kept_of(self.host, data_owner),
         )
         self.served[data_owner] = LearningOwner(self, self.host, data_owner, machine)
         return machine
+
+    def kept_of(self, owner: str, data_owner: str) -> KeptRecord:
+        """What an owner keeps of a data owner's images."""
+        return self.kept.setdefault((owner, data_owner), KeptRecord())
 
     def look_again(self) -> None:
         """Whoever waits for a verdict looks whether it is known now."""

@@ -180,7 +180,7 @@ class Owner:
     def _mask(self) -> None:
         """Say the masked weights, as the model owner."""
         machine = self.machine
-        if isinstance(machine, InferenceModelOwner):
+        if isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.MASKING:
             for layer, size in enumerate(weight_bytes(machine.agreed.terms.sizes)):
                 masked = content(size, "masked", self.data_owner, layer)
                 self.tell("owners", machine.mask(layer, masked, self.world.now))

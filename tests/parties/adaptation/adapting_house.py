@@ -17,7 +17,7 @@ import torch
 from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
-from tacit.parties.adaptation.events import BatchEnded
+from tacit.parties.adaptation.events import BatchEnded, ImagesKept
 from tacit.parties.adaptation.learning_passes import LearningPasses
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
@@ -29,6 +29,7 @@ from tacit.parties.adaptation.rounds import (
     deal_and_sum,
     roster_of_sums,
 )
+from tacit.parties.adaptation.standing import Common
 from tacit.parties.inference.data_owner import DataOwnerSettings
 from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.inference.events import InferenceSessionEnded
@@ -144,6 +145,8 @@ class AdaptingHouse:
             patience=changed.pop("patience", PATIENCE),
             policy=InferencePolicy(audited=changed.pop("audited", 0)),
         )
+        kept: Path | None = changed.pop("kept", None)
+        last: Common | None = changed.pop("last", None)
         settings = LearnerSettings(
             owner=owner,
             batch=learning.batch,
@@ -153,7 +156,13 @@ class AdaptingHouse:
             seed=(1, OWNERS.index(name)),
         )
         learner = self.learner(
-            replace(settings, **changed), own.images, own.labels, event_log, on_round=self.told[name].append
+            replace(settings, **changed),
+            own.images,
+            own.labels,
+            event_log,
+            last=last,
+            kept=kept,
+            on_round=self.told[name].append,
         )
         client = ClientSettings(
             address=self.house.addresses[SUMS],
@@ -264,14 +273,18 @@ async def check_material(
     found: AdaptingHouse, learning: PublicLearning, name: str, passes: LearningPasses | None = None
 ) -> None:
     """Both owners and the dealer say of every batch, and of the session, what its requests come to."""
-    passes = passes or LearningPasses(learning)
+    bringing = [] if passes else [4, 2]
+    passes = passes or LearningPasses(learning, len(bringing))
     batches = learning.schedule.rounds * learning.batches
-    sizes = dict(zip((MODEL_OWNER, name), material_bytes(passes.course(1), 4, learning.public.sizes), strict=True))
-    assert min(sizes.values()) > 0
-    for _ in range(batches):
-        await found.house.waits(name, BatchEnded, preprocessing_bytes=sizes[name])
-        await found.house.waits(MODEL_OWNER, BatchEnded, peer=name, preprocessing_bytes=sizes[MODEL_OWNER])
-    dealt = {owner: batches * size for owner, size in sizes.items()}
+    dealt = dict.fromkeys((MODEL_OWNER, name), 0)
+    for number, images in enumerate(bringing + [4] * batches, 1):
+        kind = BatchEnded if number > len(bringing) else ImagesKept
+        sizes = material_bytes(passes.course(number), images, learning.public.sizes)
+        assert min(sizes) > 0
+        for owner, size in zip((MODEL_OWNER, name), sizes, strict=True):
+            peer = {"peer": name} if owner == MODEL_OWNER else {}
+            await found.house.waits(owner, kind, preprocessing_bytes=size, **peer)
+            dealt[owner] += size
     await found.house.waits(DEALER, InferenceSessionEnded, peers=[MODEL_OWNER, name], preprocessing_bytes=dealt)
 
 

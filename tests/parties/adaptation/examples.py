@@ -91,6 +91,12 @@ def example(sizes: StepSizes = SIZES) -> Example:
     return Example(sizes, parameters, outputs, labels)
 
 
+def kept(sizes: StepSizes, outputs: torch.Tensor) -> torch.Tensor:
+    """Of outputs of all blocks [L, B, T, D] what a step reads."""
+    layers, _, tokens, _ = sizes.outputs
+    return outputs[-layers:, :, :tokens]
+
+
 def shared(parameters: AdapterParameters) -> list[ParameterShares]:
     words = {name: shares(encoded(tensor, 2.0**KEPT)) for name, tensor in parameters.tensors.items()}
     found = []

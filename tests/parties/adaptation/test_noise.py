@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tacit.models.adapters.federated import Schedule
-from tacit.parties.adaptation.events import AdaptersUpdated
 from tacit.parties.adaptation.fixed_point import KEPT
 from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.noise import NoisePolicy, SumNoise, largest_norm
@@ -87,7 +86,8 @@ def test_counts_have_as_much_of_what_they_can_be(probing: PublicLearning) -> Non
     images = 3 * probing.batch * probing.batches
     words = torch.stack([own.words(3, 3) for _ in range(DRAWS)])[:, -COUNTS:]
     assert bool((words[:, 2] == 0).all())
-    told = [Counted.of(each + torch.tensor([0, 0, images, 3]), probing.classes) for each in words]
+    weight = torch.tensor([0, 0, 0, 3])
+    told = [Counted.of(each + weight, classes=probing.classes, images=images) for each in words]
     worst = 2 * probing.scales.head.reach + math.log(probing.classes)
     for found, half in (
         (torch.tensor([each.loss for each in told]), worst / 2 / 0.97),
@@ -97,17 +97,6 @@ def test_counts_have_as_much_of_what_they_can_be(probing: PublicLearning) -> Non
         expected = own.multiplier * half
         variance = expected**2 + (half == 0.5) / 12 / images**2
         assert abs(found.square().mean().item() / variance - 1) < 6 * math.sqrt(2 / DRAWS)
-
-
-def test_of_no_image_noise_is_neither_loss_nor_accuracy(probing: PublicLearning) -> None:
-    """Every batch was refused; the screen used to say an accuracy of -1.000 on 0 images."""
-    for words in (noise(probing).words(3, 3)[-COUNTS:], torch.tensor([0, -1, 0, 3])):
-        told = Counted.of(words, probing.classes)
-        assert (told.loss, told.accuracy, told.images) == (None, None, 0)
-        learned = AdaptersUpdated(
-            round=1, owners=3, images=told.images, train_loss=told.loss, train_accuracy=told.accuracy
-        )
-        assert learned.summary == "nothing was learned: every batch of 3 data owners was out of range"
 
 
 def test_parameters_are_below_the_largest_norm(one_block: Transformer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ import msgspec
 import pytest
 import torch
 
-from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, LearningRoundLost, LearningSessionLost
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.events import (
+    AdaptersUpdated,
+    BatchEnded,
+    ImagesKept,
+    LearningRoundLost,
+    LearningSessionLost,
+    LearningSessionOpened,
+)
 from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.noise import NoisePolicy
 from tacit.parties.adaptation.public import PublicLearning
@@ -76,6 +85,81 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
             assert distance(found.common(name), found.common("alice")) == 0
             assert found.learners[name].based == 2
             await check_material(found, learning, name)
+
+
+def passed(found: AdaptingHouse, name: str) -> list[int]:
+    """How many images a data owner had kept, after every pass of images."""
+    return [event.images for who, event in found.house.told if who == name and isinstance(event, ImagesKept)]
+
+
+@pytest.mark.end_to_end
+async def test_kept_shares_outlive_both_owners_and_images_pass_once(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    probing: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    """Model owner and a data owner start again between two rounds; no weight is masked anew for it, and what is learned
+    is what is learned in the clear."""
+    folders = {name: tmp_path / "kept" / name for name in (MODEL_OWNER, *OWNERS)}
+    async with adapting(tmp_path, private, probing) as found:
+        await found.dealer()
+        party = await found.model_owner(kept=folders[MODEL_OWNER], openings=tmp_path / "openings")
+        for name, own in owned.items():
+            found.learns(name, own, kept=folders[name])
+        await found.house.waits("alice", BatchEnded, round=2, number=1)
+        assert party._kept["bob"].record.last == found.learners["bob"]._kept.record.last
+        address = found.house.addresses[MODEL_OWNER]
+        await found.house.stop(MODEL_OWNER)
+        await found.model_owner(address=address, kept=folders[MODEL_OWNER], openings=tmp_path / "openings")
+        await found.over(*OWNERS, DEALER)
+        for name in OWNERS:
+            assert passed(found, name) == [4, 6]
+            opened = [each for who, each in found.house.told if who == name and isinstance(each, LearningSessionOpened)]
+            assert [each.weights_bytes > 0 for each in opened] == [True] + [False] * (len(opened) - 1)
+            assert len(opened) > 1
+        # A round that was under way is lost with the model owner's shares; the others are those in the clear.
+        assert found.told["alice"][0].round == 1
+        clear = in_the_clear(one_block, probing, list(owned.values()))[0]
+        bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, probing.initial())
+        assert distance(found.told["alice"][0].parameters, clear) <= bound
+
+
+async def test_refused_batches_contribute_nothing_and_are_told_once_in_all(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    probing: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    """One owner's images were all out of range, as far as its shares say: nobody is told whose, and when."""
+    learning = short(probing, rounds=2, batches=1)
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner()
+        for name, own in owned.items():
+            found.learns(name, own)
+        kept = found.learners["bob"]._kept
+        batch = kept.batch
+
+        def flagged(images: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+            outputs, outside = batch(images)
+            return outputs, outside + 1
+
+        kept.batch = flagged  # type: ignore[method-assign]
+        await found.over(*OWNERS, DEALER)
+        assert [told.refused_batches for told in found.told["carol"]] == [None, 2]
+        told = found.told["alice"][0]
+        assert told.counted == found.told["bob"][0].counted
+        others = in_the_clear(one_block, learning, list(owned.values()), weights=(1, 0, 1))[0]
+        # The mean over three owners, one of whom stays where it was.
+        still = learning.initial().tensors
+        expected = AdapterParameters(
+            **{name: still[name] + (tensor - still[name]) * 2 / 3 for name, tensor in others.tensors.items()}
+        )
+        bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(expected, learning.initial())
+        assert distance(told.parameters, expected) <= bound < distance(told.parameters, others)
 
 
 async def test_what_is_learned_beside_an_audited_dealer_is_the_same(

@@ -245,9 +245,9 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(
 
     def step(sizes: StepSizes, scales: Any) -> torch.Tensor:
         words = shaped(torch.full((sizes.parameters,), 3), sizes)
-        outputs = [torch.full(sizes.adapter.stream, 9)] * max(sizes.adapters, 1)
+        outputs, none = torch.full(sizes.outputs, 9), torch.zeros((), dtype=torch.int64)
         labels = torch.zeros(sizes.images, dtype=torch.int64)
-        program = StepProgram(Party(DATA, take), sizes, scales).run(words, outputs, labels, rate=0.05)
+        program = StepProgram(Party(DATA, take), sizes, scales).run(words, outputs, labels, rate=0.05, outside=none)
         exchange = next(program)
         while True:
             try:

@@ -1,5 +1,5 @@
-"""Whole passes that learn, and that predict: each part is that in the clear for what went into it, so that errors
-cannot make up for each other, and a pass costs what the machines know of it."""
+"""Whole passes that bring images, steps on what is kept of them, and predictions: each part is that in the clear for
+what went into it, so that errors cannot make up for each other, and a pass costs what the machines know of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 import torch
 
@@ -15,7 +16,13 @@ from tacit.models.adapters.parallel import each, logits
 from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepBounds, StepScales, fitted_step
 from tacit.parties.adaptation.fixed_point import PARAMETER
 from tacit.parties.adaptation.rounds import nothing, shares_of_known
-from tacit.parties.adaptation.stages import LearningCarried, learning_stages, prediction_stages
+from tacit.parties.adaptation.stages import (
+    CollectedCarried,
+    LearningCarried,
+    PredictingCarried,
+    learning_stages,
+    prediction_stages,
+)
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ranking import logits as told_logits
@@ -23,14 +30,14 @@ from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import Carried
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import adaptation_rounds
-from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, RANKED, STREAM, Results
+from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, RANKED, STREAM, Results, backbone_rounds
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import bounds, norms
     from conftest import STOCK, STUDENT, Transformer, digits, transformer
-    from examples import Example, example, logit_error, opened, shared
+    from examples import Example, example, kept, logit_error, opened, shared
     from whole import WholePass, block_outputs
 
 IMAGES: Final = 4
@@ -107,16 +114,30 @@ def terms_of(
     )
 
 
-def learning(given: Example, run: WholePass) -> list[Carried]:
-    """What both owners begin a pass with."""
+def learning(given: Example, *both: CollectedCarried) -> list[Carried]:
+    """What both owners begin a step with, from what they keep."""
     return [
-        LearningCarried(share, parameters=parameters, labels=given.labels if rank == DATA else None, rate=RATE)
-        for rank, (share, parameters) in enumerate(zip(run.begun, shared(given.parameters), strict=True))
+        LearningCarried(
+            torch.stack(carried.outputs),
+            carried.outside.sum(),
+            parameters=parameters,
+            labels=given.labels if rank == DATA else None,
+            rate=RATE,
+        )
+        for rank, (carried, parameters) in enumerate(zip(both, shared(given.parameters), strict=True))
     ]
 
 
-def opened_outputs(model: Transformer, *both: LearningCarried) -> torch.Tensor:
-    """What the blocks have left on shares [L, B, T, D]."""
+def predicting(given: Example, run: WholePass) -> list[Carried]:
+    """What both owners begin a prediction with."""
+    return [
+        PredictingCarried(share, parameters=parameters)
+        for share, parameters in zip(run.begun, (nothing(given.sizes), shares_of_known(given.parameters)), strict=True)
+    ]
+
+
+def opened_outputs(model: Transformer, *both: CollectedCarried) -> torch.Tensor:
+    """What is kept of the blocks on shares [L, B, S, D]."""
     sums = [one + two for one, two in zip(*(carried.outputs for carried in both), strict=True)]
     return signed(torch.stack(sums), STREAM).double() / model.public.stream
 
@@ -128,12 +149,16 @@ def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
     model = either
     given, run = example_of(model, sizes), WholePass(model, model.images[:IMAGES])
     scales = fitted(model, given)
-    *_, (before, other), ends = run.run(learning_stages(model.public, sizes, scales), learning(given, run))
-    assert run.in_range
-    outputs = opened_outputs(model, before, other)
-    for number, (found, wanted) in enumerate(zip(outputs, given.outputs, strict=True), 1):
+    both = run.collected(model.public, sizes)
+    assert run.rounds == backbone_rounds(model.public.sizes, IMAGES)
+    assert not (sum(carried.outside for carried in both) % (1 << PLACE)).any()
+    outputs = opened_outputs(model, *both)
+    kept_layers, expected = sizes.kept[0], kept(sizes, given.outputs)
+    first = 1 + model.public.sizes.blocks - kept_layers
+    for number, (found, wanted) in enumerate(zip(outputs, expected, strict=True), first):
         # Each block may be off by BLOCK_ERROR, and the next pass that on; the embedding is no worse than one of them.
         assert (found - wanted).norm() <= BLOCK_ERROR * (number + 1) * wanted.norm()
+    (ends,) = run.run(learning_stages(sizes, scales), learning(given, *both))
     clear = descent(given.parameters, given.norm, outputs, given.labels)
     after = opened([end.parameters for end in ends], given.parameters)
     total = torch.cat([tensor.flatten() for tensor in clear.gradient.tensors.values()]).norm()
@@ -144,28 +169,29 @@ def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
     loss = sum(end.loss for end in ends).item() / (2.0 ** (2 * PARAMETER) * sizes.classes * IMAGES)
     assert abs(loss - clear.loss) <= STEP_ERROR * clear.loss
     assert sum(int(end.correct) for end in ends) % (1 << PLACE) == clear.correct
-    assert run.rounds == adaptation_rounds(terms_of(model, sizes, scales, "learning"), IMAGES)
-    assert not any(end.outputs for end in ends)
+    assert sum(int(end.refused) for end in ends) == 0
+    step = run.rounds[len(backbone_rounds(model.public.sizes, IMAGES)) :]
+    assert step == adaptation_rounds(terms_of(model, sizes, scales, "learning"), IMAGES)
 
 
-def test_a_batch_out_of_range_is_told_apart(model: Transformer) -> None:
-    given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
-    scales = fitted(model, given, channels=0.5)
-    run.run(learning_stages(model.public, SIZES, scales), learning(given, run))
-    assert not run.in_range
-
-
-def test_what_a_block_counts_is_carried_to_the_end(model: Transformer) -> None:
-    given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
-    begun = [replace(part, outside=torch.tensor(rank)) for rank, part in enumerate(learning(given, run))]
-    *_, ends = run.run(learning_stages(model.public, SIZES, fitted(model, given)), begun)
-    assert sum(int(end.outside) for end in ends) % (1 << PLACE) == 1
-    assert not run.in_range
+def test_what_is_out_of_range_is_counted_for_each_image(model: Transformer) -> None:
+    """One image is far beyond what the bounds are for: no other image is out of range for it, and a step on a batch
+    with it is refused, and on one without it is not."""
+    images = model.images[: IMAGES + 1].clone()
+    images[1] *= 40
+    public = msgspec.structs.replace(
+        model.public, embedding=msgspec.structs.replace(model.public.embedding, largest=1000.0)
+    )
+    run = WholePass(replace(model, fitted=replace(model.fitted, public=public)), images)
+    one, other = run.collected(public, SIZES)
+    counts = (one.outside + other.outside) % (1 << PLACE)
+    assert counts[1] > 0
+    assert not torch.cat([counts[:1], counts[2:]]).any()
 
 
 def test_more_images_than_the_bounds_are_for_are_refused(model: Transformer) -> None:
     scales = fitted(model, example_of(model, SIZES))
-    *_, step = learning_stages(model.public, SIZES, scales)
+    (step,) = learning_stages(SIZES, scales)
     assert len(step.requests(1, {})) == len(step.requests(IMAGES, {}))
     with pytest.raises(ValueError, match="a batch of 5 images: the bounds are for 4 at most"):
         step.requests(IMAGES + 1, {})
@@ -177,11 +203,8 @@ def test_a_prediction_is_that_in_the_clear_and_costs_what_is_declared(
 ) -> None:
     given, run = example_of(model, sizes), WholePass(model, model.images[:IMAGES])
     scales = fitted(model, given)
-    begun = [
-        LearningCarried(share, parameters=parameters)
-        for share, parameters in zip(run.begun, (nothing(sizes), shares_of_known(given.parameters)), strict=True)
-    ]
-    *_, (before, other), ends = run.run(prediction_stages(model.public, sizes, scales, results), begun)
+    stages = prediction_stages(model.public, sizes, scales, results)
+    *_, (before, other), ends = run.run(stages, predicting(given, run))
     assert run.in_range
     assert not ends[MODEL].share.any()
     clear = logits(given.parameters, given.norm, opened_outputs(model, before, other))
@@ -203,7 +226,7 @@ def test_a_prediction_is_that_in_the_clear_and_costs_what_is_declared(
 def test_a_prediction_out_of_range_is_refused_before_anything_is_told(model: Transformer, results: Results) -> None:
     given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
     scales = fitted(model, given, channels=0.5)
-    run.run(prediction_stages(model.public, SIZES, scales, results), learning(given, run))
+    run.run(prediction_stages(model.public, SIZES, scales, results), predicting(given, run))
     assert not run.in_range
     operations = [each.operation for each in run.rounds]
     # The machines advance no program beyond this round then.

@@ -31,7 +31,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import norms
-    from examples import BOUNDS, PROBE, RATE, SIZES, Example, example, fitted, opened, shared, with_bound
+    from examples import BOUNDS, PROBE, RATE, SIZES, Example, example, fitted, kept, opened, shared, with_bound
     from in_memory import Pair, shares
 
 TOLERANCE: Final = 2.0**-8
@@ -43,35 +43,47 @@ class Outcome:
 
     parameters: list[ParameterShares]
     outside: int
+    refused: int
     loss: float
     correct: int
     pair: Pair
 
 
-def run(given: Example, scales: StepScales, parameters: Sequence[ParameterShares] | None = None) -> Outcome:
+def run(
+    given: Example, scales: StepScales, parameters: Sequence[ParameterShares] | None = None, *, flags: int = 0
+) -> Outcome:
+    """flags: how many values of the images were out of range before the step."""
     pair, sizes = Pair(), given.sizes
     programs = [StepProgram(party, sizes, scales) for party in pair.parties]
     assert tuple(pair.requests) == step_requests(sizes, scales)
-    outputs = [shares(encoded(output, BOUNDS.stream)) for output in given.outputs]
+    outputs = shares(encoded(kept(sizes, given.outputs), BOUNDS.stream))
+    counted = shares(torch.tensor(flags))
     both = shared(given.parameters) if parameters is None else parameters
     results: list[Any] = pair.run(
         *(
-            program.run(both[rank], [part[rank] for part in outputs], given.labels if rank == DATA else None, rate=RATE)
+            program.run(
+                both[rank],
+                outputs[rank],
+                given.labels if rank == DATA else None,
+                rate=RATE,
+                outside=counted[rank],
+            )
             for rank, program in zip((MODEL, DATA), programs, strict=True)
         )
     )
     outside, correct = (
         sum(int(getattr(result, name)) for result in results) % (1 << PLACE) for name in ("outside", "correct")
     )
+    refused = sum(result.refused for result in results)
     loss = sum(result.loss for result in results).item() / (2.0 ** (2 * PARAMETER) * sizes.classes)
-    return Outcome([result.parameters for result in results], outside, loss, correct, pair)
+    return Outcome([result.parameters for result in results], outside, int(refused), loss, correct, pair)
 
 
 @pytest.mark.parametrize("sizes", [SIZES, PROBE])
 def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes) -> None:
     given, scales = example(sizes), fitted(sizes)
     found = run(given, scales)
-    assert found.outside == 0
+    assert (found.outside, found.refused) == (0, 0)
     clear = given.descent()
     assert abs(found.loss / sizes.images - clear.loss) <= TOLERANCE * clear.loss
     assert found.correct == clear.correct
@@ -93,7 +105,38 @@ def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes
         gradient=scales.gradient,
     )
     assert tuple(found.pair.log) == declared
-    assert len(declared) == 17 + 17 * sizes.adapters
+    assert len(declared) == 21 + 17 * sizes.adapters
+
+
+def check_refused(given: Example, found: Outcome) -> None:
+    """A batch out of range leaves the parameters to the last bit, and counts for nothing but itself."""
+    assert found.outside > 0
+    assert (found.refused, found.loss, found.correct) == (1, 0.0, 0)
+    after = opened(found.parameters, given.parameters)
+    before = opened(shared(given.parameters), given.parameters)
+    assert all(after.tensors[name].equal(before.tensors[name]) for name in before.tensors)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, PROBE])
+def test_an_image_that_was_out_of_range_refuses_every_batch_that_takes_it(sizes: StepSizes) -> None:
+    given = example(sizes)
+    for flags in (1, 2**20):
+        check_refused(given, run(given, fitted(sizes), flags=flags))
+
+
+@pytest.mark.parametrize("sizes", [SIZES, PROBE])
+def test_parameters_that_a_step_leads_out_of_range_are_not_taken(sizes: StepSizes) -> None:
+    """The bound of the head's weight lies between its norm before the step and behind it."""
+    tensors = example(sizes).parameters.tensors
+    small = AdapterParameters(**{**tensors, "head_weight": tensors["head_weight"] * 0.01})
+    given = replace(example(sizes), parameters=small)
+    after = stepped(small, given.descent().gradient, RATE)
+    norm = [each.head_weight.norm().item() for each in (small, after)]
+    assert norm[1] > 2 * norm[0]
+    scales = fitted(sizes, with_bound(BOUNDS, "weight", sum(norm) / 2))
+    found = run(given, scales)
+    check_refused(given, found)
+    assert found.outside == 1
 
 
 def test_nothing_is_multiplied_that_nobody_reads() -> None:
@@ -144,7 +187,7 @@ def test_each_bound_is_checked() -> None:
         within = with_bound(within, name, largest[name] * 1.05)
     assert run(given, fitted(sizes, within)).outside == 0
     for name in names:
-        assert run(given, fitted(sizes, with_bound(BOUNDS, name, largest[name] * 0.9))).outside > 0, name
+        check_refused(given, run(given, fitted(sizes, with_bound(BOUNDS, name, largest[name] * 0.9))))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +213,7 @@ def test_what_goes_round_in_a_lift_is_out_of_range(what: str, factor: int) -> No
     else:
         tensors = {**given.parameters.tensors, what: given.parameters.tensors[what] * factor}
         spoilt = replace(given, parameters=AdapterParameters(**tensors))
-    assert run(spoilt, fitted(SIZES)).outside > 0
+    check_refused(spoilt, run(spoilt, fitted(SIZES)))
 
 
 @pytest.mark.parametrize("name", ["channel_down", "channel_up", "token_down", "token_up", "scale", "head_weight"])
@@ -180,7 +223,7 @@ def test_a_parameter_that_goes_round_where_it_is_used_is_out_of_range(name: str)
     moved = given.parameters.tensors[name].clone()
     moved.flatten()[0] += 2.0 ** (USED - PARAMETER)
     spoilt = replace(given, parameters=AdapterParameters(**{**given.parameters.tensors, name: moved}))
-    assert run(spoilt, fitted(SIZES)).outside > 0
+    check_refused(spoilt, run(spoilt, fitted(SIZES)))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from tacit.parties.adaptation.stages import CollectedCarried, bringing_stages
+from tacit.parties.adaptation.step import StepSizes
+from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import Carried, PassStage, input_share
 from tacit.protocol.inference.schedule import Round
@@ -51,6 +54,12 @@ class WholePass:
             assert tuple(self.pair.requests[first:]) == stage.requests(self._images, self.numbers)
             found.append(self.pair.run(*(run(part) for run, part in zip(runs, found[-1], strict=True))))
         return found[1:]
+
+    def collected(self, public: PublicModel, sizes: StepSizes) -> tuple[Any, Any]:
+        """The images have passed the blocks: what both owners keep."""
+        begun = [CollectedCarried(share) for share in self.begun]
+        *_, (one, other) = self.run(bringing_stages(public, sizes), begun)
+        return one, other
 
     @property
     def rounds(self) -> tuple[Round, ...]:

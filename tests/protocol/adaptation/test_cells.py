@@ -10,7 +10,7 @@ import pytest
 
 from tacit.protocol.adaptation.data_owner import LEARNING_DATA_OWNER_TABLE
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, ADAPTATION_VERSION
-from tacit.protocol.adaptation.model_owner import LEARNING_MODEL_OWNER_TABLE, LearningModelOwner
+from tacit.protocol.adaptation.model_owner import LEARNING_MODEL_OWNER_TABLE
 from tacit.protocol.adaptation.states import AdaptationTrigger
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.codec import Envelope, Packet, decode
@@ -19,7 +19,7 @@ from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.quota import Quota
-from tacit.protocol.inference.results import InferenceEnded, PassRefused
+from tacit.protocol.inference.results import InferenceEnded
 from tacit.protocol.inference.states import InferenceState, InferenceTrigger
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan
@@ -37,9 +37,11 @@ OPEN, GIVE = "opening", "open shares"
 AUDIT = ("audit-commitment", "audit-coin", "audit-keys")
 BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
-    "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
+    "AWAIT_TERMS": {"inference-terms": {"AWAIT_KEPT", "AWAIT_WEIGHTS"}, **END},
+    "AWAIT_KEPT": {"kept-compared": {"AWAIT_WEIGHTS", "IDLE"}, **END},
     "AWAIT_WEIGHTS": {"masked-weights": {"AWAIT_WEIGHTS", "IDLE"}, **END},
     "IDLE": {
+        "choose the images of a step": {"IDLE"},
         "begin a round of learning": {"AWAIT_ROUND"},
         "ask for a pass": {"AWAIT_START", "ABORTED"},
         "keep what a round has learned": {"IDLE"},
@@ -60,17 +62,19 @@ BY_DATA_OWNER: Expected = {
     "ABORTED": {
         **OVER,
         **dict.fromkeys(
-            ("inference-terms", "masked-weights", "round-begun", *AUDIT, "pass-started", OPEN, "own-sum", "sum-lost",
-             "inference-closed"),
+            ("inference-terms", "kept-compared", "masked-weights", "round-begun", *AUDIT, "pass-started", OPEN,
+             "own-sum", "sum-lost", "inference-closed"),
             IGNORED,
         ),
     },
 }  # fmt: skip
 BY_MODEL_OWNER: Expected = {
     "AWAIT_HELLO": {"inference-hello": {"AWAIT_AGREEMENT"}, "drop": {"ABORTED"}},
-    "AWAIT_AGREEMENT": {"agree-terms": {"MASKING"}, **END},
+    "AWAIT_AGREEMENT": {"agree-terms": {"AWAIT_KEPT", "MASKING"}, **END},
+    "AWAIT_KEPT": {"compare-kept": {"MASKING", "IDLE"}, **END},
     "MASKING": {"provide what is waited for": {"MASKING", "IDLE"}, **BREAK},
     "IDLE": {
+        "choose-images": {"IDLE"},
         "begin-round": {"BEGINNING_ROUND"},
         "start-pass": {"PREPARING"},
         "keep-round": {"IDLE"},
@@ -91,6 +95,8 @@ BY_MODEL_OWNER: Expected = {
         **dict.fromkeys(
             (
                 "agree-terms",
+                "compare-kept",
+                "choose-images",
                 "begin-round",
                 "start-pass",
                 *AUDIT[1:],
@@ -169,7 +175,8 @@ def machine_of(role: str, run: MemoryAdaptation) -> Any:
 
 def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryAdaptation, Any]:
     """A session of one round whose machine of that role is in this state; waiting: and has a deadline."""
-    run = audited() if state in AUDITING else world()
+    before = state in ("AWAIT_WEIGHTS", "MASKING")
+    run = audited() if state in AUDITING else world(brought=not before)
     if (role, state) == (MODEL_OWNER, "AWAIT_HELLO"):
         return run, run.serve(DATA_OWNER)
     if (role, state) == (DATA_OWNER, "READY"):
@@ -177,7 +184,8 @@ def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryA
     if (role, state) in ((DATA_OWNER, "IDLE"), (MODEL_OWNER, "SUMMING"), (MODEL_OWNER, "BEGINNING_ROUND")):
         run.idle.add(role)
     if state == "SUMMING":
-        run = world(("ask_sum", (1, ())))
+        run = world(("ask_sum", (1, ())), brought=True)
+        run.idle.add(role)
     run.start()
     if state == "ABORTED":
         assert run.advance(lambda: machine_of(role, run) is not None)
@@ -306,12 +314,13 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
     assert world(*plan, terms=large).run().verdicts() == {(None, "")}
     assert world(("ask_sum", (3, (DATA_OWNER,)))).run().verdicts() == {(None, "")}
     for first in (DATA_OWNER, MODEL_OWNER):
-        refused_with_the_last_word_of(first)
+        ended_with_the_last_word_of(first)
     replaced = world()
     replaced.start()
     replaced.weights = bytes(32)
     replaced.settle()
-    limited = world(policies={DATA_OWNER: InferencePolicy(quota=Quota(used=0))}).run()
+    predicts = {"terms": learning_terms(purpose="prediction"), "purposes": {DATA_OWNER: "prediction"}}
+    limited = world(PASS, policies={DATA_OWNER: InferencePolicy(quota=Quota(used=0))}, **predicts).run()
     assert limited.verdicts() == {(Code.POLICY, DATA_OWNER)}
     for seed in (b"picks some", b"picks none"):
         assert audited(seed).run().verdicts() == {(None, "")}
@@ -350,27 +359,17 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
     assert taken - wanted == set()
 
 
-def refused_with_the_last_word_of(first: str) -> None:
-    """A batch that is out of range; this owner says its word about that first."""
-    run = world(("begin_round", (1, 0, 0)), PASS, PASS)
-    run.out_of_range.add((DATA_OWNER, 1))
-    second = sender_to(first)
+def ended_with_the_last_word_of(last: str) -> None:
+    """A step whose last opening is that of this owner."""
+    run = world(brought=True)
     run.start()
     assert run.advance(lambda: DATA_OWNER in run.served)
     shells = {DATA_OWNER: run.owners[DATA_OWNER], MODEL_OWNER: run.served[DATA_OWNER]}
-    assert run.advance(lambda: bool(shells[second].schedule))
-    step = len(shells[second].schedule) - 1
-    assert run.advance(lambda: step - 2 in shells[second].given)
-    run.idle.add(second)
-    assert run.advance(lambda: step - 1 in shells[second].opened)
-    for owed in (step - 1,):
-        shells[second].given.add(owed)
-        words = bytes(shells[second].openings[owed])
-        shells[second].tell("owners", shells[second].machine.give(owed, words, run.now))
-    assert run.advance(lambda: step in shells[second].opened)
-    run.idle.remove(second)
-    shells[second].go_on()
-    run.settle()
-    assert run.verdicts() == {(None, "")}
-    assert [each.number for each in run.outcome(PassRefused)] == [1, 1]
-    assert isinstance(run.served[DATA_OWNER].machine, LearningModelOwner)
+    assert run.advance(lambda: bool(shells[last].schedule))
+    step = len(shells[last].schedule) - 1
+    assert run.advance(lambda: step - 1 in shells[last].given)
+    run.idle.add(last)
+    assert run.advance(lambda: step in shells[last].opened)
+    run.idle.remove(last)
+    shells[last].go_on()
+    assert run.settle().verdicts() == {(None, "")}

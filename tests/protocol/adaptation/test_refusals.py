@@ -7,11 +7,14 @@ import msgspec
 import pytest
 
 from tacit.protocol.adaptation.data_owner import adaptation_terms
+from tacit.protocol.adaptation.kept import KeptRecord
 from tacit.protocol.adaptation.messages import (
     ADAPTATION_MESSAGES,
     ADAPTATION_VERSION,
     AskSum,
     BeginRound,
+    ChooseImages,
+    CompareKept,
     KeepRound,
     OwnSum,
     RoundBegun,
@@ -29,6 +32,7 @@ from tacit.protocol.inference.messages import (
     AgreeTerms,
     DealingOver,
     InferenceHello,
+    StartPass,
 )
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.results import InferenceEnded
@@ -62,7 +66,7 @@ def refused(run: MemoryAdaptation, code: Code, words: str, culprit: str) -> None
 @cases(
     ("plan", "code", "words"),
     [
-        ([PASS], Code.UNEXPECTED, "it asks for a batch before it has begun a round"),
+        ([PASS], Code.UNEXPECTED, "it chooses images where no step of learning is due"),
         ([("keep_round", (1,))], Code.SESSION, "it ends round 1 where it has begun none"),
         (
             [("begin_round", (1, 0, 0)), ("keep_round", (2,))],
@@ -77,7 +81,7 @@ def refused(run: MemoryAdaptation, code: Code, words: str, culprit: str) -> None
         (
             [("begin_round", (1, 0, 0)), ("keep_round", (1,)), PASS],
             Code.UNEXPECTED,
-            "it asks for a batch before it has begun a round",
+            "it chooses images where no step of learning is due",
         ),
         ([("begin_round", (1, 7, 0))], Code.SESSION, "it begins with the parameters of round 7, and those of round 0"),
         ([*round_plan(1, [DATA_OWNER]), ("begin_round", (1, 1, 0))], Code.SESSION, "round 1 is over"),
@@ -152,22 +156,109 @@ def test_images_that_are_stated_where_they_do_not_count_or_the_other_way_round(
     refused(run.run(), Code.SESSION, words, DATA_OWNER)
 
 
-@cases(("images", "batch"), [(3, 2), (3, 1), (1, 1)])
-def test_batches_of_another_size_are_refused(images: int, batch: int) -> None:
+def test_batches_of_another_size_are_refused() -> None:
     run = world(terms=learning_terms(batch=2))
     run.inference_requests[DATA_OWNER] = InferenceRequest(images=2, batch=2, channels=1, side=4)
 
     def other(parcel: Parcel) -> list[Parcel]:
         assert isinstance(parcel.message, AgreeTerms)
-        return [altered(parcel, message=msgspec.structs.replace(parcel.message, images=images, batch=batch))]
+        return [altered(parcel, message=msgspec.structs.replace(parcel.message, batch=1))]
 
     run.say_instead("agree-terms", DATA_OWNER, other)
-    words = f"it wants to learn {images} images, {batch} at a time; batches have 2, all of them"
+    words = "it wants to learn 1 images at a time; batches have 2"
     refused(run.run(), Code.POLICY, words, DATA_OWNER)
 
 
-def test_batches_are_charged_to_the_quota() -> None:
-    run = world(("begin_round", (1, 0, 0)), PASS, PASS)
+CHOICE = ChooseImages(images=(0,))
+
+
+@cases(
+    ("said", "words", "code"),
+    [
+        (CHOICE, "it chooses images where no step of learning is due", Code.UNEXPECTED),
+        (ChooseImages(images=(1,)), "it chooses (1,): a step takes 1 of 1 images", Code.SESSION),
+        (ChooseImages(images=(0, 0)), "it chooses (0, 0): a step takes 1", Code.SESSION),
+    ],
+)
+def test_images_that_cannot_be_chosen(said: ChooseImages, words: str, code: Code) -> None:
+    """Before a round has begun; an image that is not there; and more than a batch has."""
+    run = world(brought=True)
+    kind = "begin-round" if said is CHOICE else "choose-images"
+    run.say_instead(kind, DATA_OWNER, lambda parcel: [altered(parcel, message=said)])
+    refused(run.run(), code, words, DATA_OWNER)
+
+
+def test_images_are_chosen_for_steps_and_for_each_anew() -> None:
+    run = world(("begin_round", (1, 0, 0)), PASS, PASS, brought=True)
+    seen = 0
+
+    def once(parcel: Parcel) -> list[Parcel]:
+        nonlocal seen
+        seen += parcel.kind == "choose-images"
+        if seen < 2 or parcel.kind != "choose-images":
+            return [parcel]
+        return [altered(parcel, message=StartPass(weights=bytes(range(32))), round=2)]
+
+    run.hook = once
+    refused(run.run(), Code.UNEXPECTED, "it asks for a step before it has chosen images", DATA_OWNER)
+    run = world()
+    run.say_instead("start-pass", DATA_OWNER, lambda parcel: [altered(parcel, message=CHOICE, round=0)])
+    refused(run.run(), Code.UNEXPECTED, "it chooses images where no step of learning is due", DATA_OWNER)
+
+
+def test_a_shell_chooses_images_for_steps_and_for_no_other_pass() -> None:
+    run = world()
+    run.idle.add(DATA_OWNER)
+    run.start()
+    assert run.advance(lambda: run.owners[DATA_OWNER].machine.state is InferenceState.IDLE)
+    machine: Any = run.owners[DATA_OWNER].machine
+    machine.choose((0,), 0.0)
+    with pytest.raises(LocalProtocolError, match="images are chosen for a step, and for no other pass"):
+        machine.ask(0.0, 0.0)
+    for images in ((), (0, 0), (1,)):
+        with pytest.raises(LocalProtocolError, match="a step takes 1 of 1 images"):
+            machine.choose(images, 0.0)
+
+
+Restored = Callable[[KeptRecord], object]
+
+
+def _older(record: KeptRecord) -> None:
+    record.last, record.before = (1, bytes(32)), (0, bytes(32))
+
+
+@cases(
+    ("owner", "restore", "culprit", "words"),
+    [
+        (DATA_OWNER, lambda record: setattr(record, "uses", 3), DATA_OWNER, "it counts 3 uses of kept shares, here"),
+        (MODEL_OWNER, lambda record: setattr(record, "uses", 3), DATA_OWNER, "it counts 5 uses of kept shares, here"),
+        (MODEL_OWNER, lambda record: setattr(record, "uses", 6), DATA_OWNER, "it counts 5 uses of kept shares, here"),
+        (DATA_OWNER, _older, DATA_OWNER, "it keeps other shares of 1 images than here"),
+        (MODEL_OWNER, _older, MODEL_OWNER, "it goes on behind 1 images and 5 uses of kept shares"),
+    ],
+)
+def test_an_owner_that_was_restored_from_an_older_state_is_noticed(
+    owner: str, restore: Restored, culprit: str, words: str
+) -> None:
+    run = world(brought=True, request=InferenceRequest(images=3, batch=1, channels=1, side=4))
+    for each in (DATA_OWNER, MODEL_OWNER):
+        record = run.kept_of(each, DATA_OWNER)
+        record.uses = 5
+        record.add(bytes(32), 2, 1)
+        record.add(bytes(32), 3, 1)
+    restore(run.kept_of(owner, DATA_OWNER))
+    refused(run.run(), Code.SESSION, words, culprit)
+
+
+def test_images_beyond_those_of_the_agreement_are_not_kept() -> None:
+    run = world(brought=True)
+    more = CompareKept(images=2, chain=bytes(32), uses=0, steps=1)
+    run.say_instead("compare-kept", DATA_OWNER, lambda parcel: [altered(parcel, message=more)])
+    refused(run.run(), Code.SESSION, "it keeps shares of 2 images, and has 1", DATA_OWNER)
+
+
+def test_images_are_charged_to_the_quota_when_they_pass_the_blocks() -> None:
+    run = world(request=InferenceRequest(images=2, batch=1, channels=1, side=4))
     run.quota = Quota(used=1)
     refused(run.run(), Code.POLICY, "the quota: 1 images a day", DATA_OWNER)
 
@@ -262,7 +353,7 @@ def test_owners_beyond_the_policy_are_refused() -> None:
     ],
 )
 def test_what_a_shell_must_not_say_of_sums(call: Callable[[Any], object], words: str) -> None:
-    run = world(("ask_sum", (1, ())))
+    run = world(("ask_sum", (1, ())), brought=True)
     run.idle.add(MODEL_OWNER)
     run.start()
     run.advance()
@@ -275,7 +366,7 @@ def test_what_a_shell_must_not_say_of_sums(call: Callable[[Any], object], words:
 
 @cases("done", [-1, 3])
 def test_a_round_goes_on_behind_batches_that_both_have(done: int) -> None:
-    run = world(("begin_round", (1, 0, 2)))
+    run = world(("begin_round", (1, 0, 2)), brought=True)
     run.idle.add(MODEL_OWNER)
     run.start()
     run.advance()

@@ -10,8 +10,10 @@ from tacit.protocol.adaptation.messages import AskSum, KeepRound, OwnSum
 from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count, sum_words
 from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumTold
 from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Opened, PassRefused
+from tacit.protocol.inference.schedule import backbone_rounds
 from tacit.simulate.world.adaptation import (
     OPENING_PATIENCE,
     PASS,
@@ -43,8 +45,9 @@ def test_what_a_round_says() -> None:
         if {parcel.sender, parcel.receiver} == {FIRST, MODEL_OWNER} and parcel.kind not in ("opening", "masked-weights")
     ]
     assert between == [
-        "inference-hello", "inference-terms", "agree-terms", "begin-round", "round-begun", "start-pass", "pass-started",
-        "keep-round", "ask-sum", "own-sum", "close-inference", "inference-closed",
+        "inference-hello", "inference-terms", "agree-terms", "compare-kept", "kept-compared", "start-pass",
+        "pass-started", "begin-round", "round-begun", "choose-images", "start-pass", "pass-started", "keep-round",
+        "ask-sum", "own-sum", "close-inference", "inference-closed",
     ]  # fmt: skip
     terms = run.learning
     assert sum_words(terms.sizes, terms.learning) == parameter_count(terms.sizes, terms.learning) + 4 == 33
@@ -53,25 +56,27 @@ def test_what_a_round_says() -> None:
     assert len(expected[0][1]) == 8 * 33
 
 
-def test_a_batch_goes_through_the_rounds_of_learning_and_tells_nothing_else() -> None:
+def test_images_pass_the_blocks_once_and_a_step_tells_nothing() -> None:
     run = whole_round(1).run()
-    rounds = adaptation_rounds(run.learning, 1)
+    passes = [backbone_rounds(run.learning.sizes, 1), adaptation_rounds(run.learning, 1)]
     for party, place in ((MODEL_OWNER, 0), (FIRST, 1)):
         said = [parcel for parcel in run.log if isinstance(parcel.message, Opening) and parcel.sender == party]
         assert [parcel.message.step for parcel in said] == [
-            step for step, each in enumerate(rounds) if (each.model_owner_bytes, each.data_owner_bytes)[place]
+            step
+            for rounds in passes
+            for step, each in enumerate(rounds)
+            if (each.model_owner_bytes, each.data_owner_bytes)[place]
         ]
-    assert rounds[-1].operation == "range"
-    assert "result" not in {each.operation for each in rounds}
+    assert not {"range", "result"} & {each.operation for rounds in passes for each in rounds}
 
 
-def test_a_batch_that_is_out_of_range_is_over_and_the_round_goes_on() -> None:
-    run = MemoryAdaptation({name: round_plan(1, (FIRST, SECOND), batches=3) for name in (FIRST, SECOND)})
-    run.out_of_range.add((FIRST, 2))
-    run.run()
+def test_no_pass_of_learning_counts_as_refused_and_each_image_counts_once() -> None:
+    """A model owner charges images when they pass the blocks; it learns nothing that a data owner would limit."""
+    run = MemoryAdaptation({FIRST: round_plan(1, (FIRST,), batches=3)}).run()
     assert run.verdicts() == {(None, "")}
-    assert [each.number for each in run.outcome(PassRefused)] == [2, 2]
-    assert told(run, FIRST) == [(1, run.sum_of(1), "")]
+    spent = {owner: (each.used, each.refused) for (owner, _), each in run.spent.items()}
+    assert spent == {MODEL_OWNER: (1, 0), FIRST: (0, 0)}
+    assert not run.outcome(PassRefused)
 
 
 def test_each_secret_of_zeros_is_fresh_and_goes_to_the_model_owner_alone() -> None:
@@ -113,7 +118,7 @@ def test_a_survivor_that_is_gone_costs_the_round_and_the_next_is_opened() -> Non
 def test_a_session_that_is_lost_in_a_round_goes_on_behind_what_both_have(behind: int) -> None:
     run = MemoryAdaptation({FIRST: (("begin_round", (1, 0, 0)), PASS, PASS)})
     run.start()
-    assert run.advance(lambda: run.owners[FIRST].machine.number == 2)
+    assert run.advance(lambda: run.owners[FIRST].machine.number == 3)
     run.kill(FIRST)
     run.settle()
     assert run.ended(MODEL_OWNER).code is Code.LEFT  # type: ignore[union-attr]
@@ -184,7 +189,10 @@ def test_the_sum_of_one_round_is_the_same_for_whoever_asks_again() -> None:
 
 def test_predictions_are_passes_without_rounds() -> None:
     run = MemoryAdaptation(
-        {FIRST: (PASS, PASS)}, terms=learning_terms(purpose="prediction"), purposes={FIRST: "prediction"}
+        {FIRST: (PASS, PASS)},
+        terms=learning_terms(purpose="prediction"),
+        purposes={FIRST: "prediction"},
+        request=InferenceRequest(images=2, batch=1, channels=1, side=4),
     ).run()
     assert run.verdicts() == {(None, "")}
     assert run.outcome(Opened, FIRST)

@@ -1,0 +1,167 @@
+"""Shares that an owner keeps of images that have passed the blocks: what a step of learning reads of them.
+
+For linear probing that is what the head reads of the last block, for adapters the outputs of all blocks; with it the
+share of how many values of the image were out of range, which is added to the count of every step that takes the image
+and never opened. Which passes the shares are of, and how often they were used, is in a record that both owners compare
+(protocol/adaptation/kept.py).
+
+With a path the shares are on the disk, so that they outlive the process and take no memory: one file of rows, and one
+with the record, both for their owner alone (0600). The share of one owner is random words. Rows are on the disk before
+the record says so, and the record is there before anything is opened of a use.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta
+
+from tacit.models.file_system import FILES, replace_file
+from tacit.parties.inference.ring import byte_width, packed, unpacked
+from tacit.protocol.adaptation.kept import KeptRecord, Prefix
+from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.inference.schedule import PLACE, STREAM
+
+_COUNT: Final = byte_width(PLACE)
+"""Bytes of a row behind the outputs."""
+_Chain = tuple[Annotated[int, Meta(ge=0)], Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]]
+
+
+class _OnDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A KeptRecord, and what else the rows are bound to."""
+
+    bound: bytes
+    terms: bytes
+    last: _Chain
+    before: _Chain
+    uses: Annotated[int, Meta(ge=0)]
+
+
+class KeptShares:
+    """Of one owner, about the images of one data owner.
+
+    path: of the file of rows, with a record beside it; None: in memory; bound: names what the rows are of, beside the
+    terms: rows of something else are not used. ValueError for a record that is none.
+    """
+
+    def __init__(self, path: Path | None = None, *, bound: bytes = b"") -> None:
+        self.record = KeptRecord()
+        self._path, self._bound = path, bound
+        self._shape: tuple[int, int, int] = (0, 0, 0)
+        self._session = b""
+        self._row = _COUNT
+        self._rows: list[bytes] = []
+        """Where there is no file."""
+        if path is not None:
+            self._load(path)
+
+    def resumed(self, shape: tuple[int, int, int], session: bytes, images: int) -> None:
+        """Both have agreed in a session to go on behind so many images: have that on the disk. shape: of what a step
+        reads of an image, [L, S, D]. OSError; RuntimeError where an earlier session has kept more meanwhile."""
+        if self.record.last[0] != images:
+            raise RuntimeError("an earlier session was still at work on kept shares")
+        self._shape, self._session = shape, session
+        self._row = byte_width(STREAM) * math.prod(shape) + _COUNT
+        self._rows = self._rows[: self.record.last[0]]
+        if self._path is not None:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _opened(self._path) as file:
+                file.truncate(self.record.last[0] * self._row)
+        self._save()
+
+    def keep(self, session: bytes, number: int, outputs: Sequence[torch.Tensor], outside: torch.Tensor) -> None:
+        """Keep the shares of a pass: of every block [B, S, D], and of how many values were out of range [B]. OSError;
+        RuntimeError where a later session goes on with what is kept."""
+        if session != self._session:
+            raise RuntimeError("a later session goes on with what is kept")
+        images = len(outside)
+        words = torch.stack(list(outputs), 1).reshape(images, -1)
+        octets = np.concatenate(
+            [packed(words, STREAM).reshape(images, -1), packed(outside, PLACE).reshape(images, -1)], axis=1
+        )
+        if self._path is None:
+            self._rows += [row.tobytes() for row in octets]
+        else:
+            with _opened(self._path) as file:
+                file.seek(self.record.last[0] * self._row)
+                file.write(octets.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+        self.record.add(session, number, images)
+        self._save()
+
+    def use(self) -> None:
+        """Count a use, on the disk. OSError."""
+        self.record.uses += 1
+        self._save()
+
+    def batch(self, images: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The shares of these images as a step reads them: int64 [L, B, S, D] modulo 2^STREAM, and how many of their
+        values were out of range, modulo 2^PLACE. OSError; ValueError where rows are missing."""
+        rows = self._read(images)
+        if any(len(row) != self._row for row in rows):
+            raise ValueError(f"{self._path} is shorter than its record says: remove its folder, at both owners")
+        octets = np.frombuffer(b"".join(rows), np.uint8).reshape(len(images), -1)
+        layers, tokens, width = self._shape
+        words = unpacked(
+            np.ascontiguousarray(octets[:, :-_COUNT]).reshape(-1, byte_width(STREAM)),
+            STREAM,
+            (len(images), layers, tokens, width),
+        )
+        counts = unpacked(np.ascontiguousarray(octets[:, -_COUNT:]), PLACE, (len(images),))
+        return words.transpose(0, 1).contiguous(), counts.sum()
+
+    def _read(self, images: Sequence[int]) -> list[bytes]:
+        if self._path is None:
+            return [self._rows[image] for image in images]
+        rows = []
+        with _opened(self._path) as file:
+            for image in images:
+                file.seek(image * self._row)
+                rows.append(file.read(self._row))
+        return rows
+
+    def _load(self, path: Path) -> None:
+        record = _record(path)
+        try:
+            found = msgspec.msgpack.decode(FILES.read(record), type=_OnDisk)
+        except FileNotFoundError:
+            return
+        except msgspec.MsgspecError as error:
+            raise ValueError(
+                f"{record} cannot be used ({error}): remove its folder; images then pass the blocks again"
+            ) from None
+        if found.bound == self._bound:
+            self.record = KeptRecord(found.terms, _prefix(found.last), _prefix(found.before), found.uses)
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        own = self.record
+        replace_file(
+            _record(self._path),
+            msgspec.msgpack.encode(
+                _OnDisk(bound=self._bound, terms=own.terms, last=own.last, before=own.before, uses=own.uses)
+            ),
+        )
+
+
+def _prefix(chain: _Chain) -> Prefix:
+    images, digest = chain
+    return images, digest
+
+
+def _record(path: Path) -> Path:
+    return path.with_suffix(".record")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file of rows, which is made where it is missing."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
