@@ -38,7 +38,7 @@ class _OnDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A KeptRecord, and what else the rows are bound to."""
 
     bound: bytes
-    terms: bytes
+    terms_digest: bytes
     last: _Chain
     before: _Chain
     uses: Annotated[int, Meta(ge=0)]
@@ -99,7 +99,7 @@ class KeptShares:
 
     def use(self) -> None:
         """Count a use, on the disk. OSError."""
-        self.record.uses += 1
+        self.record.use()
         self._save()
 
     def batch(self, images: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,7 +139,7 @@ class KeptShares:
                 f"{record} cannot be used ({error}): remove its folder; images then pass the blocks again"
             ) from None
         if found.bound == self._bound:
-            self.record = KeptRecord(found.terms, _prefix(found.last), _prefix(found.before), found.uses)
+            self.record = KeptRecord(found.terms_digest, _prefix(found.last), _prefix(found.before), found.uses)
 
     def _save(self) -> None:
         if self._path is None:
@@ -148,7 +148,9 @@ class KeptShares:
         replace_file(
             _record(self._path),
             msgspec.msgpack.encode(
-                _OnDisk(bound=self._bound, terms=own.terms, last=own.last, before=own.before, uses=own.uses)
+                _OnDisk(
+                    bound=self._bound, terms_digest=own.terms_digest, last=own.last, before=own.before, uses=own.uses
+                )
             ),
         )
 

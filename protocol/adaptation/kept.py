@@ -35,7 +35,7 @@ Prefix = tuple[int, bytes]
 class KeptRecord:
     """Of one owner, about the images of one data owner."""
 
-    terms: bytes = b""
+    terms_digest: bytes = b""
     """The digest of the terms that the passes followed; empty before the first agreement."""
     last: Prefix = (0, NOTHING)
     before: Prefix = (0, NOTHING)
@@ -43,9 +43,9 @@ class KeptRecord:
     uses: int = 0
     """Steps of learning that these shares served, or may have served."""
 
-    def of(self, terms: bytes) -> KeptRecord:
+    def of(self, terms_digest: bytes) -> KeptRecord:
         """What is kept under these terms: nothing of what was made under other ones."""
-        return self if terms == self.terms else KeptRecord(terms)
+        return self if terms_digest == self.terms_digest else KeptRecord(terms_digest)
 
     def compare(self, images: int, chain: bytes, uses: int) -> Prefix:
         """At the model owner: what both have in common, where the data owner says that it has so much. Nothing where
@@ -71,12 +71,16 @@ class KeptRecord:
                 Code.SESSION, f"it goes on behind {images} images and {uses} uses of kept shares: {_RESTORED}"
             )
 
-    def resume(self, terms: bytes, common: Prefix, uses: int) -> None:
+    def resume(self, terms_digest: bytes, common: Prefix, uses: int) -> None:
         """Go on behind this, which both have. uses: as the data owner counts them."""
-        self.terms, self.last = terms, common
+        self.terms_digest, self.last = terms_digest, common
         self.uses = uses if common[0] else 0
         if self.before[0] >= common[0]:
             self.before = (0, NOTHING)
+
+    def use(self) -> None:
+        """One step more is on these shares."""
+        self.uses += 1
 
     def add(self, session: bytes, number: int, images: int) -> None:
         """So many more images have passed the blocks, in the pass of this number."""

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
+from tacit.protocol.adaptation.kept import NOTHING, KeptRecord, Prefix
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
-from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
+from tacit.protocol.adaptation.states import LearningAgreed, RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -162,6 +163,13 @@ def _sums(policy: OpeningPolicy, opened: int = 0, current: int = 0, survivors: t
     return RoundSums(policy, opened, current, survivors)
 
 
+def _kept(
+    terms_digest: bytes = b"", last: Prefix = (0, NOTHING), before: Prefix = (0, NOTHING), uses: int = 0
+) -> KeptRecord:
+    """Make the record of what an owner keeps of a data owner's images, which outlives its sessions."""
+    return KeptRecord(terms_digest, last, before, uses)
+
+
 _ENDS: Final = ("give_up", "drop", "expire")
 _AT_DEALER: Final = {
     "owner at the dealer": PlayedRole(MaterialOwner, ("start", "order", "finish", *_ENDS)),
@@ -206,12 +214,25 @@ PLAYED: Final[Mapping[str, PlayedProtocol]] = {
         {
             "data owner": PlayedRole(
                 LearningDataOwner,
-                ("start", "ask", "audit", "reveal", "give", "begin_round", "keep_round", "ask_sum", "finish", *_ENDS),
+                (
+                    "start",
+                    "ask",
+                    "audit",
+                    "reveal",
+                    "give",
+                    "choose",
+                    "begin_round",
+                    "keep_round",
+                    "ask_sum",
+                    "finish",
+                    *_ENDS,
+                ),
             ),
             "model owner": PlayedRole(
                 LearningModelOwner, ("mask", "audit", "reveal", "begin", "give", "begin_round", "provide", *_ENDS)
             ),
             "sums": PlayedRole(_sums, ("give_up",)),
+            "kept": PlayedRole(_kept, ("add", "use")),
             **_AT_DEALER,
         },
     ),
@@ -238,6 +259,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     RoundDone: ("round done", "round", "code", "culprit", "survivors", "total"),
     Ended: ("ended", "code"),
     Agreed: ("agreed", "digest", "images", "batch"),
+    LearningAgreed: ("agreed", "digest", "images", "batch", "kept", "steps"),
     MaskedLayer: ("layer", "layer", "data"),
     PassAsked: ("pass asked", "number"),
     AuditAsked: ("audit asked",),
@@ -405,7 +427,7 @@ class Replay:
         return act(**arguments)
 
     def _read(self, kind: Any, value: Any, machine: Any) -> Any:
-        if kind is RoundSums:
+        if kind in (RoundSums, KeptRecord | None):
             return self._machines[value]
         if kind == npt.NDArray[Any]:
             inner = getattr(machine, "machine", None)

@@ -119,7 +119,7 @@ class LearningOwner(Owner):
     def _ask(self, machine: LearningDataOwner) -> None:
         world, said = self.world, list[Output]()
         if machine.keeps and not machine.brings(machine.number + 1):
-            self.kept.uses += 1
+            self.kept.use()
             said += machine.choose(tuple(range(machine.agreed.batch)), world.now)
         said += machine.ask(0.0, world.now)
         world.order(self)
@@ -142,8 +142,9 @@ class LearningOwner(Owner):
 
     def _act(self, side: Side, output: Output) -> None:
         machine = self.machine
-        if isinstance(output, PassAsked) and isinstance(machine, LearningModelOwner):
-            self.kept.uses += machine.keeps and not machine.brings(output.number)
+        asked = isinstance(output, PassAsked) and isinstance(machine, LearningModelOwner)
+        if asked and machine.keeps and not machine.brings(machine.number):
+            self.kept.use()
         if isinstance(output, SumAsked):
             asked = self.world.now
             self.world.at(asked + OPENING_PATIENCE, lambda: self.wait(output.number, asked))
@@ -181,12 +182,7 @@ class MemoryAdaptation(MemoryInference):
         """By owner and data owner."""
         inference_requests = dict.fromkeys(plans, request or InferenceRequest(images=1, batch=1, channels=1, side=4))
         super().__init__(inference_requests, terms=self.learning, **given)
-        if brought:
-            terms_digest = digest(InferenceLabel.INFERENCE_TERMS, encode_structure(self.learning))
-            for name in plans:
-                for owner in (name, self.host):
-                    self.kept_of(owner, name).terms = terms_digest
-                    self.kept_of(owner, name).add(bytes(32), 1, 1)
+        self.brought = digest(InferenceLabel.INFERENCE_TERMS, encode_structure(self.learning)) if brought else b""
         self.sums = self.make(f"{self.host}/sums", RoundSums, policy)
 
     def join(self, name: str) -> LearningDataOwner:
@@ -229,7 +225,10 @@ class MemoryAdaptation(MemoryInference):
 
     def kept_of(self, owner: str, data_owner: str) -> KeptRecord:
         """What an owner keeps of a data owner's images."""
-        return self.kept.setdefault((owner, data_owner), KeptRecord())
+        if (owner, data_owner) not in self.kept:
+            known = (self.brought, (1, digest(InferenceLabel.WEIGHTS))) if self.brought else ()
+            self.kept[owner, data_owner] = self.make(f"{owner}/kept/{data_owner}", KeptRecord, *known)
+        return self.kept[owner, data_owner]
 
     def look_again(self) -> None:
         """Whoever waits for a verdict looks whether it is known now."""

@@ -18,6 +18,9 @@ from tests.vectors_corpus.script import Script
 PROTOCOL: Final = "double-blind adaptation"
 BODIES: Final[dict[str, dict[str, Any]]] = {
     **{kind: body for kind, body in INFERENCE_BODIES.items() if kind in ADAPTATION_MESSAGES},
+    "compare-kept": {"images": 2**31, "chain": octets(drawn("chain")), "uses": 4, "steps": 2**20},
+    "kept-compared": {"images": 3, "chain": octets(drawn("chain")), "uses": 2**31},
+    "choose-images": {"images": [2**31, 0, 0, 7]},
     "begin-round": {"number": 1, "based": 0, "done": 2**31, "count": 40},
     "round-begun": {"done": 3},
     "keep-round": {"number": 2**31, "secret": octets(drawn("secret"))},
@@ -51,6 +54,9 @@ def adaptation_messages() -> Script:
 def adaptation_message_bad_value() -> Script:
     script = message("Numbers, names and byte strings beyond their bounds, other fields, and raw frames where none is.")
     for kind, changes in (
+        ("compare-kept", {"chain": bytes(31)}), ("compare-kept", {"steps": 0}), ("compare-kept", {"steps": 2**20 + 1}),
+        ("kept-compared", {"images": -1}), ("choose-images", {"images": []}), ("choose-images", {"images": [-1]}),
+        ("choose-images", {"images": [0] * 1025}),
         ("begin-round", {"number": 0}), ("begin-round", {"number": 2**31 + 1}), ("begin-round", {"based": -1}),
         ("begin-round", {"count": -1}),
         ("round-begun", {"done": None}), ("keep-round", {"secret": bytes(31)}), ("keep-round", {"number": 0}),
@@ -136,7 +142,7 @@ def adaptation_terms_bad_value() -> Script:
 
 
 def adaptation_schedule() -> Script:
-    about = "Rounds of passes of learning and of prediction, and words of a sum, for several sizes."
+    about = "Rounds of steps of learning and of predictions, and words of a sum, for several sizes."
     script = Script(PROTOCOL, about)
     one = dict.fromkeys(SIZES, 1) | PLAIN | {"adapters": 1, "rank": 1, "classes": 2}
     predicts: dict[str, Any] = {"purpose": "prediction"}

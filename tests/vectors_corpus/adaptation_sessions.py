@@ -11,6 +11,9 @@ from tacit.protocol.adaptation.messages import (
     AdaptationTerms,
     AskSum,
     BeginRound,
+    ChooseImages,
+    CompareKept,
+    KeptCompared,
     OwnSum,
     RoundBegun,
     SumLost,
@@ -23,10 +26,10 @@ from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import digest
 from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import INFERENCE_VERSION, TERMS_LIMIT, AgreeTerms, InferenceHello, StartPass
-from tacit.protocol.inference.schedule import RANGE, weight_bytes
+from tacit.protocol.inference.schedule import RANGE, backbone_rounds, weight_bytes
 from tacit.protocol.inference.states import InferenceLabel
 from tests.vectors_corpus.adaptation import encoded_learning_terms
-from tests.vectors_corpus.inference_play import DATA_OWNER, MODEL_OWNER, PATIENCE, InferencePlay, session_of
+from tests.vectors_corpus.inference_play import BROUGHT, DATA_OWNER, MODEL_OWNER, PATIENCE, InferencePlay, session_of
 from tests.vectors_corpus.inference_sessions import ONE, SECOND, WEIGHTS
 from tests.vectors_corpus.play import Parcel, Play, ending
 from tests.vectors_corpus.primitives import drawn
@@ -53,32 +56,50 @@ SUM_BYTES: Final = 8 * sum_words(TERMS.sizes, TERMS.learning)
 
 
 def opened(
-    about: str, *names: str, terms: Changes | None = None, sums: Changes | None = None, **policy: Any
+    about: str,
+    *names: str,
+    terms: Changes | None = None,
+    sums: Changes | None = None,
+    brought: bool = True,
+    **policy: Any,
 ) -> InferencePlay:
-    """A model owner with this policy, which no data owner has greeted."""
+    """A model owner with this policy, which no data owner has greeted. brought: whether the one image of each has
+    passed the blocks before."""
     opening = {"rounds": 2, "owners": 3, "smallest_cohort": 2, "colluders": 0, **policy}
-    return InferencePlay(about, *names, terms=small_terms(**terms or {}), opening=OpeningPolicy(**opening), sums=sums)
+    digested = digest(InferenceLabel.INFERENCE_TERMS, encoded_learning_terms(**SMALL | (terms or {})))
+    return InferencePlay(
+        about,
+        *names,
+        terms=small_terms(**terms or {}),
+        opening=OpeningPolicy(**opening),
+        sums=sums,
+        kept=digested if brought else None,
+    )
 
 
 def begun(
     about: str, *names: str, terms: Changes | None = None, owner: Changes | None = None, **more: Any
 ) -> InferencePlay:
-    """Data owners that have agreed with the model owner and have its masked weights.
+    """Data owners that have agreed with the model owner, and have its masked weights if they have images to bring.
 
     terms: other ones; owner: what is other with the data owners; more: policy of the model owner, and earlier sums.
     """
     play = opened(about, *(names or BOTH), terms=terms, **more)
     for name in names or BOTH:
         join(play, name, **owner or {})
-        mask(play, name, small_terms(**terms or {}))
+        if play.machines[name].state.name == "AWAIT_WEIGHTS":
+            mask(play, name, small_terms(**terms or {}))
         play.deliver()
     return play
 
 
 def join(play: InferencePlay, name: str, *, batch: int = 1, **changes: Any) -> None:
     """A data owner says hello."""
-    given = {"purpose": "learning", "smallest_cohort": 2, "count": 0, **changes}
-    play.join(LearningDataOwner, name, request=InferenceRequest(images=3, batch=batch, channels=1, side=1), **given)
+    given = {"purpose": "learning", "smallest_cohort": 2, "count": 0, "steps": 3, **changes}
+    images = given.pop("images", max(batch, 1))
+    kept = play.kept_of(name, name)
+    request = InferenceRequest(images=images, batch=batch, channels=1, side=1)
+    play.join(LearningDataOwner, name, request=request, kept=kept, **given)
     play.deliver()
 
 
@@ -98,13 +119,23 @@ def begin(play: InferencePlay, name: str, number: int, based: int = 0, done: int
         play.deliver()
 
 
-def compute(play: InferencePlay, name: str, *, terms: AdaptationTerms = TERMS, refused: bool = False) -> None:
-    """A pass of one image. terms: of the session; refused: it is out of range."""
+def compute(
+    play: InferencePlay, name: str, *, terms: AdaptationTerms = TERMS, brings: bool = False, refused: bool = False
+) -> None:
+    """A pass of one image. terms: of the session; brings: it passes the blocks, and is no step; refused: it is a
+    prediction out of range."""
+    records = [play.kept_of(each, name) for each in (name, MODEL_OWNER)]
+    step_on = terms.purpose == "learning" and not brings
+    if step_on:
+        records[0].use()
+        play.act(name, "choose", images=(0,))
     play.act(name, "ask", at=0.0)
     play.deliver()
+    if step_on:
+        records[1].use()
     play.act(f"{MODEL_OWNER}/{name}", "begin", weights=WEIGHTS, at=0.0)
     play.deliver()
-    rounds = adaptation_rounds(terms, 1)
+    rounds = backbone_rounds(terms.sizes, 1) if brings else adaptation_rounds(terms, 1)
     for step, (operation, *sent) in enumerate(rounds):
         for owner, size in zip((MODEL_OWNER, name), sent, strict=True):
             if size:
@@ -116,6 +147,10 @@ def compute(play: InferencePlay, name: str, *, terms: AdaptationTerms = TERMS, r
         play.deliver()
         if refused and operation == RANGE:
             return
+    if brings:
+        for record in records:
+            machine = play.machines[name]
+            record.add(session=machine.session, number=machine.number, images=1)
 
 
 def keep(play: InferencePlay, name: str, number: int) -> None:
@@ -146,11 +181,13 @@ def disclose(play: InferencePlay, name: str, number: int, data: bytes | None) ->
 
 
 def adaptation_round() -> Play:
-    play = begun("A round with a batch, and its sum; then a second round.")
+    play = begun("Two images pass the blocks. A round with a batch, and its sum; then a second round.",
+                 brought=False, owner={"images": 2})  # fmt: skip
     for name in BOTH:
+        for _ in range(2):
+            compute(play, name, brings=True)
         begin(play, name, 1)
-    compute(play, DATA_OWNER)
-    compute(play, SECOND, refused=True)
+        compute(play, name)
     for name in BOTH:
         keep(play, name, 1)
     for name in BOTH:
@@ -217,6 +254,81 @@ def adaptation_late_words() -> Play:
     return play
 
 
+def adaptation_kept_shares() -> Play:
+    play = begun(
+        "A session is lost when the data owner has kept a pass that the model owner has not: in the next one the image "
+        "passes the blocks again, and not the one before. A use that the model owner has not counted is none too many.",
+        DATA_OWNER, brought=False, owner={"images": 2},
+    )  # fmt: skip
+    compute(play, DATA_OWNER, brings=True)
+    machine = play.machines[DATA_OWNER]
+    play.kept_of(DATA_OWNER, DATA_OWNER).add(session=machine.session, number=2, images=1)
+    play.kept_of(DATA_OWNER, DATA_OWNER).use()
+    play.drop(MODEL_OWNER, DATA_OWNER)
+    play.drop(DATA_OWNER, MODEL_OWNER)
+    join(play, DATA_OWNER, images=2)
+    mask(play, DATA_OWNER)
+    play.deliver()
+    compute(play, DATA_OWNER, brings=True)
+    begin(play, DATA_OWNER, 1)
+    compute(play, DATA_OWNER)
+    play.act(DATA_OWNER, "finish")
+    play.deliver()
+    return ending(play, "ended")
+
+
+def compare_kept_bad_state() -> Play:
+    cases: tuple[tuple[str, Changes], ...] = (
+        ("more images than are agreed on", {"images": 2}),
+        ("other passes", {"chain": bytes(32)}),
+        ("uses that are two too many", {"uses": 2}),
+    )
+    names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(cases)))
+    play = opened("Kept shares of " + ", ".join(about for about, _ in cases) + ".", *names, owners=9)
+    for name, (_, changes) in zip(names, cases, strict=True):
+        agreed_by_hand(play, name, kept=changes)
+        check_end(play, "SESSION", name)
+    return play
+
+
+def kept_compared_bad_state() -> Play:
+    names = tuple(f"{DATA_OWNER}-{number}" for number in range(3))
+    play = opened("A model owner that goes on behind other images, other passes, or more uses.", *names, owners=9)
+    for name, changes in zip(names, ({"images": 2}, {"chain": bytes(32)}, {"uses": 1}), strict=True):
+        given: Changes = {"images": 1, "chain": BROUGHT[1], "uses": 0} | changes
+        request = InferenceRequest(images=1, batch=1, channels=1, side=1)
+        kept = play.kept_of(name, name)
+        more: Changes = {"purpose": "learning", "smallest_cohort": 2, "count": 0, "steps": 3, "kept": kept}
+        play.join(LearningDataOwner, name, request=request, **more)
+        play.deliver(lambda parcel: None if parcel.kind == "kept-compared" else parcel.frames)
+        answered(play, name, KeptCompared(**given))
+        check_end(play, "SESSION", MODEL_OWNER)
+    return play
+
+
+def choose_images_bad_choice() -> Play:
+    def before(play: InferencePlay, name: str) -> None:
+        play.act(name, "choose", images=(0,))
+        play.deliver()
+
+    def beyond(play: InferencePlay, name: str) -> None:
+        begin(play, name, 1)
+        said(play, name, 3, ChooseImages(images=(1,)))
+
+    def many(play: InferencePlay, name: str) -> None:
+        begin(play, name, 1)
+        said(play, name, 3, ChooseImages(images=(0, 0)))
+
+    def none(play: InferencePlay, name: str) -> None:
+        begin(play, name, 1)
+        said(play, name, 3, StartPass(weights=WEIGHTS), round=1)
+
+    return _refused(
+        "Images that are chosen outside of a round, that are not kept, or not as many as a batch has; none.",
+        [(before, "UNEXPECTED"), (beyond, "SESSION"), (many, "SESSION"), (none, "UNEXPECTED")],
+    )
+
+
 def said(
     play: InferencePlay, name: str, sequence: int, message: Message, *, session: bytes | None = None, **changes: Any
 ) -> None:
@@ -231,8 +343,10 @@ def said(
 def agreed_by_hand(play: InferencePlay, name: str, **changes: Any) -> None:
     """A hello and an agreement of a data owner that is not played."""
     said(play, name, 0, InferenceHello(roster=play.roster.hash), session=NO_SESSION)
-    agreement: dict[str, Any] = {"terms": AGREED, "images": 3, "batch": 1} | changes
+    compared: Changes = {"images": 1, "chain": BROUGHT[1], "uses": 0, "steps": 3} | changes.pop("kept", {})
+    agreement: dict[str, Any] = {"terms": AGREED, "images": 1, "batch": 1} | changes
     said(play, name, 0, AgreeTerms(**agreement))
+    said(play, name, 1, CompareKept(**compared))
 
 
 def adaptation_resumed_round() -> Play:
@@ -241,8 +355,7 @@ def adaptation_resumed_round() -> Play:
     play.drop(MODEL_OWNER, DATA_OWNER)
     play.drop(DATA_OWNER, MODEL_OWNER)
     agreed_by_hand(play, DATA_OWNER)
-    mask(play, DATA_OWNER)
-    said(play, DATA_OWNER, 1, BeginRound(number=1, based=0, done=2, count=0))
+    said(play, DATA_OWNER, 2, BeginRound(number=1, based=0, done=2, count=0))
     play.act(f"{MODEL_OWNER}/{DATA_OWNER}", "begin_round", done=1)
     return ending(play, "ended", "LEFT")
 
@@ -268,7 +381,7 @@ def _refused(about: str, refusals: list[Refusal], **given: Any) -> Play:
 
 def begin_round_bad_number() -> Play:
     def counted(play: InferencePlay, name: str) -> None:
-        said(play, name, 1, BeginRound(number=4, based=3, done=0, count=5))
+        said(play, name, 2, BeginRound(number=4, based=3, done=0, count=5))
 
     return _refused(
         "Rounds that are over, or begin with old parameters, when the sum of round 3 has been told; images that are "
@@ -305,7 +418,7 @@ def begin_round_bad_count() -> Play:
                  DATA_OWNER, terms={"least_count": 4}, owner={"count": 5})  # fmt: skip
     begin(play, DATA_OWNER, 1)
     keep(play, DATA_OWNER, 1)
-    said(play, DATA_OWNER, 3, BeginRound(number=1, based=0, done=0, count=6))
+    said(play, DATA_OWNER, 4, BeginRound(number=1, based=0, done=0, count=6))
     return ending(play, "ended", "SESSION")
 
 
@@ -329,7 +442,7 @@ def start_pass_bad_round() -> Play:
     def after(play: InferencePlay, name: str) -> None:
         begin(play, name, 1)
         keep(play, name, 1)
-        play.act(name, "ask", at=0.0)
+        play.act(name, "choose", images=(0,))
         play.deliver()
 
     return _refused("A batch after a round, when no other has begun.", [(after, "UNEXPECTED")])
@@ -341,8 +454,7 @@ def ask_sum_bad_survivors() -> Play:
     lists = [names[1::-1], (names[1], names[1]), (names[0], names[1]), (names[0], names[3], names[2])]
     for name, survivors in zip(names, lists, strict=True):
         agreed_by_hand(play, name)
-        mask(play, name)
-        said(play, name, 1, AskSum(number=1, survivors=survivors))
+        said(play, name, 2, AskSum(number=1, survivors=survivors))
     return ending(play, "ended", "MEMBERS")
 
 
@@ -359,7 +471,7 @@ def ask_sum_bad_lists() -> Play:
         keep(play, name, 2)
     ask(play, DATA_OWNER, 2, *BOTH)
     tell(play, DATA_OWNER, 2, lost=True)
-    play.act(THIRD, "ask", at=0.0)
+    play.act(THIRD, "choose", images=(0,))
     play.deliver()
     return ending(play, "ended", "UNEXPECTED")
 
@@ -382,12 +494,12 @@ def adaptation_prediction() -> Play:
 
 
 def agree_terms_bad_learning() -> Play:
-    names = tuple(f"{DATA_OWNER}-{number}" for number in range(2))
+    names = (DATA_OWNER,)
     changes = {"batch": 2, "most_batch": 2}
-    about = "Batches of another size than is learned, and images that do not fill them."
+    about = "Batches of another size than is learned."
     play = opened(about, *names, terms=changes, owners=9)
     digested = digest(InferenceLabel.INFERENCE_TERMS, encoded_learning_terms(**SMALL | changes))
-    for name, (images, batch) in zip(names, ((2, 1), (3, 2)), strict=True):
+    for name, (images, batch) in zip(names, ((2, 1),), strict=True):
         agreed_by_hand(play, name, terms=digested, images=images, batch=batch)
     return ending(play, "ended", "POLICY")
 
@@ -406,8 +518,18 @@ def adaptation_terms_bad_policy() -> Play:
 
 def adaptation_bad_version() -> Play:
     play = begun("Who speaks private inference is told the version that is spoken here.", DATA_OWNER)
-    said(play, DATA_OWNER, 1, StartPass(weights=WEIGHTS), version=INFERENCE_VERSION, round=1)
+    said(play, DATA_OWNER, 2, StartPass(weights=WEIGHTS), version=INFERENCE_VERSION, round=1)
     return ending(play, "ended", "VERSION")
+
+
+def answered(play: InferencePlay, name: str, message: Message, size: int | None = None) -> None:
+    """A data owner gets this in the place of the last message of the model owner, which is lost."""
+    envelope = Envelope(
+        version=ADAPTATION_VERSION, type=message.TYPE, session=session_of(name), round=0,
+        sender=MODEL_OWNER, sequence=sum(one.receiver == name for one in play.parcels) - 1,
+    )  # fmt: skip
+    frames = encode(message, envelope, None if size is None else bytes(size))
+    play.give(Parcel(len(play.parcels), MODEL_OWNER, name, tuple(map(bytes, frames)), play.kinds))
 
 
 def _answered(about: str, kind: str, answers: list[tuple[Message, int | None, str]]) -> Play:
@@ -423,12 +545,7 @@ def _answered(about: str, kind: str, answers: list[tuple[Message, int | None, st
             ask(play, name, 1)
             disclose(play, name, 1, None)
         play.deliver(lambda parcel: None)
-        envelope = Envelope(
-            version=ADAPTATION_VERSION, type=message.TYPE, session=session_of(name), round=0,
-            sender=MODEL_OWNER, sequence=sum(one.receiver == name for one in play.parcels) - 1,
-        )  # fmt: skip
-        frames = encode(message, envelope, None if size is None else bytes(size))
-        play.give(Parcel(len(play.parcels), MODEL_OWNER, name, tuple(map(bytes, frames)), play.kinds))
+        answered(play, name, message, size)
         check_end(play, code, MODEL_OWNER)
     return play
 
@@ -468,10 +585,12 @@ def adaptation_bad_silence() -> Play:
 
 
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    adaptation_round, adaptation_lost_round, adaptation_late_words, adaptation_resumed_round, adaptation_bad_silence,
+    adaptation_round, adaptation_kept_shares, adaptation_lost_round, adaptation_late_words, adaptation_resumed_round,
+    adaptation_bad_silence,
 )  # fmt: skip
 REFUSALS: Final[tuple[Callable[[], Play], ...]] = (
     adaptation_prediction, begin_round_bad_number, begin_round_bad_policy, begin_round_bad_count, keep_round_bad_number,
-    start_pass_bad_round, ask_sum_bad_survivors, ask_sum_bad_lists, agree_terms_bad_learning,
+    compare_kept_bad_state, kept_compared_bad_state, choose_images_bad_choice, start_pass_bad_round,
+    ask_sum_bad_survivors, ask_sum_bad_lists, agree_terms_bad_learning,
     adaptation_terms_bad_policy, adaptation_bad_version, round_begun_bad_done, own_sum_bad_form,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from tacit.protocol.adaptation.kept import KeptRecord, Prefix
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
@@ -35,6 +36,8 @@ MODEL_OWNER: Final = "model"
 DATA_OWNER: Final = "data"
 DEALER: Final = "dealer"
 PATIENCE: Final = 60.0
+BROUGHT: Final[Prefix] = (1, drawn("chain"))
+"""One image, that has passed the blocks in an earlier session."""
 
 
 def roster(*data_owners: str) -> Roster:
@@ -70,12 +73,15 @@ class InferencePlay(Play):
         quota: Quota | None = None,
         opening: OpeningPolicy | None = None,
         sums: Any = None,
+        kept: bytes | None = None,
     ) -> None:
         """names: of the data owners in the roster. terms: of the model owner, where it is played; opening: its policy,
-        in double-blind adaptation; sums: what it knows of sums that were disclosed before."""
+        in double-blind adaptation; sums: what it knows of sums that were disclosed before; kept: the digest of terms
+        under which one image of each data owner has passed the blocks."""
         super().__init__("private inference" if opening is None else "double-blind adaptation", about)
         self.roster = roster(*names)
         self.spent: dict[tuple[str, str], Spent] = {}
+        self._kept = kept
         self._terms, self._quota, self._count = terms, quota or Quota(), Counter[str]()
         if opening is not None:
             self.sums = self.make(f"{MODEL_OWNER}/sums", Making(RoundSums, {"policy": opening, **(sums or {})}))
@@ -106,11 +112,20 @@ class InferencePlay(Play):
 
     def _serve(self, data_owner: str) -> Any:
         learns = self.protocol == "double-blind adaptation"
-        kind, more = (LearningModelOwner, {"sums": self.sums}) if learns else (InferenceModelOwner, {})
+        kind: type[InferenceModelOwner] = LearningModelOwner if learns else InferenceModelOwner
+        more = {"sums": self.sums, "kept": self.kept_of(MODEL_OWNER, data_owner)} if learns else {}
         return self._new(
             f"{MODEL_OWNER}/{data_owner}", kind, peer=data_owner, terms=self._terms, patience=PATIENCE,
             quota=self._quota, spent=self.spent.get((MODEL_OWNER, data_owner), Spent()), **more,
         )  # fmt: skip
+
+    def kept_of(self, owner: str, data_owner: str) -> KeptRecord:
+        """What an owner keeps of a data owner's images."""
+        name = f"{owner}/kept/{data_owner}"
+        if name not in self.machines:
+            self.make(name, Making(KeptRecord, {} if self._kept is None else {"terms_digest": self._kept, "last": BROUGHT}))
+        found: KeptRecord = self.machines[name]
+        return found
 
     def _deal_for(self, data_owner: str, session: bytes, now: float) -> Any:
         return self._new(

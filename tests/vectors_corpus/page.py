@@ -11,6 +11,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 import numpy.typing as npt
 from msgspec import NODEFAULT, inspect, to_builtins
 
+from tacit.protocol.adaptation.kept import KeptRecord
 from tacit.protocol.adaptation.sums import RoundSums
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import RemoteProtocolError
@@ -165,6 +166,7 @@ _READ: Final[Mapping[Any, str]] = {
     Frame | None: "bytes or null",
     Agreed: "object with `peer`, `session` and `terms` (their digest)",
     RoundSums: "text (the name of a machine)",
+    KeptRecord | None: "text (the name of a machine)",
     RemoteProtocolError: "object with `code` and `culprit`",
 }
 

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from adaptation_terms import ADAPTATION, adaptation_rounds, read_adaptation_terms, sum_words
-from constants import require
+from adaptation_terms import ADAPTATION, adaptation_rounds, read_adaptation_terms, rounds_of_blocks, sum_words
+from constants import KEPT, require
 from inference_owner import DataOwner, Due, ModelOwner, Owner, cut
+from inference_terms import passes_of, terms_digest
+from primitives import digest
 
 
 class Sums:
@@ -75,19 +77,81 @@ class Sums:
             self.lose(number)
 
 
+class Kept:
+    """*Kept shares*: what one owner keeps of a data owner's images."""
+
+    def __init__(self, terms: bytes, last: list[Any], before: list[Any], uses: int) -> None:
+        self.terms, self.last, self.before, self.uses = terms, (last[0], last[1]), (before[0], before[1]), uses
+
+    def under(self, terms: bytes) -> "Kept":
+        return self if self.terms == terms else Kept(terms, [0, bytes(32)], [0, bytes(32)], 0)
+
+    def go_on(self, terms: bytes, common: tuple[int, bytes], uses: int) -> None:
+        self.terms, self.last, self.uses = terms, common, uses if common[0] else 0
+        if self.before[0] >= common[0]:
+            self.before = (0, bytes(32))
+
+    def add(self, session: bytes, number: int, images: int) -> None:
+        place = number.to_bytes(8, "big") + images.to_bytes(8, "big")
+        self.before = self.last
+        self.last = (self.last[0] + images, digest(KEPT, self.last[1], session, place))
+
+    def use(self) -> None:
+        self.uses += 1
+
+
 class Learner(Owner):
     family = ADAPTATION
+    brought = 0
+    """How many passes of the session bring images."""
+
+    @property
+    def keeps(self) -> bool:
+        return bool(self.terms["purpose"] == "learning")
+
+    @property
+    def brings(self) -> bool:
+        """Whether the next pass brings images."""
+        return self.keeps and self.number < self.brought
+
+    @property
+    def judges(self) -> bool:  # type: ignore[override]
+        return not self.keeps
+
+    def go_on_behind(self, common: tuple[int, bytes], uses: int, steps: int) -> None:
+        """Both keep so much."""
+        images, batch = self.agreement
+        self.kept.go_on(self.digest, common, uses)
+        brought = passes_of(images - common[0], batch) if images > common[0] else []
+        self.brought, self.passes = len(brought), [*brought, *[batch] * steps]
+        self.tell(
+            {"event": "agreed", "terms": self.digest, "images": images, "batch": batch}
+            | {"kept": common[0], "steps": steps}
+        )
+
+    def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
+        if terms["purpose"] != "learning":
+            super().agree(terms, encoded, images, batch)
+            return
+        self.terms, self.digest, self.agreement = terms, terms_digest(encoded), (images, batch)
+
+    def check_choice(self, images: list[int], code: str) -> None:
+        have, batch = self.agreement
+        require(len(images) == batch and all(image < have for image in images), code)
 
     def read_terms(self, encoded: bytes) -> dict[str, Any]:
         return read_adaptation_terms(encoded)
 
     def rounds(self, images: int) -> list[tuple[str, int, int]]:
+        if self.keeps and self.number <= self.brought:
+            return rounds_of_blocks(self.terms["sizes"], images)
         return adaptation_rounds(self.terms, images)
 
 
 class LearningDataOwner(Learner, DataOwner):
     awaiting = (
         "AWAIT_TERMS",
+        "AWAIT_KEPT",
         "AWAIT_WEIGHTS",
         "AWAIT_ROUND",
         "AWAIT_START",
@@ -97,9 +161,36 @@ class LearningDataOwner(Learner, DataOwner):
         "CLOSING",
     )
 
-    def __init__(self, draw: Callable[[], bytes], *given: Any) -> None:
+    def __init__(self, draw: Callable[[], bytes], kept: Kept, steps: int, *given: Any) -> None:
         super().__init__(*given)
-        self.draw = draw
+        self.draw, self.kept, self.steps, self.chosen = draw, kept, steps, False
+
+    def on_terms(self, body: dict[str, Any], now: float) -> None:
+        super().on_terms(body, now)
+        if self.keeps:
+            self.found = self.kept.under(self.digest)
+            images, chain = self.found.last
+            if images > self.agreement[0]:
+                images, chain = 0, bytes(32)
+            self.send("compare-kept", {"images": images, "chain": chain, "uses": self.found.uses, "steps": self.steps})
+            self.go_to("AWAIT_KEPT", now)
+
+    def count(self) -> int:
+        return 0 if self.keeps else super().count()
+
+    def choose(self, images: list[int], now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "IDLE", "INVALID")
+        self.check_choice(images, "INVALID")
+        self.send("choose-images", {"images": images})
+        self.chosen = True
+        self.go_to("IDLE", now)
+
+    def ask(self, at: float, now: float) -> None:
+        require(not self.keeps or self.chosen is not self.brings, "INVALID")
+        super().ask(at, now)
+        self.chosen = False
 
     def check_terms(self, terms: dict[str, Any]) -> None:
         require(terms["purpose"] == self.request["purpose"], "POLICY")
@@ -109,12 +200,22 @@ class LearningDataOwner(Learner, DataOwner):
         require(terms["smallest_cohort"] >= self.request["smallest_cohort"], "POLICY")
 
     def admitted(self) -> tuple[str, ...]:
-        return {"AWAIT_ROUND": ("round-begun",), "AWAIT_SUM": ("own-sum", "sum-lost")}.get(
-            self.state, super().admitted()
-        )
+        own = {
+            "AWAIT_KEPT": ("kept-compared",),
+            "AWAIT_ROUND": ("round-begun",),
+            "AWAIT_SUM": ("own-sum", "sum-lost"),
+        }
+        return own.get(self.state, super().admitted())
 
     def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        if kind == "round-begun":
+        if kind == "kept-compared":
+            common = (body["images"], body["chain"])
+            if common[0]:
+                require(common in (self.found.last, self.found.before), "SESSION")
+                require(self.found.uses - body["uses"] in (0, 1), "SESSION")
+            self.go_on_behind(common, self.found.uses, self.steps)
+            self.go_to("AWAIT_WEIGHTS" if self.brought else "IDLE", now)
+        elif kind == "round-begun":
             require(body["done"] <= self.said_done, "SESSION")
             self.go_to("IDLE", now)
             self.tell({"event": "round answered", "done": body["done"]})
@@ -149,22 +250,46 @@ class LearningDataOwner(Learner, DataOwner):
 
 
 class LearningModelOwner(Learner, ModelOwner):
-    awaiting = ("AWAIT_AGREEMENT", "AWAIT_COIN", "AWAIT_KEYS")
+    awaiting = ("AWAIT_AGREEMENT", "AWAIT_KEPT", "AWAIT_COIN", "AWAIT_KEYS")
 
-    def __init__(self, sums: Sums, *given: Any) -> None:
+    def __init__(self, sums: Sums, kept: Kept, *given: Any) -> None:
         super().__init__(*given)
-        self.sums, self.round = sums, 0
+        self.sums, self.kept, self.round, self.chosen = sums, kept, 0, False
 
     def admitted(self) -> tuple[str, ...]:
-        between = ("begin-round", "start-pass", "keep-round", "ask-sum", "close-inference")
-        return between if self.state == "IDLE" else super().admitted()
+        between = ("choose-images", "begin-round", "start-pass", "keep-round", "ask-sum", "close-inference")
+        own = {"AWAIT_KEPT": ("compare-kept",), "IDLE": between}
+        return own.get(self.state, super().admitted())
+
+    def count(self) -> int:
+        return super().count() if not self.keeps or self.number <= self.brought else 0
+
+    def on_compare_kept(self, body: dict[str, Any], now: float) -> None:
+        require(body["images"] <= self.agreement[0], "SESSION")
+        own, said = self.kept.under(self.digest), (body["images"], body["chain"])
+        uses, common = own.uses, (0, bytes(32))
+        if said[0] and own.last[0]:
+            require(body["uses"] - uses in (0, 1), "SESSION")
+            known = said in (own.last, own.before)
+            require(known or said[0] > own.last[0], "SESSION")
+            common = said if known else own.last
+        self.send("kept-compared", {"images": common[0], "chain": common[1], "uses": uses})
+        self.go_on_behind(common, body["uses"], body["steps"])
+        self.go_to("MASKING" if self.brought else "IDLE", now)
 
     @property
     def learning(self) -> bool:
         return bool(self.offered["purpose"] == "learning")
 
     def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        if kind == "begin-round":
+        if kind == "compare-kept":
+            self.on_compare_kept(body, now)
+        elif kind == "choose-images":
+            require(self.learning and not self.brings and self.round != 0, "UNEXPECTED")
+            self.check_choice(body["images"], "SESSION")
+            self.chosen = True
+            self.go_to("IDLE", now)
+        elif kind == "begin-round":
             require(self.learning, "UNEXPECTED")
             require((body["count"] > 0) == (self.offered["least_count"] > 0), "SESSION")
             self.sums.begin(self.peer, body["number"], body["based"], body["count"])
@@ -182,9 +307,13 @@ class LearningModelOwner(Learner, ModelOwner):
         else:
             if kind == "agree-terms" and self.learning:
                 batch = self.offered["learning"]["batch"]
-                require(body["batch"] == batch and body["images"] % batch == 0, "POLICY")
-            require(kind != "start-pass" or not self.learning or self.round != 0, "UNEXPECTED")
+                require(body["batch"] == batch, "POLICY")
+            step = kind == "start-pass" and self.learning and not self.brings
+            require(not step or (self.round != 0 and self.chosen), "UNEXPECTED")
             super().handle(kind, body, raw, now)
+            self.chosen = self.chosen and not step
+            if kind == "agree-terms" and self.learning:
+                self.go_to("AWAIT_KEPT", now)
 
     def on_ask_sum(self, number: int, survivors: list[str], now: float) -> None:
         require(self.learning, "UNEXPECTED")

@@ -13,6 +13,9 @@ SHARED_TYPES = (
     "audit-coin", "audit-keys", "pass-started", "opening", "close-inference", "inference-closed", "abort",
 )  # fmt: skip
 ADAPTATION_BODIES = {kind: INFERENCE_BODIES[kind] for kind in SHARED_TYPES} | {
+    "compare-kept": Map(images=NUMBER, chain=HASH, uses=NUMBER, steps=Integer(1, 2**20)),
+    "kept-compared": Map(images=NUMBER, chain=HASH, uses=NUMBER),
+    "choose-images": Map(images=Array(1024, NUMBER, 1)),
     "begin-round": Map(number=ROUND, based=NUMBER, done=NUMBER, count=NUMBER),
     "round-begun": Map(done=NUMBER),
     "keep-round": Map(number=ROUND, secret=HASH),
@@ -63,15 +66,19 @@ def weight_of(count: int, least: int) -> int:
     return min(max(16 * count // least, 16), 32)
 
 
+def rounds_of_blocks(sizes: dict[str, Any], images: int) -> list[tuple[str, int, int]]:
+    """`embedding`, and those of the blocks."""
+    found = rounds_of(sizes, images)
+    return found[: [name for name, _, _ in found].index("final norm")]
+
+
 def adaptation_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int, int]]:
-    """*Rounds of a pass*."""
+    """*Rounds of a step*, and *A prediction*."""
     learns = terms["purpose"] == "learning"
     sizes, learning = terms["sizes"], terms["learning"]
     n, t, d = images, tokens_of(sizes), sizes["width"]
     a, r, c, p = learning["adapters"], learning["rank"], learning["classes"], parameters_of(terms)
     b, g = -(-(40 - learning["cut"]) // 8), -(-learning["gradient"] // 8)
-    of_inference = rounds_of(sizes, images)
-    first_norm = [name for name, _, _ in of_inference].index("final norm")
     ntd, ntr, nrd = n * t * d, n * t * r, n * r * d
     nrr, forwards, backwards = n * r * r, [], []
     for adapter in range(a):
@@ -94,16 +101,18 @@ def adaptation_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int
         ("norm backwards", 8 * n), ("norm backwards", 8 * n), ("norm backwards", 4 * n * d + 8 * n),
     ]  # fmt: skip
     step = [
-        ("lift", b * max(a, 1) * ntd + 7 * p),
+        ("lift", b * (a * t or 1) * n * d + 7 * p),
         ("parameters", 4 * (5 * a + 2)),
         *(("adapter", size) for size in forwards),
         *head,
     ]
     if learns:
         step += [*head_backwards, *(("adapter backwards", size) for size in backwards)]
-        step.append(("parameters backwards", g * p))
-    found = of_inference[:first_norm] + [(name, size, size) for name, size in step]
+        step += [("parameters backwards", g * p), ("parameters after", 4 * p), ("parameters after", 4 * (5 * a + 2))]
+        step += [("count", 4), ("choice", 8 * (p + 3))]
+    found = [(name, size, size) for name, size in step]
     if learns:
-        return [*found, ("count", 4, 4), ("range", 8, 8)]
+        return found
+    found = rounds_of_blocks(sizes, images) + found
     results = rounds_of(sizes | {"classes": c}, images, terms["results"]["labels"])
     return found + results[[name for name, _, _ in results].index("count") :]

@@ -41,6 +41,7 @@ MATERIAL = b"tacit/1 material"
 REQUEST = b"tacit/1 request for randomness"
 AUDIT_COMMITMENT = b"tacit/1 commitment to a coin"
 AUDIT_COIN = b"tacit/1 coin of an audit"
+KEPT = b"tacit/1 kept shares"
 
 PAIRWISE_MASK = b"tacit/1 pairwise mask"
 SELF_MASK = b"tacit/1 self mask"

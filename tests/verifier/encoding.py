@@ -145,12 +145,12 @@ def choice(*choices: str) -> Text:
 
 
 class Array:
-    def __init__(self, most: int, item: Any) -> None:
-        self.most, self.item = most, item
+    def __init__(self, most: int, item: Any, least: int = 0) -> None:
+        self.most, self.item, self.least = most, item, least
 
     def read(self, reader: Reader) -> list[Any]:
         length = reader.length(ARRAY, 0x90, 16)
-        require(length <= self.most, MALFORMED)
+        require(self.least <= length <= self.most, MALFORMED)
         return [self.item.read(reader) for _ in range(length)]
 
     def write(self, value: list[Any]) -> bytes:

@@ -135,6 +135,8 @@ class Owner(Exchange):
     unaudited = False
     quota: tuple[int, int]
     spent: dict[str, int]
+    judges = True
+    """Whether passes come to a verdict."""
 
     def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
         self.terms, self.digest = terms, terms_digest(encoded)
@@ -188,7 +190,7 @@ class Owner(Exchange):
         sizes = [(of_model, of_data) if self.model_owner else (of_data, of_model) for _, of_model, of_data in rounds]
         self.owed = deque((step, own) for step, (own, _) in enumerate(sizes) if own)
         self.due = Due((step, other) for step, (_, other) in enumerate(sizes))
-        self.range_step = [operation for operation, _, _ in rounds].index("range")
+        self.range_step = next((step for step, (operation, _, _) in enumerate(rounds) if operation == "range"), None)
         self.range_words: list[int] = []
         self.go_to("COMPUTING", now)
         self.tell({"event": "pass begun", "number": self.number, "rounds": len(rounds)})
@@ -255,7 +257,8 @@ class Owner(Exchange):
         return self.spent if self.spent["day"] >= day else {"day": day, "used": 0, "refused": 0}
 
     def may_use(self, used: dict[str, int], count: int) -> bool:
-        return used["used"] + count <= self.quota[0] and used["refused"] + count <= self.quota[1]
+        refused = not self.judges or used["refused"] + count <= self.quota[1]
+        return used["used"] + count <= self.quota[0] and refused
 
     def charge(self, used: dict[str, int], count: int, refused: int) -> None:
         counts = {"used": used["used"] + count, "refused": used["refused"] + refused}
@@ -318,7 +321,7 @@ class DataOwner(Owner):
         elif kind == "pass-started":
             require(body["weights"] == self.terms["weights"], "MODEL")
             require(not self.unaudited, "UNEXPECTED")
-            self.charge(self.asked_on, 1, 1)
+            self.charge(self.asked_on, self.count(), self.count() * self.judges)
             self.begin_rounds(now)
         elif kind == "opening":
             self.on_opening(body, raw, now)
@@ -352,7 +355,7 @@ class DataOwner(Owner):
             return
         require(self.state == "IDLE" and self.number < len(self.passes), "INVALID")
         self.asked_on = self.used_on(int(at // 86400))
-        if not self.may_use(self.asked_on, 1):
+        if not self.may_use(self.asked_on, self.count()):
             self.fail("POLICY", self.name)
             return
         self.number += 1
@@ -475,7 +478,7 @@ class ModelOwner(Owner):
         if not self.may_use(used, images):
             self.fail("POLICY", self.peer)
             return
-        self.charge(used, images, images)
+        self.charge(used, images, images * self.judges)
         self.send("pass-started", {"weights": weights}, self.number)
         self.begin_rounds(now)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
-from adaptation_owner import LearningDataOwner, LearningModelOwner, Sums
+from adaptation_owner import Kept, LearningDataOwner, LearningModelOwner, Sums
 from adaptation_terms import ADAPTATION, ADAPTATION_TERMS
 from aggregation import Terms
 from computations import from_body, octets, to_body, written
@@ -64,7 +64,7 @@ class Players:
         else:
             CALLS[self.protocol, step["do"]](self.machines[name], given, now)
         machine = self.machines[name]
-        found = {"state": "", "deadline": None} if isinstance(machine, Sums) else self.stage.outcome(machine)
+        found = {"state": "", "deadline": None} if isinstance(machine, Sums | Kept) else self.stage.outcome(machine)
         events = (self.recorded(event) for event in found.get("events", []))
         return {
             "sends": [(name.split("/")[0], *sent) for sent in found.get("sends", [])],
@@ -178,7 +178,8 @@ class Players:
         exchange = self.exchange(given["name"], roster.server, given)
         if self.protocol == "private inference":
             return DataOwner(roster.hash, request, dict(given["spent"]), *exchange)
-        return LearningDataOwner(given["draw"], roster.hash, request, dict(given["spent"]), *exchange)
+        own = (given["draw"], self.machines[given["kept"]], given["steps"])
+        return LearningDataOwner(*own, roster.hash, request, dict(given["spent"]), *exchange)
 
     def model_owner(self, given: dict[str, Any]) -> ModelOwner:
         roster, quota = roster_of(given), given["quota"]
@@ -189,7 +190,7 @@ class Players:
         exchange = self.exchange(roster.server, given["peer"], given)
         if of_inference:
             return ModelOwner(*offered, *exchange)
-        return LearningModelOwner(self.machines[given["sums"]], *offered, *exchange)
+        return LearningModelOwner(self.machines[given["sums"]], self.machines[given["kept"]], *offered, *exchange)
 
     def at_dealer(self, given: dict[str, Any]) -> AtDealer:
         agreed = given["agreed"]
@@ -223,6 +224,12 @@ CREATE: dict[tuple[str, str], Callable[[Players, dict[str, Any]], Any]] = {
     ("private inference", "dealer"): Players.dealer,
     ("double-blind adaptation", "data owner"): Players.data_owner,
     ("double-blind adaptation", "model owner"): Players.model_owner,
+    ("double-blind adaptation", "kept"): lambda to, given: Kept(
+        given.get("terms_digest", b""),
+        given.get("last", [0, bytes(32)]),
+        given.get("before", [0, bytes(32)]),
+        given.get("uses", 0),
+    ),
     ("double-blind adaptation", "sums"): lambda to, given: Sums(
         given["policy"], given.get("opened", 0), given.get("current", 0), given.get("survivors", [])
     ),
@@ -285,6 +292,9 @@ OF_INFERENCE: dict[str, Call] = {
     "drop": drop,
     "order": order,
     "deliver": lambda it, given, now: it.deliver(given["owner"], given["number"], given["data"]),
+    "choose": lambda it, given, now: it.choose(given["images"], now),
+    "add": lambda it, given, now: it.add(given["session"], given["number"], given["images"]),
+    "use": lambda it, given, now: it.use(),
     "begin_round": begin_round,
     "keep_round": lambda it, given, now: it.keep_round(given["number"], now),
     "ask_sum": lambda it, given, now: it.ask_sum(given["number"], given["survivors"], now),
@@ -322,7 +332,7 @@ CALLS: dict[tuple[str, str], Call] = {
 }
 
 OF_OWNERS: dict[str, tuple[str, ...]] = {
-    "agreed": ("digest", "images", "batch"),
+    "agreed": ("digest", "images", "batch", "kept", "steps"),
     "layer": ("layer", "data"),
     "pass asked": ("number",),
     "audit asked": (),

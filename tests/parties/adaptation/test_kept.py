@@ -53,7 +53,7 @@ def test_rows_and_record_outlive_the_process_and_are_for_their_owner_alone(tmp_p
     path = tmp_path / "kept" / "bob.shares"
     kept = resumed(KeptShares(path, bound=b"images"))
     words, counts = outputs(3)
-    kept.record.terms = b"terms"
+    kept.record.terms_digest = b"terms"
     kept.keep(SESSION, 1, words, counts)
     kept.use()
     again = KeptShares(path, bound=b"images")
