@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Console
@@ -35,6 +35,24 @@ def adapt(
         Literal["parallel", "linear-probe"] | None,
         typer.Option(help="What is learned: adapters beside all blocks and a head, or the head alone."),
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Learn beside a pretrained model as it is: its architecture, as timm names it; data owners then learn "
+            "all classes.",
+        ),
+    ] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its weights, as timm names them: a .safetensors file.")
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(min=8, max=1024, metavar="PIXELS", help="Edge of the images that it takes.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="Labelled images: an .npz, or a folder with a folder for each class."),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Fixes model, division, batches and first adapters.")
     ] = None,
@@ -48,7 +66,8 @@ def adapt(
     A model owner has a vision transformer, data owners have images of other classes, and a dealer helps; each is a
     process of this machine. Adapters beside the model, and a head, are trained on secret shares between the model owner
     and each data owner, and every round the sums over the data owners are opened to them. Without arguments four data
-    owners learn five digits beside a model that knows the others.
+    owners learn five digits beside a model that knows the others; with --model and --checkpoint they learn all classes
+    of --data beside a pretrained one.
 
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was lost; 130 Ctrl-C.
     """
@@ -60,7 +79,17 @@ def adapt(
 
     with output.complaining(((ValueError, RunDirectoryError, FileNotFoundError), output.WRONG_INPUT)):
         base = AdaptationExperiment() if experiment is None else load_as(AdaptationExperiment, experiment)
-        more = {"adaptation": {"reveal": reveal}}
+        more: dict[str, dict[str, Any]] = {"adaptation": {"reveal": reveal}}
+        if model or checkpoint is not None:
+            if not model or checkpoint is None:
+                raise ValueError("--model and --checkpoint go together: an architecture of timm, and its weights")
+            more["model"] = {"name": model, "checkpoint": str(checkpoint)}
+            more["adaptation"] |= {"known_classes": []}
+        if image_size is not None:
+            more["model"] = more.get("model", {}) | {"image_size": image_size}
+        if data is not None:
+            folder = Path(data).is_dir()
+            more["data"] = {"source": "folder", "directory": data} if folder else {"source": data}
         if adapter is not None and adapter != base.kind:
             base = base.with_adapter(adapter)
         chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, more=more, where="command line")

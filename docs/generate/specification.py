@@ -24,6 +24,7 @@ from tacit.parties.links.keys import KeysLabel
 from tacit.parties.protections.binary_weights import WeightsLabel
 from tacit.parties.protections.encryption import EncryptionLabel
 from tacit.protocol.adaptation import messages as adaptation_messages
+from tacit.protocol.adaptation.states import AdaptationLabel
 from tacit.protocol.core import blob, codec, errors, messages, rate_limit
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
@@ -250,7 +251,8 @@ def errors_page() -> str:
 
 
 _LABELLED: Final = (
-    RosterLabel, SumLabel, KeyLabel, EncryptionLabel, WeightsLabel, InferenceLabel, TaskLabel, KeysLabel,
+    RosterLabel, SumLabel, KeyLabel, EncryptionLabel, WeightsLabel, InferenceLabel, AdaptationLabel, TaskLabel,
+    KeysLabel,
 )  # fmt: skip
 LABELS: Final = {name: label for kind in _LABELLED for name, label in vars(kind).items() if isinstance(label, Label)}
 """All labels of hashes, derived keys and signatures, by their names."""

@@ -92,7 +92,7 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         float,
         Meta(
             description="Room in the bounds of what is learned beyond what a rehearsal on the model owner's own images "
-            "reaches; a batch that is beyond them is refused.",
+            "reaches; a batch that is beyond them teaches nothing.",
             ge=1.0,
             le=16.0,
         ),
@@ -169,10 +169,20 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
         tuple[Annotated[int, Meta(ge=0)], ...],
         Meta(
             description="Numbers of the classes whose images are the model owner's, who trains on them, with "
-            'backbone = "". All other classes are what the data owners have, and learn.',
+            'backbone = "". All other classes are what the data owners have, and learn. []: the model is '
+            "model.checkpoint as it is, and the data owners learn all classes.",
             max_length=65_536,
         ),
     ] = (0, 1, 2, 3, 4)
+    own_images: Annotated[
+        int,
+        Meta(
+            description="Images of the model owner, for bounds and a rehearsal, with known_classes = []: so many "
+            "training images of [data], evenly spaced, which no data owner has.",
+            ge=16,
+            le=65_536,
+        ),
+    ] = 128
     backbone_epochs: Annotated[
         int,
         Meta(description='Epochs of that training, by the keys of [training]; with backbone = "".', ge=1, le=10_000),
@@ -191,8 +201,3 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
             )
         if len(set(self.known_classes)) != len(self.known_classes):
             raise ValueError(f"adaptation.known_classes = {list(self.known_classes)}: each class once")
-        if not self.backbone and not self.known_classes:
-            raise ValueError(
-                'adaptation.known_classes = []: a model owner needs images of its own to train on; with backbone = "" '
-                "name at least one class"
-            )

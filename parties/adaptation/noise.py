@@ -8,7 +8,7 @@ by twice its largest norm, and the account is that of a client (protections/budg
 owner learns or many, and whoever pools what they know. Loss and right answers, which the model decides as well, have
 noise in the same proportion to what they can be, and are accounted for as two sums more.
 
-Not in it is what else a data owner is told: whether a batch was in range, how many images were, and predictions.
+Not in it is what else a data owner is told: how many batches were out of range in all, and predictions.
 
 What is added are whole units of the words, and the sum is exact: a rounded Gaussian on whole words is a Gaussian,
 rounded afterwards, of which the rounding tells nothing.
@@ -91,7 +91,7 @@ class SumNoise:
         drawn = standard_normal(np.frombuffer(os.urandom(noise_bytes(count + 2)), "<u8"))
         deviations = np.concatenate([np.full(count, parameters), [loss, correct]])
         words = np.rint(drawn[: count + 2] * deviations).astype(np.int64)
-        # How many images there were follows from what was in range, and weights are public.
+        # Of refused batches one sum is told, of all rounds, and weights are public.
         return torch.from_numpy(np.append(words, np.zeros(COUNTS - 2, np.int64)))
 
     def rounds(self, most: int, *, opened: int = 0, spent: float = 0.0) -> int:

@@ -59,6 +59,7 @@ def read_model(file: ModelOwnerFile) -> ServedModel:
         path=Path(file.model),
         calibration=Path(file.calibration),
         image_size=file.image_size,
+        labelled=file.adaptation is not None,
     )
     return checkpoint.read()
 

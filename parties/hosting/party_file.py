@@ -423,7 +423,11 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     ] = ""
     calibration: Annotated[
         str,
-        Meta(description="Typical images for the bounds of a checkpoint's values: an image file, or a folder of them."),
+        Meta(
+            description="Typical images for the bounds of a checkpoint's values: an image file, or a folder of them; "
+            "with [adaptation] labelled ones, for a rehearsal too: a folder with a folder of images for each class, or "
+            "an .npz."
+        ),
     ] = ""
     image_size: Annotated[
         int,
@@ -462,8 +466,6 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
             raise ValueError(
                 "calibration and image_size are for a checkpoint: name its architecture, or leave them out"
             )
-        if self.architecture and self.adaptation is not None:
-            raise ValueError("[adaptation] takes a folder: images of a checkpoint have no labels to rehearse with")
         check_protocol(self.protocol, "device", self.device)
         check_protocol(self.protocol, "labels", self.policy.labels, key="policy.labels")
         check_protocol(self.protocol, "model", self.architecture, key="architecture")
@@ -505,8 +507,9 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     passes_a_day: Annotated[
         int,
         Meta(
-            description="Passes, batches of learning too, with one model owner in a day (UTC). The model owner chooses "
-            'the model and its bounds, so each verdict, "in range" too, is one bit about the images that it chose.',
+            description="Passes with one model owner in a day (UTC), but for those of a learning, which come to no "
+            'verdict. The model owner chooses the model and its bounds, so each verdict, "in range" too, is one bit '
+            "about the images that it chose.",
             ge=1,
         ),
     ] = PASSES_A_DAY

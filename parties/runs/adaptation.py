@@ -61,6 +61,11 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
                 '"semi-honest"'
             )
         own = self.adaptation
+        if not own.backbone and not own.known_classes and not self.model.checkpoint:
+            raise ValueError(
+                'adaptation.known_classes = []: a model owner needs images of its own to train on; with backbone = "" '
+                "name at least one class, or a model that is trained already as model.checkpoint"
+            )
         needed = own.smallest_cohort + own.colluders
         if self.clients < needed:
             raise ValueError(
@@ -79,6 +84,11 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
         """Kind of the adapter."""
         return str(type(self.adapter).__struct_config__.tag)
 
+    @property
+    def pretrained(self) -> bool:
+        """Whether the model owner's model is a checkpoint as it is."""
+        return not self.adaptation.backbone and not self.adaptation.known_classes
+
     def with_adapter(self, kind: str) -> AdaptationExperiment:
         """The same with an adapter of this kind, its keys at their defaults."""
         return structs.replace(self, adapter=convert({"kind": kind}, AdapterConfiguration))
@@ -88,6 +98,8 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
         place(self.data)
         if self.adaptation.backbone:
             served_experiment(Path(self.adaptation.backbone))
+        if self.pretrained and not Path(self.model.checkpoint).is_file():
+            raise ValueError(f"model.checkpoint {self.model.checkpoint!r} is no file")
 
 
 class LearnedRound(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from tacit.models.configuration import ImagesConfiguration, place
 from tacit.models.datasets.image_files import image_files
 from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.parties.runs import experiment as experiments
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from tacit.models.data import Dataset
+    from tacit.models.friendly.pretrained import Pretrained
     from tacit.models.friendly.transformer import FriendlyTransformer
     from tacit.parties.inference.model import Interface
     from tacit.parties.inference.private_model import PrivateModel
@@ -53,6 +55,8 @@ class ServedModel:
     transformer: FriendlyTransformer = field(repr=False)
     scaling: Scaling = SQUASHED
     """How image files are brought to its size."""
+    labelled: bool = True
+    """Whether its images have labels."""
 
     @property
     def white(self) -> int:
@@ -98,11 +102,11 @@ class ServedModel:
         return images
 
     def rehearsed(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Training images [N, C, S, S] and their labels [N], for a rehearsal of a learning. ValueError for a
-        checkpoint, whose images have none."""
-        if self.experiment is None:
+        """Training images [N, C, S, S] and their labels [N], for a rehearsal of a learning. ValueError for images
+        without labels."""
+        if not self.labelled:
             raise ValueError(
-                "a rehearsal of a learning needs labelled images, and those of a checkpoint have no labels"
+                "a rehearsal of a learning needs labelled images: name a folder with a folder of images for each class"
             )
         return self._spaced(_REHEARSED)
 
@@ -135,11 +139,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Typical images, whose values are in range: a file, or a folder of them."""
     image_size: int = 0
     """As of read_pretrained()."""
+    labelled: bool = False
+    """Whether the typical images have labels: then they are a folder with a folder of images for each class, or an
+    .npz."""
 
     def __post_init__(self) -> None:
         if not self.path.is_file():
             raise ValueError(f"checkpoint {str(self.path)!r} is no file")
-        self.images()
+        if self.labelled:
+            place(self._labelled_images())
+        else:
+            self.images()
 
     def absolute(self) -> Checkpoint:
         """The same wherever a process begins."""
@@ -153,17 +163,30 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"calibration images {self.calibration}: {error}") from None
 
     def read(self) -> ServedModel:
-        """The model. Raises as read_pretrained() does."""
-        from tacit.models.data import normalise
+        """The model. Raises as read_pretrained() does, and as data.read() for labelled images."""
+        from tacit.models import data
         from tacit.models.friendly.pretrained import read_pretrained
-        from tacit.models.friendly.transformer import STOCK, convert
 
         found = read_pretrained(self.architecture, self.path, most_tokens=LARGEST_TOKENS, image_size=self.image_size)
+        if self.labelled:
+            return served_pretrained(found, data.read(self._labelled_images()).train, labelled=True)
         files = FileImages(self.images(), scaling=found.scaling)
-        typical = Samples(files, np.zeros(len(files), np.int64))
-        source = Source(train=typical, test=typical.part(np.arange(0)), class_names=found.class_names)
-        data = normalise(source, image_size=found.image_size, mean=found.mean, std=found.std)
-        return ServedModel(None, data, convert(found.model, STOCK), found.scaling)
+        return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
+
+    def _labelled_images(self) -> ImagesConfiguration:
+        if self.calibration.is_dir():
+            return ImagesConfiguration(source="folder", directory=str(self.calibration))
+        return ImagesConfiguration(source=str(self.calibration))
+
+
+def served_pretrained(found: Pretrained, typical: Samples, *, labelled: bool = False) -> ServedModel:
+    """A checkpoint that was read, with typical images of its owner."""
+    from tacit.models.data import normalise
+    from tacit.models.friendly.transformer import STOCK, convert
+
+    source = Source(train=typical, test=typical.part(np.arange(0)), class_names=found.class_names)
+    data = normalise(source, image_size=found.image_size, mean=found.mean, std=found.std)
+    return ServedModel(None, data, convert(found.model, STOCK), found.scaling, labelled)
 
 
 def read_student(directory: Path) -> ServedModel:

@@ -102,7 +102,7 @@ class KeptCompared(Message, frozen=True, kw_only=True):
 class ChooseImages(Message, frozen=True, kw_only=True):
     """Data owner to model owner: the next step is on these images, which we both keep shares of."""
 
-    images: Annotated[tuple[Index, ...], Meta(min_length=1, max_length=1 << 10)]
+    images: Annotated[tuple[Index, ...], Meta(max_length=1 << 10)]
     """Their numbers, from 0, in the order of the batch."""
 
 

@@ -1,7 +1,8 @@
 """Who has what before a model is adapted: the model owner's model and images, and those of the data owners.
 
-A model is trained here on the classes that the model owner knows, or is that of an earlier run. The data owners have
-the images of all other classes, divided as [data] says, and prepared as the model owner says.
+A model is trained here on the classes that the model owner knows, or is that of an earlier run: then the data owners
+have the images of all other classes. Or it is a checkpoint of timm's as it is: then its owner has a few images of all
+classes, and the data owners have the others. They are divided as [data] says, and prepared as the model owner says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from tacit.models import checkpoint
 from tacit.models.data import Dataset, load, normalise, read
 from tacit.models.datasets.samples import Samples, Source
+from tacit.models.friendly.pretrained import read_pretrained
 from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.models.partition import divide
@@ -25,7 +27,8 @@ from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import Progress, RunDirectory, claim, mark_release, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.runs.served import ServedModel, read_served
+from tacit.parties.runs.served import ServedModel, read_served, served_pretrained
+from tacit.protocol.inference.schedule import LARGEST_TOKENS
 
 BACKBONE: Final = "backbone"
 """The folder, in that of the run, of a model that was trained for it: a run of its own."""
@@ -70,6 +73,8 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
     FloatingPointError when a training diverges.
     """
     own = experiment.adaptation
+    if experiment.pretrained:
+        return _pretrained(experiment, seed=seed)
     if own.backbone:
         served = read_served(backbone(experiment, directory))
         mean, std = served.data.normalisation
@@ -88,8 +93,26 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
     return AdaptationSetting(served, rehearsed, *_divided(experiment, images, wanted, seed=seed))
 
 
+def _pretrained(experiment: AdaptationExperiment, *, seed: int) -> AdaptationSetting:
+    """A checkpoint as it is: some of the training images are its owner's, all others are divided."""
+    model = experiment.model
+    found = read_pretrained(model.name, Path(model.checkpoint), most_tokens=LARGEST_TOKENS, image_size=model.image_size)
+    source = read(experiment.data)
+    count = len(source.train.labels)
+    if (wanted := experiment.adaptation.own_images) >= count:
+        raise ValueError(f"adaptation.own_images = {wanted}: [data] has {count} training images in all; take fewer")
+    taken = np.arange(wanted) * count // wanted
+    rest = replace(source, train=source.train.part(np.setdiff1d(np.arange(count), taken)))
+    served = served_pretrained(found, source.train.part(taken), labelled=True)
+    images = normalise(rest, image_size=found.image_size, mean=found.mean, std=found.std)
+    classes = np.arange(images.classes)
+    return AdaptationSetting(served, Labelled(*served.rehearsed()), *_divided(experiment, images, classes, seed=seed))
+
+
 def backbone(experiment: AdaptationExperiment, directory: Path) -> Path:
     """Where the model owner's model is, or will be, of a run in this directory."""
+    if experiment.pretrained:
+        return Path(experiment.model.checkpoint)
     return Path(experiment.adaptation.backbone) if experiment.adaptation.backbone else directory / BACKBONE
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tacit.protocol.adaptation.kept import KeptRecord
 from tacit.protocol.adaptation.messages import OwnSum
 from tacit.protocol.adaptation.states import RoundKept, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, weight_of
@@ -108,7 +109,8 @@ def test_a_round_from_old_parameters_or_over_ends_the_session(number: int, based
     ended = run.ended(MODEL_OWNER, data_owner=FIRST)
     assert ended is not None
     assert (ended.code, ended.culprit) == (Code.SESSION, FIRST)
-    assert len(run.outcome(PassBegun, MODEL_OWNER, FIRST)) == 1
+    # The image passes the blocks, and the batch is learned.
+    assert len(run.outcome(PassBegun, MODEL_OWNER, FIRST)) == 2
 
 
 @pytest.mark.threat("data-owner/old-parameters")
@@ -225,3 +227,20 @@ def test_a_model_that_is_replaced_in_a_round_ends_the_session_and_not_the_round(
     other = PassStarted(weights=b"\1" * 32)
     run.say_instead("pass-started", MODEL_OWNER, lambda parcel: [altered(parcel, message=other)])
     assert (Code.MODEL, MODEL_OWNER) in run.run().verdicts()
+
+
+@pytest.mark.threat("owner/restores-kept-shares")
+@cases("owner", [FIRST, MODEL_OWNER])
+def test_an_owner_that_goes_on_from_an_older_state_is_noticed(owner: str) -> None:
+    """Of shares of other passes, and of uses; a new owner begins anew."""
+    for change in ({"last": (1, bytes(32))}, {"uses": 7}):
+        run = MemoryAdaptation({FIRST: round_plan(1, (FIRST,))}, brought=True)
+        for name, value in change.items():
+            setattr(run.kept_of(owner, FIRST), name, value)
+        run.run()
+        assert {each.code for each in run.outcome(InferenceEnded)} == {Code.SESSION}
+        assert not run.outcome(PassBegun)
+    run = MemoryAdaptation({FIRST: round_plan(1, (FIRST,))}, brought=True)
+    run.kept[owner, FIRST] = KeptRecord()
+    assert run.run().verdicts() == {(None, "")}
+    assert [each.number for each in run.outcome(PassBegun, FIRST)] == [1, 2]

@@ -11,18 +11,21 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from tacit.protocol.adaptation.data_owner import LearningDataOwner
+from tacit.protocol.adaptation.kept import KeptRecord
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, LearningSizes
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.states import RoundAnswered, RoundKept, SumTold
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
+from tacit.protocol.core.primitives import digest
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, InferenceRequest
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.schedule import LOGITS, Round
-from tacit.protocol.inference.states import InferenceState
+from tacit.protocol.inference.states import InferenceLabel, InferenceState
 from tests.exploration.inference import (
     DATA_OWNER,
     PATIENCE,
@@ -60,13 +63,29 @@ PLAN: Final[tuple[Call, ...]] = (
     ("ask_sum", (2, (DATA_OWNER, "gone"))),
 )
 """A round whose sum is told, and one that another owner does not come out of."""
-BATCH: Final[tuple[Call, ...]] = (("begin_round", (1, 0, 0)), ("ask", (0.0,)), ("keep_round", (1,)))
+BATCH: Final[tuple[Call, ...]] = (
+    ("begin_round", (1, 0, 0)),
+    ("choose", ((0,),)),
+    ("ask", (0.0,)),
+    ("keep_round", (1,)),
+)
 """A round with a batch."""
+
+
+def kept() -> KeptRecord:
+    """What either owner keeps: the one image has passed the blocks in an earlier session."""
+    terms_digest = digest(InferenceLabel.INFERENCE_TERMS, encode_structure(TERMS))
+    return KeptRecord(terms_digest, (1, content(32, "chain")))
 
 
 @duplicate.register
 def _(value: RoundSums) -> Any:
     return RoundSums(**{name: duplicate(part) for name, part in vars(value).items()})
+
+
+@duplicate.register
+def _(value: KeptRecord) -> Any:
+    return KeptRecord(**vars(value))
 
 
 def sum_of(machine_session: bytes, number: int) -> bytes:
@@ -143,18 +162,22 @@ class AdaptationWorld(InferenceWorld):
         machine = LearningDataOwner(
             DATA_OWNER,
             self._roster,
-            request=InferenceRequest(images=max(self._passes, 1), batch=1, channels=1, side=1),
+            request=InferenceRequest(images=1, batch=1, channels=1, side=1),
             policy=InferencePolicy(),
             patience=PATIENCE,
             spent=Spent(),
             purpose="learning",
             smallest_cohort=2,
+            steps=max(self._passes, 1),
+            kept=kept(),
             entropy=SymbolicEntropy("zeros"),
         )
         machine.performed = 0  # type: ignore[attr-defined]
         return machine
 
-    def _model_owner(self, entropy: SymbolicEntropy, sums: RoundSums | None = None) -> InferenceModelOwner:
+    def _model_owner(
+        self, entropy: SymbolicEntropy, sums: RoundSums | None = None, record: KeptRecord | None = None
+    ) -> InferenceModelOwner:
         return LearningModelOwner(
             DATA_OWNER,
             self._roster,
@@ -164,8 +187,9 @@ class AdaptationWorld(InferenceWorld):
             quota=Quota(),
             spent=Spent(),
             sums=sums or RoundSums(POLICY),
+            kept=record or kept(),
         )
 
     def _another(self, machine: InferenceModelOwner) -> InferenceModelOwner:
         assert isinstance(machine, LearningModelOwner)
-        return self._model_owner(machine._entropy, machine._sums)  # type: ignore[arg-type]
+        return self._model_owner(machine._entropy, machine._sums, machine._kept)  # type: ignore[arg-type]

@@ -108,7 +108,7 @@ class InferenceWorld:
             arithmetic=b"",
         )
         self._passes, self._sessions = passes, sessions
-        self._range_step = [each.operation for each in self.ROUNDS].index(RANGE)
+        self._range_step = next((step for step, each in enumerate(self.ROUNDS) if each.operation == RANGE), None)
         self.letters: list[tuple[str, Frames]] = []
         """Receiver and frames by number."""
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -251,7 +251,7 @@ class InferenceWorld:
                 ]
                 if output.data not in meant:
                     yield f"{machine.own} takes something else for the opening of round {output.step}"
-                if output.step > self._range_step and judged != 0:
+                if self._range_step is not None and output.step > self._range_step and judged != 0:
                     yield f"{machine.own} is told the result of a pass that is not in range"
             elif isinstance(output, MaskedLayer):
                 if output.data != content(len(output.data), "layer", machine.session, output.layer):

@@ -55,7 +55,7 @@ def adaptation_message_bad_value() -> Script:
     script = message("Numbers, names and byte strings beyond their bounds, other fields, and raw frames where none is.")
     for kind, changes in (
         ("compare-kept", {"chain": bytes(31)}), ("compare-kept", {"steps": 0}), ("compare-kept", {"steps": 2**20 + 1}),
-        ("kept-compared", {"images": -1}), ("choose-images", {"images": []}), ("choose-images", {"images": [-1]}),
+        ("kept-compared", {"images": -1}), ("choose-images", {"images": [-1]}),
         ("choose-images", {"images": [0] * 1025}),
         ("begin-round", {"number": 0}), ("begin-round", {"number": 2**31 + 1}), ("begin-round", {"based": -1}),
         ("begin-round", {"count": -1}),

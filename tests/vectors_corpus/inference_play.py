@@ -123,7 +123,8 @@ class InferencePlay(Play):
         """What an owner keeps of a data owner's images."""
         name = f"{owner}/kept/{data_owner}"
         if name not in self.machines:
-            self.make(name, Making(KeptRecord, {} if self._kept is None else {"terms_digest": self._kept, "last": BROUGHT}))
+            brought = {} if self._kept is None else {"terms_digest": self._kept, "last": BROUGHT}
+            self.make(name, Making(KeptRecord, brought))
         found: KeptRecord = self.machines[name]
         return found
 

@@ -15,7 +15,7 @@ SHARED_TYPES = (
 ADAPTATION_BODIES = {kind: INFERENCE_BODIES[kind] for kind in SHARED_TYPES} | {
     "compare-kept": Map(images=NUMBER, chain=HASH, uses=NUMBER, steps=Integer(1, 2**20)),
     "kept-compared": Map(images=NUMBER, chain=HASH, uses=NUMBER),
-    "choose-images": Map(images=Array(1024, NUMBER, 1)),
+    "choose-images": Map(images=Array(1024, NUMBER)),
     "begin-round": Map(number=ROUND, based=NUMBER, done=NUMBER, count=NUMBER),
     "round-begun": Map(done=NUMBER),
     "keep-round": Map(number=ROUND, secret=HASH),

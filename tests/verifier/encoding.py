@@ -115,7 +115,7 @@ class Binary:
 
     def read(self, reader: Reader) -> bytes:
         length = reader.length(BINARY)
-        require(self.least <= length <= self.most, MALFORMED)
+        require(length <= self.most, MALFORMED)
         return reader.take(length)
 
     def write(self, value: bytes) -> bytes:
@@ -145,8 +145,8 @@ def choice(*choices: str) -> Text:
 
 
 class Array:
-    def __init__(self, most: int, item: Any, least: int = 0) -> None:
-        self.most, self.item, self.least = most, item, least
+    def __init__(self, most: int, item: Any) -> None:
+        self.most, self.item = most, item
 
     def read(self, reader: Reader) -> list[Any]:
         length = reader.length(ARRAY, 0x90, 16)

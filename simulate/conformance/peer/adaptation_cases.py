@@ -12,7 +12,17 @@ from typing import Final
 
 import msgpack
 
-from tacit.protocol.adaptation.messages import AskSum, BeginRound, KeepRound, OwnSum, RoundBegun, SumLost
+from tacit.protocol.adaptation.messages import (
+    AskSum,
+    BeginRound,
+    ChooseImages,
+    CompareKept,
+    KeepRound,
+    KeptCompared,
+    OwnSum,
+    RoundBegun,
+    SumLost,
+)
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.inference.messages import (
@@ -105,8 +115,6 @@ ADAPTED_MODEL_OWNER_CASES: Final = (
            altered(AgreeTerms, terms=OTHER_HASH)),
     ending("smaller-batch", "wants to learn by smaller batches", Code.POLICY, DATA_OWNER,
            altered(AgreeTerms, batch=lambda batch: batch - 1)),
-    ending("broken-batch", "wants to learn an image more than its batches have", Code.POLICY, DATA_OWNER,
-           altered(AgreeTerms, images=following)),
     ending("more-images", "wants more images than are offered", Code.POLICY, DATA_OWNER,
            altered(AgreeTerms, lambda scene, message: {"images": MOST_IMAGES - MOST_IMAGES % message.batch})),
     ending("other-session", "writes another session into begin-round", Code.SESSION, BOTH, astray(BeginRound)),
@@ -117,7 +125,15 @@ ADAPTED_MODEL_OWNER_CASES: Final = (
            altered(BeginRound, count=lambda count: 0 if count else 7)),
     ending("other-model", "asks for another model than was agreed on", Code.MODEL, BOTH,
            altered(StartPass, weights=OTHER_HASH)),
-    ending("pass-too-many", "asks for a pass more than was agreed on", Code.POLICY, BOTH,
+    ending("kept-beyond", "keeps shares of more images than it has", Code.SESSION, DATA_OWNER,
+           altered(CompareKept, images=MOST_IMAGES)),
+    ending("choice-beyond", "chooses an image that it does not have", Code.SESSION, BOTH,
+           altered(ChooseImages, images=lambda images: (*images[:-1], MOST_IMAGES))),
+    ending("choice-short", "chooses fewer images than a batch has", Code.SESSION, BOTH,
+           altered(ChooseImages, images=lambda images: images[:-1] or (0, 0))),
+    ending("choice-early", "chooses images before they have passed the blocks", Code.UNEXPECTED, BOTH,
+           instead(StartPass, lambda scene, said: [Saying(ChooseImages(images=(0,)), round=0)])),
+    ending("step-without-choice", "asks for a step and chooses no images", Code.UNEXPECTED, BOTH,
            instead(KeepRound, _next_pass)),
     ending("keeps-other-round", "ends another round than it has begun", Code.SESSION, BOTH,
            altered(KeepRound, number=following)),
@@ -189,6 +205,8 @@ ADAPTED_DATA_OWNER_CASES: Final = (
     ending("terms-cohort", "opens sums of two data owners", Code.POLICY, MODEL_OWNER, offering({}, smallest_cohort=2)),
     ending("other-session", "writes another session into masked-weights", Code.SESSION, BOTH, astray(MaskedWeights)),
     *chunk_faults(MaskedWeights, "layer", prefix="weights-"),
+    ending("kept-ahead", "goes on behind images that nobody keeps", Code.SESSION, BOTH,
+           altered(KeptCompared, images=1)),
     *wire_faults(RoundBegun),
     ending("sum-early", "tells a sum where a round is to begin", Code.UNEXPECTED, BOTH,
            instead(RoundBegun, _sum_early)),

@@ -127,5 +127,5 @@ class SharesSession(Session):
         found = read_sum(self.keeper.bytes)
         assert found is not None
         due = torch.zeros_like(found.words)
-        due[len(due) - len(COUNTED) :] = torch.tensor([0, 0, found.owners, self._weight])
+        due[len(due) - len(COUNTED) :] = torch.tensor([0, 0, 0, self._weight])
         return (due - found.words).numpy().astype("<i8").tobytes()

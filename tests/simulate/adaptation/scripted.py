@@ -11,7 +11,13 @@ import msgspec
 
 from tacit.models.adapters.configuration import AdaptationConfiguration, LinearProbeConfiguration, Reveal
 from tacit.models.adapters.parallel import initial
-from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, LearningRoundLost, LearningSessionOpened
+from tacit.parties.adaptation.events import (
+    AdaptersUpdated,
+    BatchEnded,
+    ImagesKept,
+    LearningRoundLost,
+    LearningSessionOpened,
+)
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import Seed
 from tacit.parties.runs.events import InvocationRecorded
@@ -74,17 +80,23 @@ class Script:
         self.log(DEALER, InvocationRecorded.now("tacit adapt --seed 5", started=time.time(), device="cpu", seed=seed))
         for name in OWNERS:
             self.log(name, LearningSessionOpened(peer=MODEL_OWNER, images=16, weights_bytes=1000))
+            for images in (8, 16):
+                kept = ImagesKept(images=images, of=16, preprocessing_bytes=70, peer=name)
+                self.log(MODEL_OWNER, kept)
+                own = {"seconds": 0.25, "preprocessing_wait_seconds": 0.125, "sent": 200, "received": 300}
+                self.log(name, msgspec.structs.replace(kept, peer="", preprocessing_bytes=500, **own))
 
     def log(self, party: str, event: Event) -> None:
         """One event."""
         self._logs[party].write(event)
 
     def round(self, number: int, *, dropped: str = "", lost: str = "", aborted: str = "", refused: int = 0) -> None:
-        """A round with a batch of every data owner; lost, aborted: why it has no result; refused: so many batches."""
+        """A round with a batch of every data owner; lost, aborted: why it has no result; refused: so many batches of
+        all rounds, which is told with the last one."""
         survivors = [name for name in OWNERS if name != dropped]
         self.log(DEALER, RoundStarted(round=number, cohort=list(OWNERS)))
         for place, name in enumerate(OWNERS):
-            batch = BatchEnded(round=number, number=1, refused=place < refused, preprocessing_bytes=700, peer=name)
+            batch = BatchEnded(round=number, number=1, preprocessing_bytes=700, peer=name)
             self.log(MODEL_OWNER, batch)
             own: dict[str, Any] = {"preprocessing_wait_seconds": 0.5, "seconds": 1.0 + place}
             own |= {"sent": 2000, "received": 3000}
@@ -111,13 +123,19 @@ class Script:
                 seconds=4.0,
             ),
         )
-        images = 8 * (len(survivors) - refused)
+        images = 8 * len(survivors)
+        told = refused if number == self.experiment.federation.rounds else None
         for name in survivors:
             if lost:
                 self.log(name, LearningRoundLost(round=number, detail=lost))
             elif not aborted:
                 learned = AdaptersUpdated(
-                    round=number, owners=len(survivors), images=images, train_loss=1.5, train_accuracy=0.375
+                    round=number,
+                    owners=len(survivors),
+                    images=images,
+                    train_loss=1.5,
+                    train_accuracy=0.375,
+                    refused_batches=told,
                 )
                 self.log(name, learned)
 

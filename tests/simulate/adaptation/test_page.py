@@ -58,9 +58,10 @@ def test_a_run_that_went_well(finished: tuple[Script, AdaptationSummary, str]) -
     for name in ("Private passes", "Secure sums", "Who together sees more", "tacit adapt --seed 5"):
         assert name in text
     assert "data-owner-4" in text
-    # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights; from the dealer 5,700 bytes for each batch.
-    assert "Payload moved 89.6 kB" in text
-    assert "45.6 kB of correlated randomness" in text
+    # Between both owners 8 batches of 5,000 bytes, 8 passes of 500 and 4 sessions' weights; from the dealer 5,700 bytes
+    # for each batch and 570 for each pass.
+    assert "Payload moved 98.2 kB" in text
+    assert "50.2 kB of correlated randomness" in text
     assert "it, 5 kB to the data owner and 700 bytes to the model owner." in text
 
 
@@ -127,18 +128,24 @@ def test_that_the_model_is_given_away_is_said_first(tmp_path: Path, reveal: str)
 
 def test_what_went_wrong_is_said_first(tmp_path: Path) -> None:
     script = Script(tmp_path / "run")
-    script.round(1, dropped=OWNERS[1], refused=2)
+    script.round(1, dropped=OWNERS[1])
     script.log(OWNERS[2], LearningSessionLost(code="LEFT", detail="the model owner's link was lost"))
     script.round(2, lost="data-owner-3 did not say who survived")
     text = text_of(page(script, learned=False))
     assert "0 of 2 rounds were completed" not in text
     assert "1 of 2 rounds were completed. The sums ended: all rounds are done." in text
     assert "Round 2 was summed, but data owners did not receive the sum: data-owner-3 did not say who survived." in text
-    assert "2 of 8 batches were out of range, and taught nothing." in text
     assert "it vanished" in text
     assert "Round 2 lost" in text
     assert "the session with the model owner is lost: the model owner's link was lost" in text
     assert "nobody was lost" not in text
+
+
+def test_refused_batches_are_said_with_the_last_round(tmp_path: Path) -> None:
+    script = Script(tmp_path / "run")
+    script.round(1)
+    script.round(2, refused=2)
+    assert "2 of 8 batches were out of range, and taught nothing." in text_of(page(script))
 
 
 def test_nothing_at_all_was_learned(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.parties.runs.directory import Seed
 from tacit.parties.runs.reveals import PROTECTS
-from tacit.simulate.adaptation.results import AdaptationParty, BatchMetrics
+from tacit.simulate.adaptation.results import AdaptationParty, BatchMetrics, KeptMetrics
 from tacit.simulate.adaptation.summary import read_summary
 
 with pytest.MonkeyPatch.context() as patch:
@@ -27,8 +27,8 @@ def test_figures_are_those_of_the_logs(tmp_path: Path) -> None:
     assert msgspec.json.encode(read_summary(script.folder)) == msgspec.json.encode(found)
     assert [row.round for row in found.rounds] == [1, 2]
     first, last = found.rounds
-    assert (first.status, first.images, first.refused_batches) == ("completed", 32, 0)
-    assert (last.status, last.images, last.refused_batches) == ("completed", 24, 1)
+    assert (first.status, first.images) == (last.status, last.images) == ("completed", 32)
+    assert found.batches.refused == 1
     assert (first.train_loss, first.train_accuracy) == (1.5, 0.375)
     assert (last.accuracy, last.loss) == (JUDGED[2].accuracy, JUDGED[2].loss)
     assert found.final_balanced_accuracy == JUDGED[2].balanced_accuracy
@@ -52,11 +52,20 @@ def test_passes_and_sums_are_told_by_party(tmp_path: Path) -> None:
         preprocessing_to_data_owner_bytes=5000,
         preprocessing_to_model_owner_bytes=700,
     )
-    assert found.dealer_bytes == {"model-owner": 8 * 700, **dict.fromkeys(OWNERS, 2 * 5000)}
+    assert found.kept == KeptMetrics(
+        images=64,
+        passes=8,
+        online_seconds=2.0,
+        data_owner_bytes=1600,
+        model_owner_bytes=2400,
+        preprocessing_to_data_owner_bytes=4000,
+        preprocessing_to_model_owner_bytes=560,
+    )
+    assert found.dealer_bytes == {"model-owner": 8 * 700 + 8 * 70, **dict.fromkeys(OWNERS, 2 * 5000 + 2 * 500)}
     second = found.owners[OWNERS[1]]
-    assert (second.round, second.batches, second.sessions) == (2, 2, 1)
-    assert (second.online_seconds, second.preprocessing_wait_seconds) == (4.0, 1.0)
-    assert (second.bytes_sent, second.bytes_received, second.weights_bytes) == (4000, 6000, 1000)
+    assert (second.round, second.kept_images, second.batches, second.sessions) == (2, 16, 2, 1)
+    assert (second.online_seconds, second.preprocessing_wait_seconds) == (4.5, 1.25)
+    assert (second.bytes_sent, second.bytes_received, second.weights_bytes) == (4400, 6600, 1000)
     party = found.parties[OWNERS[1]]
     assert party.role == "data-owner"
     assert party.phases["TRAIN"].seconds == 4.0

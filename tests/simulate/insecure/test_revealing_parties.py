@@ -70,7 +70,7 @@ async def test_what_is_learned_of_revealed_outputs_is_what_is_learned_in_the_cle
         await found.over(*OWNERS, DEALER)
         check_learned(found, one_block, learning, owned)
         # Of one block, so that every pass reveals the same.
-        passes = RevealedPasses(learning, DATA, lambda number: (True,))
+        passes = RevealedPasses(learning, 0, DATA, lambda number: (True,))
         for name in OWNERS:
             assert distance(found.common(name), found.common("alice")) == 0
             await check_material(found, learning, name, passes)
@@ -111,9 +111,9 @@ async def test_what_is_enrolled_is_learned_in_the_order_of_the_model_owner(
 async def test_a_data_owner_of_hosts_takes_no_part_in_it(
     tmp_path: Path, private: PrivateModel, learning: PublicLearning, owned: dict[str, Owned]
 ) -> None:
-    """The terms are the same, and the correlated randomness that a pass takes is not."""
+    """The terms are the same, but nothing is kept of images."""
     async with adapting(tmp_path, private, learning) as found:
         found.teacher = partial(teacher, Revealing("all"))
         await begun(found, owned)
         told = await found.house.waits("alice", TrainingFailed)
-        assert "orders other material than" in told.detail
+        assert "compare-kept is not expected" in told.detail

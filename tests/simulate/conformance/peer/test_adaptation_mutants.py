@@ -41,13 +41,6 @@ class AnyRound(LearningModelOwner):
         return InferenceModelOwner.on_start_pass(self, heard, now)
 
 
-class AnyBatch(LearningModelOwner):
-    """Learns by whatever batches are wanted."""
-
-    def on_agreement(self, heard: Heard[Any], now: float) -> Step[Any]:
-        return InferenceModelOwner.on_agreement(self, heard, now)
-
-
 class AnyStatement(LearningModelOwner):
     """Does not look at how many images are stated."""
 
@@ -110,9 +103,6 @@ def any_survivors(self: RoundSums, owner: str, number: int, survivors: tuple[str
 TEACHER = (tacit.parties.adaptation.model_owner.TeachingParty, "MACHINE")
 LEARNER = (tacit.parties.adaptation.data_owner.PrivateLearner, "MACHINE")
 MUTANTS: dict[str, tuple[Side, Patch, dict[str, str]]] = {
-    "model owner: any batch": (
-        "adapting-data-owner", (*TEACHER, AnyBatch), {"broken-batch": f"{NO_SUM}, {COMPLETES}"},
-    ),
     "model owner: any round": (
         "adapting-data-owner", (*TEACHER, AnyRound), {"pass-without-round": "ends with POLICY, tells both"},
     ),
