@@ -88,8 +88,7 @@ def adapt(
         if image_size is not None:
             more["model"] = more.get("model", {}) | {"image_size": image_size}
         if data is not None:
-            folder = Path(data).is_dir()
-            more["data"] = {"source": "folder", "directory": data} if folder else {"source": data}
+            more["data"] = {"source": "folder", "directory": data} if Path(data).is_dir() else {"source": data}
         if adapter is not None and adapter != base.kind:
             base = base.with_adapter(adapter)
         chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, more=more, where="command line")

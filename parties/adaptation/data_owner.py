@@ -89,8 +89,8 @@ class LearnerSettings:
     weights: Weights = "equal"
     """Whether data owners count alike, or by how many images they have, which it states then."""
     seed: tuple[int, int] | None = None
-    """Of the order of its images: a seed, and this data owner's number; None draws from the operating system's
-    randomness."""
+    """Of the order of its images: a seed, and this data owner's number; None: a seed that follows from the images, so
+    that it is the same after a restart."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,9 @@ class PrivateLearner:
         bound = sha256(images.numpy().tobytes() + labels.numpy().tobytes()).digest()
         path = None if kept is None else kept / f"{settings.owner.roster.server.name}.shares"
         self._kept = KeptShares(path, bound=bound)
+        self._seed = settings.seed or (int.from_bytes(bound[:8], "big"), 0)
+        self._used = self._drawn()
+        """Indices of the images that batches are drawn from, in rising order: these pass the blocks."""
         self._exit = AsyncExitStack()
         self._session: _Session | None = None
         self._conversation: Conversation | None = None
@@ -269,7 +272,7 @@ class PrivateLearner:
     def _request(self) -> InferenceRequest:
         """Images of a session."""
         return InferenceRequest(
-            images=len(self._images),
+            images=len(self._used),
             batch=self._settings.batch,
             channels=self._images.shape[1],
             side=self._images.shape[-1],
@@ -372,7 +375,7 @@ class PrivateLearner:
         agreed = machine.learning_agreed
         while machine.number < agreed.keeping:
             began, first = time.perf_counter(), kept.record.last[0]
-            chosen = torch.arange(first, first + agreed.images_of(machine.number + 1))
+            chosen = torch.from_numpy(self._used[first : first + agreed.images_of(machine.number + 1)])
             share = await session.worker(self._share, session.learning.public, chosen)
             await self._begun(session)
             ready = time.perf_counter()
@@ -418,10 +421,16 @@ class PrivateLearner:
 
     def _batches(self, round: int) -> list[Order]:
         """Indices of the images of every batch of a round."""
-        seed = self._settings.seed
-        generator = np.random.default_rng(None if seed is None else [seed[0], round, seed[1]])
+        generator = np.random.default_rng([self._seed[0], round, self._seed[1]])
         work = FullBatches(self._settings.batch, self._settings.batches)
         return list(work.batches(len(self._images), generator))
+
+    def _drawn(self) -> Order:
+        """Indices of the images that batches are drawn from: all of them, if there are as many draws."""
+        own, count = self._settings, len(self._images)
+        if own.batch * own.batches * own.rounds >= count:
+            return np.arange(count)
+        return np.unique(np.concatenate([each for round in range(own.rounds) for each in self._batches(round + 1)]))
 
     def _brought(self, number: int, order: Order) -> Order:
         """Indices of the images that it brings to the pass of this number, whose batch has these."""
@@ -442,9 +451,10 @@ class PrivateLearner:
         if kept is None:
             share = await session.worker(self._share, session.learning.public, chosen)
         else:
-            share, outside = await session.worker(kept.batch, chosen.tolist())
+            rows = np.searchsorted(self._used, chosen.numpy()).tolist()
+            share, outside = await session.worker(kept.batch, rows)
             await session.worker(kept.use)
-            conversation.hear(machine.choose(tuple(chosen.tolist()), conversation.now()))
+            conversation.hear(machine.choose(tuple(rows), conversation.now()))
         await self._begun(session)
         ready = time.perf_counter()
         number, learnt = machine.number, self._standing.learnt

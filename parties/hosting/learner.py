@@ -273,7 +273,9 @@ class _Learning:
         asking = LearningDataOwner(
             self.party.name,
             self.party.roster,
-            request=InferenceRequest(images=len(self.source.train.images), batch=file.batch),
+            request=InferenceRequest(
+                images=min(len(self.source.train.images), file.batch * own.batches * own.rounds), batch=file.batch
+            ),
             policy=settings.policy,
             patience=FOR_OWNER * file.answer,
             spent=settings.spent,

@@ -74,7 +74,7 @@ class LearningOwner(Owner):
     performed: int = 0
     """How many calls of its plan a data owner has made."""
     brought: int = 0
-    """How many passes of its session are kept."""
+    """The last pass of its session that is over."""
 
     @property
     def kept(self) -> KeptRecord:
@@ -83,10 +83,11 @@ class LearningOwner(Owner):
 
     def go_on(self) -> None:
         machine, world = self.machine, self.world
-        between = isinstance(machine, LearningSession) and machine.state is InferenceState.IDLE
-        if between and self.brought < machine.number and machine.brings(machine.number):
+        if machine.state is InferenceState.IDLE and self.brought < machine.number:
+            assert isinstance(machine, LearningSession)
+            if machine.brings(machine.number):
+                self.kept.add(machine.session, machine.number, machine.agreed.images_of(machine.number))
             self.brought = machine.number
-            self.kept.add(machine.session, machine.number, machine.agreed.images_of(machine.number))
         if isinstance(machine, LearningDataOwner) and machine.state is InferenceState.IDLE:
             if machine.brings(machine.number + 1):
                 if not self.due and self.ordered and self.name not in world.idle:
@@ -142,9 +143,10 @@ class LearningOwner(Owner):
 
     def _act(self, side: Side, output: Output) -> None:
         machine = self.machine
-        asked = isinstance(output, PassAsked) and isinstance(machine, LearningModelOwner)
-        if asked and machine.keeps and not machine.brings(machine.number):
-            self.kept.use()
+        if isinstance(output, PassAsked):
+            assert isinstance(machine, LearningModelOwner)
+            if machine.keeps and not machine.brings(machine.number):
+                self.kept.use()
         if isinstance(output, SumAsked):
             asked = self.world.now
             self.world.at(asked + OPENING_PATIENCE, lambda: self.wait(output.number, asked))

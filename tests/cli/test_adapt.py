@@ -85,7 +85,7 @@ class Run:
         return read_learning(self.folder)
 
     def adapters(self, round: int) -> AdapterParameters:
-        parameters, number = standing.load(self.folder.adapters(round), self.learning.initial())
+        parameters, number, _ = standing.load(self.folder.adapters(round), self.learning.initial())
         assert number == round
         return parameters
 

@@ -294,7 +294,8 @@ def compare_kept_bad_state() -> Play:
 def kept_compared_bad_state() -> Play:
     names = tuple(f"{DATA_OWNER}-{number}" for number in range(3))
     play = opened("A model owner that goes on behind other images, other passes, or more uses.", *names, owners=9)
-    for name, changes in zip(names, ({"images": 2}, {"chain": bytes(32)}, {"uses": 1}), strict=True):
+    other: tuple[Changes, ...] = ({"images": 2}, {"chain": bytes(32)}, {"uses": 1})
+    for name, changes in zip(names, other, strict=True):
         given: Changes = {"images": 1, "chain": BROUGHT[1], "uses": 0} | changes
         request = InferenceRequest(images=1, batch=1, channels=1, side=1)
         kept = play.kept_of(name, name)
