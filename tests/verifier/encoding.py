@@ -115,7 +115,7 @@ class Binary:
 
     def read(self, reader: Reader) -> bytes:
         length = reader.length(BINARY)
-        require(length <= self.most, MALFORMED)
+        require(self.least <= length <= self.most, MALFORMED)
         return reader.take(length)
 
     def write(self, value: bytes) -> bytes:
@@ -150,7 +150,7 @@ class Array:
 
     def read(self, reader: Reader) -> list[Any]:
         length = reader.length(ARRAY, 0x90, 16)
-        require(self.least <= length <= self.most, MALFORMED)
+        require(length <= self.most, MALFORMED)
         return [self.item.read(reader) for _ in range(length)]
 
     def write(self, value: list[Any]) -> bytes:
