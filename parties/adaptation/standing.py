@@ -46,7 +46,9 @@ class Common(NamedTuple):
 def save(path: Path, parameters: AdapterParameters, *, round: int, refused: int = 0) -> None:
     """Write them; return when they are on the disk. OSError."""
     tensors = {name: tensor.detach().double().numpy() for name, tensor in parameters.tensors.items()}
-    replace_file(path, serialise(tensors, metadata={_ROUND: str(round), _REFUSED: str(refused)}))
+    # A tensor, since several metadata are written in no order.
+    tensors[_REFUSED] = np.array([refused], np.int64)
+    replace_file(path, serialise(tensors, metadata={_ROUND: str(round)}))
 
 
 def load(path: Path, like: AdapterParameters) -> Common:
@@ -54,8 +56,8 @@ def load(path: Path, like: AdapterParameters) -> Common:
     content = FILES.read(path)
     try:
         found = dict(deserialize(content))  # type: ignore[no-untyped-call]
-        metadata = metadata_of(content)
-        number, refused = int(metadata[_ROUND]), int(metadata[_REFUSED])
+        number = int(metadata_of(content)[_ROUND])
+        (refused,) = np.frombuffer(found[_REFUSED]["data"], "<i8")
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} holds no adapters: {error}") from error
     tensors = {}
@@ -67,7 +69,7 @@ def load(path: Path, like: AdapterParameters) -> Common:
         if not np.isfinite(values).all():
             raise ValueError(f"{path}: {name} has a value that is not finite")
         tensors[name] = torch.from_numpy(values)
-    return Common(AdapterParameters(**tensors), number, refused)
+    return Common(AdapterParameters(**tensors), number, int(refused))
 
 
 COUNT_BITS: Final = WORD_BITS - PLACE
