@@ -7,6 +7,7 @@ Help is set in the width that there is. Wrong options are complained of as wrong
 from __future__ import annotations
 
 import inspect
+import os
 import pkgutil
 import re
 import sys
@@ -62,7 +63,8 @@ class Commands(TyperGroup):
         **extra: Any,
     ) -> Any:
         """As of TyperGroup; without standalone_mode errors of usage are raised."""
-        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        given = [_at_home(arg) for arg in (sys.argv[1:] if args is None else args)]
+        run = partial(super().main, given, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
         try:
@@ -81,6 +83,12 @@ class Commands(TyperGroup):
         except typer.Abort:
             status = 1
         sys.exit(status)
+
+
+def _at_home(arg: str) -> str:
+    """An argument with ~ expanded, which shells leave in --out=~/runs."""
+    option, equals, value = arg.rpartition("=") if arg.startswith("--") else ("", "", arg)
+    return f"{option}{equals}{os.path.expanduser(value)}"
 
 
 def _join_lines(command: Any) -> None:

@@ -11,9 +11,11 @@ the images are computed from the configuration alone.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -145,8 +147,16 @@ class ModelConfiguration(Architecture, frozen=True, forbid_unknown_fields=True, 
 MOST_SUMMED_CHANNELS: Final = 15
 """Channels whose statistics fit the metrics of one sum: a count, and two numbers for each."""
 
-DIRECTORY_SOURCES: Final = ("cifar10", "cifar100", "svhn", "gtsrb", "tiny-imagenet", "fed-isic2019", "folder")
-"""The values of data.source that are read from data.directory."""
+DIRECTORY_SOURCES: Final = (
+    "cifar10", "cifar100", "mnist", "fashion-mnist", "svhn", "gtsrb", "tiny-imagenet", "fed-isic2019", "folder",
+)  # fmt: skip
+"""The values of data.source that are read from data.directory; another one is "torchvision:NAME"."""
+TORCHVISION: Final = "torchvision:"
+
+
+def in_directory(source: str) -> bool:
+    """Whether data.directory says where this data.source is."""
+    return source in DIRECTORY_SOURCES or source.startswith(TORCHVISION)
 
 
 class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -155,9 +165,11 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     source: Annotated[
         str,
         Meta(
-            description='"digits" (the 1,797 images of scikit-learn, bundled); "cifar10", "cifar100", "svhn", "gtsrb", '
-            '"tiny-imagenet", "fed-isic2019" or "folder" (a folder of images for each class), all in directory; or the '
-            "path of an .npz file with x_train, y_train, x_test and y_test; images uint8, N x H x W or N x H x W x C.",
+            description='"digits" (the 1,797 images of scikit-learn, bundled); "cifar10", "cifar100", "mnist", '
+            '"fashion-mnist", "svhn", "gtsrb", "tiny-imagenet", "fed-isic2019", "folder" (a folder of images for each '
+            'class) or "torchvision:NAME" (a class of torchvision.datasets), all in directory; or the path of an .npz '
+            "file with x_train, y_train, x_test and y_test, or MedMNIST's keys; images uint8, N x H x W or "
+            "N x H x W x C.",
             min_length=1,
         ),
     ] = "digits"
@@ -197,15 +209,15 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
                 key = next((key for key in ("directory", "classes", "centres") if getattr(self, key)), "source")
                 raise ValueError(f"data.{key} is not used where data.factory gives the data; leave it out")
             return
-        if self.source in DIRECTORY_SOURCES:
+        if in_directory(self.source):
             if not self.directory:
                 raise ValueError(
                     f'data.source "{self.source}" needs data.directory: the local folder that holds its files'
                 )
         elif self.source != "digits" and not self.source.endswith(".npz"):
             raise ValueError(
-                f'data.source "{self.source}" is unknown; give "digits", one of {", ".join(DIRECTORY_SOURCES)}, or the '
-                "path of an .npz file"
+                f'data.source "{self.source}" is unknown; give "digits", one of {", ".join(DIRECTORY_SOURCES)}, '
+                f'"{TORCHVISION}NAME", or the path of an .npz file'
             )
         elif self.directory:
             raise ValueError(
@@ -240,6 +252,9 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
             description="Dirichlet concentration: small makes clients differ, large makes them alike.", gt=0.0, le=1e6
         ),
     ] = 1.0
+    limit: Annotated[
+        int, Meta(description="Most training images of a client in a simulation, drawn from its own; 0: all.", ge=0)
+    ] = 0
     mean: Annotated[
         tuple[Annotated[float, Meta(ge=0.0, le=1.0)], ...],
         Meta(
@@ -458,6 +473,20 @@ def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.1f} GB"
 
 
+def at_home(section: Mapping[str, Any], names: Collection[str], folder: Path) -> dict[str, Any]:
+    """The section of a file in this folder with the paths of these names as that file means them: from the folder, and
+    with ~ expanded."""
+    found = {name: section[name] for name in names if isinstance(section.get(name), str) and section[name]}
+    return {**section, **{name: str(folder / os.path.expanduser(path)) for name, path in found.items()}}
+
+
+def image_paths(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the paths in a section that says where images are."""
+    source = section.get("source", "digits")
+    known = isinstance(source, str) and (source == "digits" or in_directory(source))
+    return ("directory", "indices") if known else ("source", "directory", "indices")
+
+
 def place(configuration: ImagesConfiguration) -> Path | None:
     """The folder or file of the source; None for images that come with this package, or from a function.
 
@@ -465,6 +494,6 @@ def place(configuration: ImagesConfiguration) -> Path | None:
     """
     if configuration.source == "digits" or configuration.factory:
         return None
-    if configuration.source in DIRECTORY_SOURCES:
+    if in_directory(configuration.source):
         return require_folder(Path(configuration.directory), purpose=f"data.directory with {configuration.source}")
     return npz.require(Path(configuration.source))

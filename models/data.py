@@ -24,14 +24,26 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
-from tacit.models.configuration import DataConfiguration, ImagesConfiguration, place
-from tacit.models.datasets import cifar, digits, fed_isic, gtsrb, image_folder, npz, svhn, tiny_imagenet
+from tacit.models.configuration import TORCHVISION, DataConfiguration, ImagesConfiguration, place
+from tacit.models.datasets import (
+    cifar,
+    digits,
+    fed_isic,
+    gtsrb,
+    idx,
+    image_folder,
+    npz,
+    svhn,
+    tiny_imagenet,
+    torchvision_sets,
+)
 from tacit.models.datasets.samples import Images, Indices, Samples, Source
 
 _BLOCK: Final = 1024
@@ -39,6 +51,8 @@ _BLOCK: Final = 1024
 READERS: Final[dict[str, Callable[[Path], Source]]] = {
     "cifar10": partial(cifar.read, variant=cifar.CIFAR10),
     "cifar100": partial(cifar.read, variant=cifar.CIFAR100),
+    "mnist": partial(idx.read, names=idx.MNIST),
+    "fashion-mnist": partial(idx.read, names=idx.FASHION),
     "svhn": svhn.read,
     "gtsrb": gtsrb.read,
     "tiny-imagenet": tiny_imagenet.read,
@@ -136,10 +150,16 @@ def read(configuration: ImagesConfiguration) -> Source:
     if configuration.factory:
         raise ValueError("data.factory: only a client of a federation calls it, and there are no images; leave it out")
     path = place(configuration)
-    source = digits.read() if path is None else READERS.get(configuration.source, npz.read)(path)
+    if path is None:
+        source = digits.read()
+    elif configuration.source.startswith(TORCHVISION):
+        source = torchvision_sets.read(path, configuration.source.removeprefix(TORCHVISION))
+    else:
+        source = READERS.get(configuration.source, npz.read)(path)
     if configuration.centres:
         source = fed_isic.at(configuration.centres, source)
-    return _renamed(source, configuration.classes) if configuration.classes else source
+    # Who names the classes knows that some may be empty.
+    return _renamed(source, configuration.classes) if configuration.classes else source.remarked()
 
 
 def load(configuration: DataConfiguration, *, image_size: int, source: Source | None = None) -> Dataset:
@@ -179,6 +199,7 @@ def normalise(source: Source, *, image_size: int, mean: Sequence[float], std: Se
 
 def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
     """The same images with the labels of this list of classes."""
+    classes = tuple(normalize("NFC", name) for name in classes)
     if strange := [name for name in source.class_names if name not in classes]:
         shown = ", ".join(strange[:8]) + ", ..." * (len(strange) > 8)
         raise ValueError(f"data.classes lacks classes that the images have: {shown}; add them, for all parties alike")
@@ -187,7 +208,7 @@ def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
     def renumbered(samples: Samples) -> Samples:
         return replace(samples, labels=numbers[samples.labels])
 
-    return Source(train=renumbered(source.train), test=renumbered(source.test), class_names=classes)
+    return replace(source, train=renumbered(source.train), test=renumbered(source.test), class_names=classes)
 
 
 def statistics(images: Images, *, image_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

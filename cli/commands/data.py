@@ -66,6 +66,8 @@ class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
     """The least aggregation.max_weight that the largest client fits in."""
     max_weight: int
     """aggregation.max_weight of the experiment; 0: computed."""
+    notes: tuple[str, ...] = ()
+    """What is skipped, and what looks like a mistake."""
 
     def view(self) -> Iterator[Table | str]:
         """Facts, and images by class and client."""
@@ -76,6 +78,7 @@ class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
             f"{self.channels} channel{'s' * (self.channels > 1)}; {sized}"
         )
         classes = f", classes = {json.dumps(self.class_names)}" if len(self.class_names) <= MOST_CLASSES else ""
+        yield from self.notes
         yield f"for an experiment between hosts: mean = {self.mean}, std = {self.std}{classes}"
         if self.train_by_centre is not None:
             counts = ", ".join(f"{centre}: {images:,}" for centre, images in enumerate(self.train_by_centre))
@@ -259,6 +262,7 @@ def _description(experiment: Experiment, progress: Progress) -> DataDescription:
         seed_is_set=experiment.federation.seed is not None,
         max_weight=experiment.aggregation.max_weight,
         largest_weight=largest_weight(experiment, parts),
+        notes=source.notes,
     )
 
 

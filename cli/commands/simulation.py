@@ -38,6 +38,7 @@ def simulate(
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="A cluster of Ray; without it, one on this machine.")
     ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most training images of a client.")] = None,
     device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
     json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
@@ -105,7 +106,13 @@ def simulate(
         (OSError, output.FAILED),
     ):
         if resume is not None:
-            given = {"an experiment file": experiment, "--clients": clients, "--seed": seed, "--out": out}
+            given = {
+                "an experiment file": experiment,
+                "--clients": clients,
+                "--seed": seed,
+                "--limit": limit,
+                "--out": out,
+            }
             if surplus := [name for name, value in given.items() if value is not None]:
                 raise output.failure(
                     f"--resume continues a run as it is: leave out {', '.join(surplus)}", output.WRONG_INPUT
@@ -113,7 +120,10 @@ def simulate(
             base, where = load(RunDirectory.open(resume).experiment), "--rounds"
         else:
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
-        chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, workers=workers, where=where)
+        more = {"data": {"limit": limit}}
+        chosen = with_overrides(
+            base, clients=clients, rounds=rounds, seed=seed, workers=workers, more=more, where=where
+        )
         check_factories(chosen, where if experiment is None else str(experiment))
         with output.complaining((FileNotFoundError, output.WRONG_INPUT)):
             place(chosen.data)

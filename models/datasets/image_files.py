@@ -1,17 +1,29 @@
-"""Images that nobody has labelled: a file of a format that Pillow reads, or a folder of them."""
+"""Files of images in a folder: which are read, and which are skipped, for training and for private inference alike.
+
+Systems and programs leave files between images: hidden ones, AppleDouble halves ("._1.jpg"), thumbnails. They are
+skipped, as are formats that are not read; each kind is counted, so that nobody trains on fewer images than they think.
+A file that several names or links lead to is one image.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from unicodedata import normalize
 
 import numpy as np
 
 from tacit.models.datasets.samples import FileImages, Indices, Pixels
 
-EXTENSIONS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
+EXTENSIONS: Final = (
+    ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".pgm", ".ppm", ".pnm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
 _WHITE: Final = 255
+_THUMBNAILS: Final = frozenset({"thumbs.db", "ehthumbs.db", "__macosx", "@eadir", "thumbnails"})
+"""Names that systems give to what they derive from images, in lower case."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +37,103 @@ class ScaledFiles(FileImages):
         return scaled
 
 
-def image_files(path: Path) -> tuple[Path, ...]:
-    """The file, or the image files of the folder in the order of their names. ValueError if there are none."""
+@dataclass(frozen=True)
+class Skipped:
+    """Entries of folders that are not read: by kind, how many there are and the first one."""
+
+    kinds: dict[str, tuple[int, Path]] = field(default_factory=dict)
+
+    def add(self, kind: str, path: Path) -> None:
+        """Count one more."""
+        count, first = self.kinds.get(kind, (0, path))
+        self.kinds[kind] = count + 1, first
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each kind."""
+        return tuple(
+            f"{count:,} {kind}{'s' * (count > 1)} skipped, the first is {first}"
+            for kind, (count, first) in sorted(self.kinds.items())
+        )
+
+
+def image_files(path: Path, skipped: Skipped | None = None) -> tuple[Path, ...]:
+    """The file, or the image files of the folder in the order of their names. ValueError if there are none.
+
+    skipped: counts all other entries."""
     if path.is_file():
         return (path,)
     if not path.is_dir():
         raise ValueError("no such file or folder")
-    files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in EXTENSIONS))
+    files = tuple(walk(path, Skipped() if skipped is None else skipped, deep=False))
     if not files:
         raise ValueError(f"the folder has no image file ({', '.join(EXTENSIONS)})")
     return files
+
+
+def walk(root: Path, skipped: Skipped, *, extensions: Sequence[str] = EXTENSIONS, deep: bool = True) -> Iterator[Path]:
+    """Yield the image files in a folder, and in those below it if `deep`, each real file once, sorted by path; links
+    are followed. ValueError for a name that is not UTF-8."""
+    seen: set[tuple[int, int] | str] = set()
+    folders = [root]
+    found: list[Path] = []
+    while folders:
+        folder = folders.pop()
+        if (key := identity(folder)) in seen:
+            skipped.add("repeated folder", folder)
+            continue
+        seen.add(key)
+        for path in sorted(folder.iterdir()):
+            if path.name.lower() in _THUMBNAILS:
+                skipped.add("thumbnail", path)
+            elif path.name.startswith("._"):
+                skipped.add("AppleDouble file", path)
+            elif path.name.startswith("."):
+                skipped.add("hidden file", path)
+            elif readable_name(path).is_dir():
+                if deep:
+                    folders.append(path)
+                elif path.suffix.lower() in extensions:
+                    skipped.add("image-named folder", path)
+                else:
+                    skipped.add("folder", path)
+            elif path.suffix.lower() not in extensions:
+                skipped.add(f"{path.suffix.lower() or 'other'} file", path)
+            elif not path.is_file():
+                skipped.add("broken link" if path.is_symlink() else "special file", path)
+            else:
+                found.append(path)
+    for path in sorted(found, key=lambda path: (str(path.parent), path.name)):
+        if (key := identity(path)) in seen:
+            skipped.add("repeated image", path)
+            continue
+        seen.add(key)
+        yield path
+
+
+def identity(path: Path) -> tuple[int, int] | str:
+    """Equal for all names of one file or folder, where links lead to it."""
+    found = path.stat()
+    # Some network file systems number nothing.
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
+
+
+def readable_name(path: Path) -> Path:
+    """Return the path. ValueError if its name is not UTF-8, as on disks of other systems: no file and no screen could
+    name it."""
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise ValueError(f"{shown}: its name is not UTF-8; rename it, as `convmv` does with a whole folder") from None
+    return path
+
+
+def class_name(folder: Path) -> str:
+    """The class that a folder is for: its name in Unicode's composed form, which systems write differently."""
+    return normalize("NFC", readable_name(folder).name)
+
+
+def is_class(path: Path) -> bool:
+    """Whether the entry is a folder that people have made."""
+    return path.is_dir() and not path.name.startswith(".") and path.name.lower() not in _THUMBNAILS

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.models.datasets.samples import Samples, Source, labelled, require_folder
+from tacit.models.datasets.image_files import EXTENSIONS, Skipped, class_name, identity, is_class, walk
+from tacit.models.datasets.samples import FileImages, Samples, Source, labelled, require_folder
 
 
 def read(directory: Path) -> Source:
     """Classes are the folders in train that are not hidden, in alphabetical order; the test images come from test, or
-    else from val. Where there is one of the two, its classes are all.
+    else from val. Where there is one of the two, its classes are all. The notes count what is skipped.
 
-    Raises FileNotFoundError where both are missing, ValueError for a class without images or not in train.
+    Raises FileNotFoundError where both are missing, ValueError for a class without images or not in train, and for an
+    image in two classes.
     """
     train, test = directory / "train", directory / "test"
     if not test.is_dir() and (directory / "val").is_dir():
@@ -20,36 +22,59 @@ def read(directory: Path) -> Source:
     names, test_names = (_classes(folder) if folder.is_dir() else [] for folder in (train, test))
     if train.is_dir() and (unknown := sorted(set(test_names) - set(names))):
         raise ValueError(f"{test} holds classes that are not in {train}: {', '.join(unknown)}")
-    known = names or test_names
-    return Source(
-        train=samples_by_class(train, {name: label for label, name in enumerate(names)}),
-        test=samples_by_class(test, {name: known.index(name) for name in test_names}),
-        class_names=tuple(known),
+    known, skipped = names or test_names, Skipped()
+    train_samples, test_samples = (
+        samples_by_class(root, {name: known.index(name) for name in of}, skipped=skipped)
+        for root, of in ((train, names), (test, test_names))
     )
+    notes = (*skipped.notes, *_common(train_samples, test_samples))
+    return Source(train_samples, test_samples, class_names=tuple(known), notes=notes)
 
 
-def samples_by_class(root: Path, labels: dict[str, int], *, extensions: Sequence[str] | None = None) -> Samples:
-    """The images in and below ROOT/CLASS for every class, each class sorted by path, but for what is hidden. ValueError
-    for an empty class."""
+def samples_by_class(
+    root: Path, labels: dict[str, int], *, extensions: Sequence[str] = EXTENSIONS, skipped: Skipped | None = None
+) -> Samples:
+    """The images in and below ROOT/CLASS for every class, each class sorted by path. ValueError for an empty class,
+    and for a file that links bring into two classes.
+
+    skipped: counts what is no image."""
     if not labels:
         return labelled([])
-    # Imported here because torchvision takes a second to import and only sources of this kind need it.
-    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-
-    wanted = tuple(extensions or IMG_EXTENSIONS)
-    found = [
-        (path, label)
-        for path, label in make_dataset(str(root), labels, extensions=wanted, allow_empty=True)
-        if not any(part.startswith(".") for part in Path(path).relative_to(root).parts)
-    ]
+    skipped = Skipped() if skipped is None else skipped
+    found: list[tuple[Path, int]] = []
+    seen: dict[object, tuple[Path, int]] = {}
+    for folder in sorted(root.iterdir()):
+        if not is_class(folder):
+            skipped.add("loose file", folder)
+            continue
+        label = labels.get(class_name(folder))
+        if label is None:
+            continue
+        for path in walk(folder, skipped, extensions=extensions):
+            first, other = seen.setdefault(identity(path), (path, label))
+            if other != label:
+                raise ValueError(f"{path} and {first} are one file in two classes; remove one of the two")
+            if first == path:
+                found.append((path, label))
     present = {label for _, label in found}
     if empty := [name for name, label in labels.items() if label not in present]:
-        raise ValueError(f"{root}: no image of class {', '.join(empty[:8])} ({', '.join(wanted)})")
-    return labelled(found)
+        raise ValueError(
+            f"{root}: no image of class {', '.join(empty[:8])} ({', '.join(extensions)}); add some, or remove it"
+        )
+    return labelled(sorted(found, key=lambda row: row[1]))
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    names = sorted({class_name(entry) for entry in folder.iterdir() if is_class(entry)})
     if not names:
         raise ValueError(f"{folder} holds no folders; expected one for each class")
     return names
+
+
+def _common(train: Samples, test: Samples) -> tuple[str, ...]:
+    """A note if test images are training images too."""
+    assert isinstance(train.images, FileImages)
+    assert isinstance(test.images, FileImages)
+    known = {identity(path) for path in train.images.paths}
+    twice = [path for path in test.images.paths if identity(path) in known]
+    return (f"{len(twice):,} test images are training images too, the first is {twice[0]}",) if twice else ()

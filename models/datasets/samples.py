@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ def around(path: Path) -> str:
 def lines(path: Path, *, purpose: str) -> list[str]:
     """The lines of a text file without those that are blank. FileNotFoundError, or ValueError if it is not UTF-8."""
     try:
-        text = require_file(path, purpose=purpose).read_text(encoding="utf-8")
+        text = require_file(path, purpose=purpose).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text at byte {error.start}; expected {purpose}") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
@@ -180,14 +180,16 @@ class FileImages:
     def sizes(self) -> Iterator[tuple[int, int]]:
         for path in self.paths:
             with _opened(path) as image:
-                size = image.height, image.width
-            yield size
+                height, width = image.height, image.width
+                # Pillow has turned the sizes of TIFF files already.
+                turned = image.format != "TIFF" and _orientation(image) in _SIDEWAYS
+            yield (width, height) if turned else (height, width)
 
     def pixels(self, indices: Indices, *, size: int) -> Pixels:
         decoded = np.empty((len(indices), size, size, self.channels), dtype=np.uint8)
         for row, index in enumerate(indices):
             with _opened(self.paths[index]) as image:
-                decoded[row] = np.asarray(self.scaling.square(image.convert("RGB"), size))
+                decoded[row] = np.asarray(self.scaling.square(displayed(image), size))
         return decoded
 
     def representative(self) -> Indices:
@@ -199,8 +201,16 @@ class FileImages:
         return replace(self, paths=tuple(self.paths[index] for index in indices))
 
 
-Images = ArrayImages | FileImages
-"""Images of one split, all with the same number of channels."""
+class Images(Protocol):
+    """Images of one split, all with the same number of channels; as ArrayImages, which says what each method does."""
+
+    @property
+    def channels(self) -> int: ...
+    def __len__(self) -> int: ...
+    def sizes(self) -> Iterator[tuple[int, int]]: ...
+    def pixels(self, indices: Indices, *, size: int) -> Pixels: ...
+    def representative(self) -> Indices: ...
+    def part(self, indices: Indices) -> "Images": ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,15 +244,81 @@ class Source:
     train: Samples
     test: Samples
     class_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """Lines for whoever gave the data: what is skipped, and what looks like a mistake."""
+
+    def remarked(self) -> "Source":
+        """The same, with a note about classes that have no image in either part."""
+        present = {*self.train.labels.tolist(), *self.test.labels.tolist()}
+        empty = [name for label, name in enumerate(self.class_names) if label not in present]
+        if not empty:
+            return self
+        shown = ", ".join(empty[:_MOST_NAMES_SHOWN]) + ", ..." * (len(empty) > _MOST_NAMES_SHOWN)
+        note = f"{len(empty):,} of {len(self.class_names):,} classes have no image: {shown}"
+        return replace(self, notes=(*self.notes, note))
+
+
+_TURNS: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""By the orientation that a camera has noted (EXIF 2.32, tag 0x0112): what turns the pixels as they are to be seen."""
+_SIDEWAYS: Final = (5, 6, 7, 8)
+_ORIENTATION: Final = 0x0112
+_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    # A damaged note does not make an image unreadable.
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error):
+        return 1
+
+
+def displayed(image: Image.Image) -> Image.Image:
+    """The image as viewers show it: upright, in RGB with eight bits a channel, on white where it is transparent."""
+    stated = image.size
+    image.load()
+    if image.size != stated:
+        # Pillow 11 to 13 turn the canvas of uncompressed TIFF files before they fill it.
+        raise ValueError("it lies on its side and is not compressed, which Pillow misreads; save it upright, or as PNG")
+    turn = _TURNS.get(_orientation(image))
+    image = _eight_bits(image) if image.mode.startswith("I") else image
+    if image.has_transparency_data:
+        seen = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    found = image.convert("RGB")
+    return found if turn is None else found.transpose(turn)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """A grey image of 16 bits with the upper eight, which Pillow keeps of coloured ones."""
+    tags = getattr(image, "tag_v2", {})
+    values = np.asarray(image).astype(np.uint32) >> int(tags.get(_TIFF_BITS, (16,))[0]) - 8
+    if tags.get(_TIFF_PHOTOMETRIC) == 0:
+        values = 255 - values
+    if isinstance(seen_through := image.info.get("transparency"), int):
+        values[np.asarray(image) == seen_through] = 255
+    return Image.fromarray(values.astype(np.uint8))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with Image.open(path) as image:
-            if image.mode.startswith(("I", "F")):
+            # Pillow has PNG and PNM files of 16 bits as such, and in older versions as integers up to 65535.
+            deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+            if not deep and image.mode.startswith(("I", "F")):
                 # Pillow would cut off what is beyond 255.
-                raise ValueError(f"its pixels are no bytes (mode {image.mode}); save it with 8 bits a channel")
+                raise ValueError(
+                    f"its pixels have 32 bits (mode {image.mode}), whose range nothing says; save it with 8 or 16 bits"
+                )
             yield image
     # What Pillow's decoders raise on damaged files; most of it is OSError.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:

@@ -47,7 +47,14 @@ from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
-from tacit.parties.session.events import ConnectionFailed, ModelEvaluated, RetryScheduled, UpdateComputed, WorkMeasured
+from tacit.parties.session.events import (
+    ConnectionFailed,
+    ImagesNoted,
+    ModelEvaluated,
+    RetryScheduled,
+    UpdateComputed,
+    WorkMeasured,
+)
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Hooks, Stopwatch
 from tacit.protocol.core.machine import Ended
@@ -273,6 +280,8 @@ async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: Clien
         own_data = hooks.workload is not None or file.data.factory
         source = None if own_data else own_images(file, hooks.source)
         with EventFile(party.folder.events(party.name), party.name) as log:
+            for note in source.notes if source else ():
+                EventLog(log, tell).write(ImagesNoted(detail=note))
             sessions = _Sessions(party, source, log, tell, hooks)
             ended = await sessions.follow()
             await hooks.ended(sessions.work, ended)

@@ -29,7 +29,7 @@ from msgspec import structs
 
 from tacit.models.configuration import ImagesConfiguration
 from tacit.models.data import normalise, read
-from tacit.models.datasets.image_files import ScaledFiles, image_files
+from tacit.models.datasets.image_files import ScaledFiles, Skipped, image_files
 from tacit.models.datasets.samples import SQUASHED, Samples, Scaling, Source
 from tacit.models.file_system import FILES
 from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
@@ -49,6 +49,7 @@ from tacit.parties.inference.model import Interface
 from tacit.parties.inference.private_model import AskedModel
 from tacit.parties.runs.answers import AnsweredImage, Answers
 from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
+from tacit.parties.session.events import ImagesNoted
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
@@ -65,6 +66,8 @@ class OwnImages:
     """32 hexadecimal digits, of all of them in their order."""
     _files: tuple[Path, ...] = field(repr=False)
     _samples: Samples | None = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    """As of Source."""
 
     def samples(self, *, white: int = 255, scaling: Scaling = SQUASHED) -> Samples:
         """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
@@ -96,13 +99,15 @@ def own_images(wanted: str) -> OwnImages:
             _digest([str(everything.shape).encode(), everything.tobytes()]),
             (),
             test,
+            notes=source.notes,
         )
+    skipped = Skipped()
     try:
-        files = image_files(Path(wanted))
+        files = image_files(Path(wanted), skipped)
     except ValueError as error:
         raise ValueError(f"images = {wanted!r}: {error}") from None
     contents = [part for file in files for part in (file.name.encode(), sha256(file.read_bytes()).digest())]
-    return OwnImages(tuple(file.name for file in files), None, _digest(contents), files, None)
+    return OwnImages(tuple(file.name for file in files), None, _digest(contents), files, None, notes=skipped.notes)
 
 
 def _digest(parts: Sequence[bytes]) -> str:
@@ -294,6 +299,8 @@ class _Asking:
         usual = PROTOCOLS[self._file.protocol].session() if learned is None else learned.session()
         kind = self._hooks.session(usual)
         self._event_log.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
+        for note in self._images.notes:
+            self._event_log.write(ImagesNoted(detail=note))
         since = time.monotonic()
         while (before := answers.count) < total:
             known = answers.by is not None

@@ -28,7 +28,7 @@ from tacit.models.adapters.configuration import (
     TeachingConfiguration,
     Weights,
 )
-from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
+from tacit.models.configuration import ImagesConfiguration, at_home, image_paths
 from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.hosting.protocols import PROTOCOLS, ProtocolName
 from tacit.parties.learning.policy import ClientPolicy, rules
@@ -640,7 +640,7 @@ def read_any(path: Path) -> PartyFile:
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     """The role, and the other keys as they stand there."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise PartyFileError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -722,16 +722,10 @@ def _judged_table() -> list[str]:
 
 def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The same with paths that begin at this folder."""
-
-    def placed(section: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-        found = {name: section[name] for name in names if isinstance(section.get(name), str) and section[name]}
-        return {**section, **{name: str(folder / path) for name, path in found.items()}}
-
     defaults = {"roster": "roster.toml", "directory": "state"}
-    home = placed({**defaults, **data}, ("key", "roster", "directory", "model", "calibration", "start"))
+    home = at_home({**defaults, **data}, ("key", "roster", "directory", "model", "calibration", "start"), folder)
     if data.get("images") != "digits":
-        home = placed(home, ("images",))
+        home = at_home(home, ("images",), folder)
     if isinstance(images := data.get("data"), Mapping):
-        known = images.get("source") in (None, "digits", *DIRECTORY_SOURCES)
-        home["data"] = placed(images, ("directory", "indices") if known else ("source", "directory", "indices"))
+        home["data"] = at_home(images, image_paths(images), folder)
     return home

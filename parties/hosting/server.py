@@ -61,7 +61,13 @@ from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, load
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import Summary, summarise
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
-from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, RosterRefused, WorkMeasured
+from tacit.parties.session.events import (
+    ConfigurationProposed,
+    ImagesNoted,
+    ListeningStarted,
+    RosterRefused,
+    WorkMeasured,
+)
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.shell import Hooks, Stopwatch
 from tacit.parties.session.task import UnusableSumError
@@ -121,6 +127,8 @@ class ServerImages:
     test: Dataset | None = field(default=None, repr=False)
     """With test images to evaluate the model on; None: accuracy comes from the secure sum."""
     stimuli: Stimuli | None = None
+    notes: tuple[str, ...] = ()
+    """As of Source."""
 
     @classmethod
     def none(cls) -> ServerImages:
@@ -319,6 +327,8 @@ async def serve(
                 )
             )
             event_log.write(origin)
+            for note in () if job.completed else known.notes:
+                event_log.write(ImagesNoted(detail=note))
             party = ServerParty(
                 settings, keeper, event_log, on_round=after_round, hooks=hooks, make_machine=hooks.machine()
             )
@@ -559,13 +569,14 @@ def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
             "clients sum them up"
         )
     names, test, stimuli = agreed.classes, None, None
+    notes: tuple[str, ...] = ()
     if own is not None:
         source = read(own if own.classes else msgspec.structs.replace(own, classes=agreed.classes))
         if not len(source.test.images):
             raise ValueError(f"data.source {own.source!r} of the server holds no test images")
         if names and source.class_names != names:
             raise ValueError("data.classes of the server's own file is another list than that of the experiment")
-        names = source.class_names
+        names, notes = source.class_names, source.notes
         test = normalise(source, image_size=experiment.model.image_size, mean=agreed.mean, std=agreed.std)
     if not names:
         raise ValueError(
@@ -581,7 +592,7 @@ def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
             )
         shown = protection.shown(test.source.test.labels, len(names))
         stimuli = Stimuli.of(test.normalised(test.source.test.images, shown))
-    return ServerImages(names, agreed.mean, agreed.std, test=test, stimuli=stimuli)
+    return ServerImages(names, agreed.mean, agreed.std, test=test, stimuli=stimuli, notes=notes)
 
 
 def _own_channels(file: ServerFile) -> int:

@@ -8,6 +8,7 @@ nobody else can put another name, role or link key to it. Both are TOML, bytes i
 import os
 import stat
 import struct
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +100,7 @@ def load(path: Path) -> PartyKeys:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
     # `from None`: the cause could quote the file, and with it a secret.
     try:
-        entry = msgspec.toml.decode(content, type=_KeyFile)
+        entry = msgspec.toml.decode(content.removeprefix(BOM_UTF8), type=_KeyFile)
         return PartyKeys(
             name=entry.name,
             curve_public=decode_key(entry.curve),
@@ -116,7 +117,7 @@ def load(path: Path) -> PartyKeys:
 def load_card(path: Path) -> Member:
     """Read a `.card` file. Raises KeyFileError when it is missing, malformed, or not signed with the key it names."""
     try:
-        entry = msgspec.toml.decode(path.read_bytes(), type=_CardFile)
+        entry = msgspec.toml.decode(path.read_bytes().removeprefix(BOM_UTF8), type=_CardFile)
         member = Member(
             name=entry.name,
             role=entry.role,

@@ -9,6 +9,7 @@ of the first one over a second channel. Those after it are signed.
 """
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -142,7 +143,7 @@ def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
 def read_roster(path: Path) -> Roster:
     """Read and check a roster file. Raises RosterFileError with the file, the member and the key at fault."""
     try:
-        file = msgspec.toml.decode(path.read_bytes(), type=_RosterFile)
+        file = msgspec.toml.decode(path.read_bytes().removeprefix(BOM_UTF8), type=_RosterFile)
     except FileNotFoundError as error:
         raise RosterFileError(f"{path}: no such file; ask the operator of the server for the roster") from error
     except OSError as error:

@@ -153,6 +153,6 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
 def is_adaptation(path: Path) -> bool:
     """Whether the file of an experiment is of an adaptation; what is wrong with it is for whoever loads it to say."""
     try:
-        return "adaptation" in tomllib.loads(path.read_text(encoding="utf-8"))
+        return "adaptation" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return False

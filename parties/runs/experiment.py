@@ -27,7 +27,13 @@ import msgspec
 import msgspec.inspect
 from msgspec import Meta
 
-from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import (
+    DataConfiguration,
+    ModelConfiguration,
+    TrainingConfiguration,
+    at_home,
+    image_paths,
+)
 from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.learning.policy import ClientPolicy, ProposedTask, value_of
 from tacit.parties.learning.statistics import SCHEME
@@ -777,12 +783,12 @@ def load(path: Path, *, numbered: bool = True) -> Experiment:
 def load_as(kind: type[Kind], path: Path, *, numbered: bool = True) -> Kind:
     """Reads the file of an experiment that has more sections. Raises ExperimentError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    return _parse(kind, text, str(path), numbered=numbered)
+    return _parse(kind, text, str(path), numbered=numbered, folder=path.parent)
 
 
 def parse(text: str, where: str) -> Experiment:
@@ -790,17 +796,27 @@ def parse(text: str, where: str) -> Experiment:
     return _parse(Experiment, text, where)
 
 
-def _parse(kind: type[Kind], text: str, where: str, *, numbered: bool = True) -> Kind:
+def _parse(kind: type[Kind], text: str, where: str, *, numbered: bool = True, folder: Path | None = None) -> Kind:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{where}: is not TOML: {error}") from error
-    return _build(kind, data, where, numbered=numbered)
+    return _build(kind, data if folder is None else _from(folder.absolute(), data), where, numbered=numbered)
+
+
+def _from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The content of a file with its paths as absolute ones, which stay what they are in a run directory."""
+    paths = {"data": image_paths(data["data"])} if isinstance(data.get("data"), dict) else {}
+    paths["model"] = ("checkpoint",)
+    placed = {key: at_home(data[key], names, folder) for key, names in paths.items() if isinstance(data.get(key), dict)}
+    return {**data, **placed}
 
 
 def built(content: dict[str, Any], where: str) -> Experiment:
-    """An experiment from the keys and sections of a file; `where` stands in front of refusals. ExperimentError."""
-    return _build(Experiment, content, where)
+    """An experiment from the keys and sections of a file; `where` stands in front of refusals. ExperimentError.
+
+    Paths are those of the current folder."""
+    return _build(Experiment, _from(Path.cwd(), content), where)
 
 
 def check_factories(experiment: Experiment, where: str) -> None:

@@ -89,6 +89,18 @@ class HandshakeRefused(Repeating, frozen=True, kw_only=True):
         return f"refused a handshake from {self.address or 'an unknown address'}{key}: {self.reason}"
 
 
+class ImagesNoted(Event, frozen=True, kw_only=True):
+    """A reader of images skipped files, or met what looks like a mistake."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    detail: str
+
+    @property
+    def text(self) -> str:
+        return f"images: {self.detail}"
+
+
 class PhaseEnded(Event, frozen=True, kw_only=True):
     """The party went on to its next phase."""
 

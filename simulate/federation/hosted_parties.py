@@ -125,7 +125,8 @@ class SimulatedServer(Surrounded, ServerHooks):
         shared_images.keep(data.source, self._role.images)
         self._keep_for_hosts(experiment, data)
         stimuli = prepare_stimuli(experiment.protection, data)
-        return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli)
+        notes = data.source.notes
+        return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli, notes=notes)
 
     def _keep_for_hosts(self, experiment: Experiment, data: Dataset) -> None:
         """Write the experiment as hosts take it."""

@@ -110,11 +110,16 @@ STEP: Final = 100
 
 
 def shares(experiment: Experiment, source: Source, seed: int) -> list[Indices]:
-    """The training images of every client: its part, without what the server shows to all. ValueError of `divide`."""
+    """The training images of every client: its part, without what the server shows to all, and of that no more than
+    data.limit. ValueError of `divide`."""
     labels = source.train.labels
     parts = divide(labels, experiment.data, clients=experiment.clients, seed=seed, centres=source.train.centres)
     shown = experiment.protection.shown(labels, len(source.class_names))
-    return [np.setdiff1d(part, shown) for part in parts]
+    own, limit = [np.setdiff1d(part, shown) for part in parts], experiment.data.limit
+    if not limit:
+        return own
+    draws = [np.random.default_rng([seed, client]) for client in range(len(own))]
+    return [np.sort(draw.permutation(part)[:limit]) for part, draw in zip(own, draws, strict=True)]
 
 
 def largest_weight(experiment: Experiment, parts: Sequence[Indices]) -> int:

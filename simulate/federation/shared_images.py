@@ -26,7 +26,8 @@ def keep(source: Source, folder: Path) -> None:
     if path.exists():
         return
     arrays: list[pickle.PickleBuffer] = []
-    flat = replace(source, train=_contiguous(source.train), test=_contiguous(source.test))
+    # The server says what was noted.
+    flat = replace(source, train=_contiguous(source.train), test=_contiguous(source.test), notes=())
     head = pickle.dumps(flat, protocol=5, buffer_callback=arrays.append)
     try:
         with path.open("wb") as file:

@@ -20,7 +20,7 @@ import torch
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.data import Dataset
 from tacit.models.data import read as read_images
-from tacit.models.datasets.image_files import ScaledFiles, image_files
+from tacit.models.datasets.image_files import ScaledFiles, Skipped, image_files
 from tacit.models.datasets.samples import Samples
 from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
@@ -63,6 +63,8 @@ class Chosen:
     """float32 [N, C, S, S]."""
     labels: torch.Tensor | None
     """int64 [N], where they are known."""
+    notes: tuple[str, ...] = ()
+    """As of Source."""
 
 
 def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
@@ -83,12 +85,13 @@ def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
 
 def chosen_files(path: Path, model: ServedModel) -> Chosen:
     """An image file, or all in a folder. ValueError as of `chosen`."""
+    skipped = Skipped()
     try:
-        files = image_files(path)
+        files = image_files(path, skipped)
     except ValueError as error:
         raise ValueError(f"--images {path}: {error}") from None
     pixels = model.data.normalised(ScaledFiles(files, white=model.white, scaling=model.scaling))
-    return Chosen(tuple(str(file) for file in files), pixels, None)
+    return Chosen(tuple(str(file) for file in files), pixels, None, skipped.notes)
 
 
 def infer(
@@ -215,6 +218,7 @@ def compared_answers(
         relative_error=(difference.norm() / clear[with_logits].norm()).item() if measured else None,
         weights_bytes=sum(each.weights_bytes for each in found),
         per_operation=_per_operation(passes),
+        notes=images.notes,
         **settings,
     )
 

@@ -43,9 +43,12 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
     batch: int
     labels: int
     """Labels received for an image; 0 for logits."""
+    notes: tuple[str, ...] = ()
+    """Files beside the images that are skipped."""
 
     def view(self) -> Iterator[Table | str]:
         """The first images, the cost of all operations, and the comparison."""
+        yield from self.notes
         yield from self.first_images()
         yield self.operation_table
         yield self.disclosed

@@ -86,6 +86,7 @@ def test_the_json_file_has_all_figures(tmp_path: Path, isic: Path) -> None:
         "max_weight": 0,
         "largest_weight": 8,
         "clients_by_class": [[1] * 8] * 3,
+        "notes": [],
     }
     assert "3 channels; 2 sizes from 8 x 10 to 9 x 10\n" in result.stdout
     assert "training images by centre: 0: 8, 1: 8, 2: 8\n" in result.stdout
@@ -113,7 +114,7 @@ def test_the_command_line_overrides_the_experiment(tmp_path: Path) -> None:
 
 MISTAKES = [
     (["--source", "cifar10"], 'command line: data.source "cifar10" needs data.directory'),
-    (["--source", "mnist"], 'command line: data.source "mnist" is unknown'),
+    (["--source", "femnist"], 'command line: data.source "femnist" is unknown'),
     (["--source", "gtsrb", "--directory", "/nowhere"], "/nowhere is no folder; expected data.directory with gtsrb"),
     (["--source", "absent.npz"], "'absent.npz' is no file"),
     (["--partition", "shards"], 'command line: partition = "shards": expected'),

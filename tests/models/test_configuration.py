@@ -31,6 +31,7 @@ FIELDS = [
     (DataConfiguration, "mean", [(0.0, 1.0)], [(-0.1, 0.5), (0.5, 1.1)]),
     (DataConfiguration, "std", [(0.1, 1.0)], [(0.0, 0.5), (0.5, 1.1)]),
     (DataConfiguration, "statistics", ["given", "sum"], ["clients"]),
+    (DataConfiguration, "limit", 5, -1),
     (DataConfiguration, "channels", [0, 15], [-1, 16]),
     (TrainingConfiguration, "algorithm", ["fedavg", "fedsgd"], ["fedprox"]),
     (TrainingConfiguration, "epochs", [1, 1000], [0, 1001]),

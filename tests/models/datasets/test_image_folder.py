@@ -49,7 +49,7 @@ def test_test_is_preferred_to_val(root: Path) -> None:
 def test_an_empty_class_is_named(root: Path, part: str) -> None:
     for path in (root / part / "dog").iterdir():
         path.unlink()
-    with pytest.raises(ValueError, match=rf"{part}: no image of class dog \(\.jpg, "):
+    with pytest.raises(ValueError, match=rf"{part}: no image of class dog \(\.png, "):
         image_folder.read(root)
 
 

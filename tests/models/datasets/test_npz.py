@@ -3,6 +3,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tacit.models.datasets import npz
 
@@ -37,6 +39,57 @@ def test_arrays_are_kept_as_they_are(tmp_path: Path, arrays: dict[str, Any]) -> 
     assert source.class_names == ("0", "1", "2")
 
 
+LAYOUTS: dict[str, Any] = {
+    "column": lambda y: y[:, np.newaxis],
+    "one-hot": lambda y: np.eye(4, dtype=np.uint8)[y],
+    "one-hot float": lambda y: np.eye(4)[y],
+    "one-hot bool": lambda y: np.eye(4, dtype=bool)[y],
+    "float": lambda y: y.astype(np.float32),
+    "names": lambda y: np.array(["cat", "dog", "e\u0301mu"])[y],
+    "bytes": lambda y: np.array([b"a", b"b", b"c"])[y],
+    "column of names": lambda y: np.array(["cat", "dog", "emu"])[y][:, np.newaxis],
+    "big-endian": lambda y: y.astype(">i2"),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 2), min_size=1, max_size=9),
+    layouts=st.tuples(*[st.sampled_from([name for name in LAYOUTS if ("name" in name) == named]) for named in (0, 1)]),
+    named=st.booleans(),
+    medical=st.booleans(),
+)
+def test_labels_in_every_layout_are_the_same_labels(
+    tmp_path_factory: pytest.TempPathFactory,
+    labels: list[int],
+    layouts: tuple[str, str],
+    named: bool,
+    medical: bool,
+) -> None:
+    layout = layouts[named]
+    y = {"train": np.array([0, 1, 2, *labels]), "test": np.array(labels)}
+    x = {part: np.zeros((len(found), 3, 3), np.uint8) for part, found in y.items()}
+    keys = ("{}_images", "{}_labels") if medical else ("x_{}", "y_{}")
+    arrays = {keys[0].format(part): found for part, found in x.items()}
+    arrays |= {keys[1].format(part): LAYOUTS[layout](found) for part, found in y.items()}
+    if medical:
+        arrays["val_images"] = x["test"]
+    source = npz.read(write(tmp_path_factory.mktemp("npz"), arrays))
+    assert (source.train.labels.tolist(), source.test.labels.tolist()) == (y["train"].tolist(), labels)
+    assert source.train.labels.dtype == np.int64
+    names = {"names": ("cat", "dog", "\u00e9mu"), "bytes": ("a", "b", "c"), "column of names": ("cat", "dog", "emu")}
+    assert source.class_names == names.get(layout, tuple("0123")[: 4 if "hot" in layout else 3])
+    assert [note.endswith("val_images not used") for note in source.notes] == [True] * medical
+    assert ["1 of 4 classes have no image: 3"] * ("hot" in layout) == list(source.remarked().notes[medical:])
+
+
+def test_labels_that_do_not_begin_at_0_are_mentioned(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    arrays |= {name: arrays[name] + 2 for name in ("y_train", "y_test")}
+    begin, empty = npz.read(write(tmp_path, arrays)).remarked().notes
+    assert "labels begin at 2, not at 0" in begin
+    assert empty == "2 of 5 classes have no image: 0, 1"
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.npz' is no file"):
         npz.read(tmp_path / "absent.npz")
@@ -59,7 +112,14 @@ REFUSED = [
     ("x_test", np.array([{}] * 3, dtype=object), "x_test cannot be read"),
     ("y_train", np.full(7, np.nan), "y_train is float64"),
     ("y_train", np.zeros(6, dtype=np.int64), r"y_train is int64 \[6\], expected integers \[7\]"),
-    ("y_train", np.zeros((7, 1), dtype=np.int64), r"y_train is int64 \[7, 1\]"),
+    ("y_train", np.full((7, 3), 1), r"y_train is int64 \[7, 3\], with several labels, or none, for an image"),
+    ("y_train", np.zeros((7, 1, 1), dtype=np.int64), r"y_train is int64 \[7, 1, 1\], .*; numpy\.unique"),
+    ("y_train", np.full(7, np.inf), "y_train is float64"),
+    ("y_train", np.array([0, 1, 2, 0, 1, 2, 0], object), r'y_train cannot be read: .*astype\("int64"\)'),
+    ("y_train", np.array(list("abcabca")), "y_train holds names, and other labels are numbers"),
+    ("x_train", np.ones((7, 4, 6, 2)) / 2, r'write \(x_train \* 255\)\.round\(\)\.astype\("uint8"\)'),
+    ("x_train", np.full((7, 4, 6, 2), 3000, np.uint16), r'write \(x_train // 256\)\.astype\("uint8"\)'),
+    ("x_train", np.full((7, 4, 6, 2), -2, np.int16), "its values go from -2 to -2: scale them"),
     ("y_train", np.array([0, 1, 2, -1, 0, 0, 0]), "y_train holds labels from -1 to 2"),
     ("y_train", np.array([0, 1, 2, 2**16, 0, 0, 0]), "y_train holds labels from 0 to 65536"),
     ("y_train", np.full(7, 2**64 - 1, dtype=np.uint64), "y_train holds labels from 18446744073709551615"),

@@ -37,11 +37,11 @@ def test_grey_files_have_three_equal_channels(tmp_path: Path) -> None:
     assert np.array_equal(decoded[0], np.repeat(pixels[:, :, np.newaxis], 3, axis=2))
 
 
-@pytest.mark.parametrize(("kind", "suffix"), [(np.uint16, "png"), (np.uint16, "tiff"), (np.float32, "tiff")])
-def test_pixels_that_are_no_bytes_are_refused(tmp_path: Path, kind: Any, suffix: str) -> None:
-    path = tmp_path / f"deep.{suffix}"
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pixels_of_no_known_range_are_refused(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "deep.tiff"
     Image.fromarray(np.full((8, 8), 300, dtype=kind)).save(path)
-    with pytest.raises(ValueError, match=r"deep\..*is not a readable image: its pixels are no bytes"):
+    with pytest.raises(ValueError, match=r"deep\.tiff is not a readable image: its pixels have 32 bits"):
         FileImages((path,)).pixels(np.array([0]), size=8)
 
 

@@ -3,14 +3,16 @@
 import os
 
 import msgspec
+import numpy as np
 import pytest
 
-from tacit.models.configuration import ModelConfiguration
+from tacit.models.configuration import ImagesConfiguration, ModelConfiguration
+from tacit.models.data import read
 from tacit.parties.runs.events import ProcessesShared
 from tacit.parties.runs.experiment import Experiment, parse
 from tacit.simulate.federation import hosting
 from tacit.simulate.federation.faults import read_faults
-from tacit.simulate.federation.hosting import Hosting, choose
+from tacit.simulate.federation.hosting import Hosting, choose, shares
 
 CLIENTS = tuple(f"client-{number}" for number in range(1, 8))
 OWN = {name: (name,) for name in CLIENTS}
@@ -91,3 +93,15 @@ def test_a_large_model_needs_more() -> None:
     assert hosting.memory(large, 7) - hosting.memory(small, 7) > 7 * 40 * 12 * 12 * 768 * 768
     other = msgspec.structs.replace(small, model=ModelConfiguration(name="resnet18"))
     assert hosting.memory(other, 7) < hosting.memory(small, 7)
+
+
+def test_a_limit_leaves_each_client_some_of_its_own_images() -> None:
+    source = read(ImagesConfiguration())
+    whole = shares(experiment(), source, 3)
+    limited = shares(experiment("[data]\nlimit = 40"), source, 3)
+    for part, left in zip(whole, limited, strict=True):
+        assert len(left) == min(40, len(part))
+        assert np.isin(left, part).all()
+        # Drawn, not cut off: a folder's images are sorted by class.
+        assert len(part) <= 40 or left.max() > part[39]
+    assert all(map(np.array_equal, limited, shares(experiment("[data]\nlimit = 40"), source, 3)))
