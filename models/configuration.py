@@ -26,6 +26,9 @@ from tacit.models.datasets.samples import require_folder
 OWN_MODELS: Final = ("vit", "lenet", "convnet")
 """The values of model.name that are not timm's."""
 
+SIZES: Final[dict[str, Any]] = {"patch_size": 8, "width": 128, "depth": 2, "heads": 4, "mlp_ratio": 2.0}
+"""The sizes of "vit", which other architectures bring along."""
+_OWN: Final = '0: {} for "vit", and what the name of a timm model says for that.'
 
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
 FactoryName = Annotated[str, Meta(max_length=256)]
@@ -49,7 +52,7 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         Meta(
             description='Architecture: "vit" (a vision transformer of the sizes below), "lenet" or "convnet" (small '
             'convolutional networks), or a timm model name such as "resnet18" or "vit_small_patch16_224", which brings '
-            "its own sizes.",
+            "its own sizes, of which it may take others.",
             min_length=1,
             max_length=128,
         ),
@@ -58,14 +61,20 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         int, Meta(description="Height and width, in pixels, to which all images are resized.", ge=8, le=1024)
     ] = 32
     patch_size: Annotated[
-        int, Meta(description='Height and width of one patch in pixels; divides image_size ("vit" only).', ge=1, le=256)
-    ] = 8
-    width: Annotated[int, Meta(description='Length of a token; a multiple of heads ("vit" only).', ge=1, le=8192)] = 128
-    depth: Annotated[int, Meta(description='Number of transformer blocks ("vit" only).', ge=1, le=128)] = 2
-    heads: Annotated[int, Meta(description='Attention heads in a block ("vit" only).', ge=1, le=128)] = 4
+        int,
+        Meta(
+            description=f"Height and width of one patch in pixels; divides image_size. {_OWN.format(8)}", ge=0, le=256
+        ),
+    ] = 0
+    width: Annotated[
+        int, Meta(description=f"Length of a token; a multiple of heads. {_OWN.format(128)}", ge=0, le=8192)
+    ] = 0
+    depth: Annotated[int, Meta(description=f"Number of transformer blocks. {_OWN.format(2)}", ge=0, le=128)] = 0
+    heads: Annotated[int, Meta(description=f"Attention heads in a block. {_OWN.format(4)}", ge=0, le=128)] = 0
     mlp_ratio: Annotated[
-        float, Meta(description='Hidden width of a block\'s MLP, as a multiple of width ("vit" only).', gt=0.0, le=16.0)
-    ] = 2.0
+        float,
+        Meta(description=f"Hidden width of a block's MLP, as a multiple of width. {_OWN.format(2.0)}", ge=0.0, le=16.0),
+    ] = 0.0
     factory: Annotated[
         FactoryName,
         Meta(
@@ -101,7 +110,12 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
                 f'model.tune = "{self.tune}" and model.{key} both say what is trained; leave one of them out'
             )
         if self.name != "vit":
+            if self.name in OWN_MODELS and (key := next((key for key in SIZES if getattr(self, key)), "")):
+                raise ValueError(f'model.{key} = {getattr(self, key)}: "{self.name}" has its own sizes; leave it out')
             return
+        for key, usual in SIZES.items():
+            if not getattr(self, key):
+                msgspec.structs.force_setattr(self, key, usual)
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"model.image_size {self.image_size} must be a multiple of model.patch_size {self.patch_size}"

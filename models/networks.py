@@ -16,23 +16,24 @@ followed by batch normalisation and a ReLU, the sixth and the ninth by a 3 x 3 m
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from timm.models import get_arch_pretrained_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models import checkpoint
-from tacit.models.configuration import OWN_MODELS, Architecture, ModelConfiguration
+from tacit.models.configuration import OWN_MODELS, SIZES, Architecture, ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import seeded
+from tacit.models.weights_file import misfit, read_weights, refusal
 
+_TIMM_SIZES: Final = {"width": "embed_dim", "heads": "num_heads"}
+"""What timm calls our sizes, where it calls them otherwise."""
 LENET_CHANNELS: Final = 12
 LENET_START: Final = 0.5
 """Bound of the random initial weights."""
@@ -93,13 +94,16 @@ def build(configuration: Architecture, *, classes: int, channels: int, seed: int
         )
     with seeded(seed):
         if configuration.name not in OWN_MODELS:
-            model = _timm(configuration, classes, channels)
-        else:
-            model = _own(configuration, classes, channels)
-            if isinstance(configuration, ModelConfiguration) and configuration.checkpoint:
-                layout = Layout.of(model)
-                flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
-                layout.load_into(model, flat)
+            return _timm(configuration, classes, channels)
+        model = _own(configuration, classes, channels)
+    if isinstance(configuration, ModelConfiguration) and configuration.checkpoint:
+        path, expected = Path(configuration.checkpoint), model.state_dict()
+        state = read_weights(path, expected.keys())
+        _keep_integers(state, expected)
+        if reason := misfit(state, expected):
+            raise ValueError(refusal(path, f"holds another architecture: {reason}"))
+        model.load_state_dict(state)
+        _check_finite(path, model)
     return model
 
 
@@ -145,18 +149,23 @@ def _sizes(configuration: Architecture, *, classes: int, channels: int) -> dict[
 
 
 def _options(configuration: Architecture, classes: int, channels: int) -> dict[str, Any]:
-    return {"num_classes": classes, "in_chans": channels, "img_size": configuration.image_size}
+    given = {_TIMM_SIZES.get(key, key): value for key in SIZES if (value := getattr(configuration, key))}
+    return {"num_classes": classes, "in_chans": channels, "img_size": configuration.image_size, **given}
 
 
 def _created(name: str, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of timm's, and the options that it takes: a convolutional network takes images of any size."""
+    """The model of timm's, and the options that it takes: a convolutional network takes images of any size. ValueError
+    for another size of the configuration that it does not take."""
     try:
         return timm.create_model(name, **options), options
-    except TypeError as error:
-        if "img_size" not in str(error):
+    except (TypeError, AssertionError, AttributeError) as error:
+        if "'img_size'" in str(error) and "img_size" in options:
+            return _created(name, {key: value for key, value in options.items() if key != "img_size"})
+        given = {key: options[said] for key in SIZES if (said := _TIMM_SIZES.get(key, key)) in options}
+        if not given:
             raise
-    options = {key: value for key, value in options.items() if key != "img_size"}
-    return timm.create_model(name, **options), options
+        key = next((key for key in given if f"'{_TIMM_SIZES.get(key, key)}'" in str(error)), next(iter(given)))
+        raise ValueError(f"model.{key} = {given[key]}: {name} has its own and takes no other; leave it out") from None
 
 
 def check_known(name: str, *, key: str, own: Sequence[str] = ()) -> None:
@@ -195,19 +204,46 @@ def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module
 
 
 def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any]) -> nn.Module:
-    try:
-        state = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
+    expected = model.state_dict()
+    state = read_weights(path, expected.keys())
+    _keep_integers(state, expected)
     # A classifier for other classes keeps its random weights; everything else has to come from the file.
     for classifier in classifiers(model, name):
         for key, tensor in model.get_submodule(classifier).state_dict(prefix=f"{classifier}.").items():
             if key not in state or state[key].shape != tensor.shape:
                 state[key] = tensor
-    overlay = {"state_dict": state, "num_classes": options["num_classes"]}
+    overlay = {"state_dict": dict(state), "num_classes": options["num_classes"]}
+    said: list[str] = []
+
+    def hear(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return True
+
+    builder = logging.getLogger("timm.models._builder")
+    builder.addFilter(hear)
     try:
         loaded = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
-        Layout.of(loaded).check_finite(Layout.of(loaded).flatten(loaded))
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"checkpoint {str(path)!r} does not fit {name!r}: {error}") from error
+        if any("random init" in message for message in said):
+            # timm goes on with a first layer that knows nothing.
+            raise ValueError("its first layer is for other channels or sizes")
+    except (RuntimeError, KeyError, ValueError, IndexError, AssertionError) as error:
+        reason = misfit(state, expected) or " ".join(str(error).split())[:100]
+        raise ValueError(refusal(path, f"does not fit {name}: {reason}")) from None
+    finally:
+        builder.removeFilter(hear)
+    _check_finite(path, loaded)
     return loaded
+
+
+def _keep_integers(state: dict[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+    """Our checkpoints have floating-point tensors alone: counters and indices stay what the architecture makes them."""
+    for name, tensor in expected.items():
+        if not tensor.is_floating_point():
+            state.setdefault(name, tensor)
+
+
+def _check_finite(path: Path, model: nn.Module) -> None:
+    try:
+        Layout.of(model).check_finite(Layout.of(model).flatten(model))
+    except ValueError as error:
+        raise ValueError(refusal(path, str(error))) from None

@@ -16,8 +16,6 @@ import msgspec
 import timm
 import torch
 from msgspec import Meta
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from timm import data as timm_data
 from timm.models import get_arch_pretrained_cfgs
 from torch import nn
@@ -25,6 +23,7 @@ from torch import nn
 from tacit.models.datasets.samples import LEAST_CROP, Interpolation, Scaling
 from tacit.models.friendly.transformer import SUPPORTED, ConversionError, unsupported
 from tacit.models.networks import check_known
+from tacit.models.weights_file import misfit, read_weights, refusal
 
 _USUAL_SIZE: Final = 224
 """Pixels of an edge, where images of the pretrained size would have too many patches (DINOv2's of 518 pixels)."""
@@ -97,7 +96,8 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
         raise ConversionError(f"{architecture} is not supported; {SUPPORTED}") from error
     if problem := unsupported(shape):
         raise ConversionError(f"{architecture}: {problem}; {SUPPORTED}")
-    classes = _classes(path)
+    state = read_weights(path, shape.state_dict().keys())
+    classes = len(state["head.weight"]) if "head.weight" in state else 0
     published = _published(path, architecture)
     configured: Any = timm.get_pretrained_cfg(architecture)
     try:
@@ -110,12 +110,12 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
     if size % patch:
         raise ValueError(f"images of {size} pixels do not have whole patches of {patch}: take a multiple of it")
     options: dict[str, Any] = {"num_classes": classes, "img_size": size}
-    overlay = {"state_dict": load_file(path), "num_classes": classes}
+    overlay = {"state_dict": dict(state), "num_classes": classes}
     try:
         model = timm.create_model(architecture, pretrained=True, pretrained_cfg_overlay=overlay, **options)
     except (RuntimeError, KeyError, ValueError, IndexError, AssertionError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"checkpoint {str(path)!r} does not fit {architecture}: {reason[:_SHOWN]}") from error
+        reason = misfit(state, shape.state_dict()) or " ".join(str(error).split())[:_SHOWN]
+        raise ValueError(refusal(path, f"does not fit {architecture}: {reason}")) from error
     for name, tensor in model.named_parameters():
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"checkpoint {str(path)!r}: {name} holds a value that is not finite")
@@ -127,17 +127,6 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
         scaling=images.scaling,
         class_names=_class_names(architecture, classes, published),
     )
-
-
-def _classes(path: Path) -> int:
-    """Outputs of the head in a file, 0 without one."""
-    if not path.is_file():
-        raise FileNotFoundError(f"checkpoint {str(path)!r} is no file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return int(file.get_slice("head.weight").get_shape()[0]) if "head.weight" in file.keys() else 0  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
 
 
 def _published(path: Path, architecture: str) -> _Published:

@@ -49,7 +49,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import (
     ConnectionFailed,
-    ImagesNoted,
+    InputNoted,
     ModelEvaluated,
     RetryScheduled,
     UpdateComputed,
@@ -281,7 +281,7 @@ async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: Clien
         source = None if own_data else own_images(file, hooks.source)
         with EventFile(party.folder.events(party.name), party.name) as log:
             for note in source.notes if source else ():
-                EventLog(log, tell).write(ImagesNoted(detail=note))
+                EventLog(log, tell).write(InputNoted(detail=note))
             sessions = _Sessions(party, source, log, tell, hooks)
             ended = await sessions.follow()
             await hooks.ended(sessions.work, ended)

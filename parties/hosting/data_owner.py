@@ -49,7 +49,7 @@ from tacit.parties.inference.model import Interface
 from tacit.parties.inference.private_model import AskedModel
 from tacit.parties.runs.answers import AnsweredImage, Answers
 from tacit.parties.session.event_log import EventFile, EventLog, Tell, remove_incomplete_line
-from tacit.parties.session.events import ImagesNoted
+from tacit.parties.session.events import InputNoted
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
@@ -300,7 +300,7 @@ class _Asking:
         kind = self._hooks.session(usual)
         self._event_log.write(ImagesRead(images=total, answered=answers.count, learned=learned.round if learned else 0))
         for note in self._images.notes:
-            self._event_log.write(ImagesNoted(detail=note))
+            self._event_log.write(InputNoted(detail=note))
         since = time.monotonic()
         while (before := answers.count) < total:
             known = answers.by is not None

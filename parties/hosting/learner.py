@@ -48,7 +48,7 @@ from tacit.parties.runs.state import RunState
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.event_log import read as read_events
-from tacit.parties.session.events import ConnectionFailed, ImagesNoted
+from tacit.parties.session.events import ConnectionFailed, InputNoted
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
@@ -182,7 +182,7 @@ async def learn(
         learned = 0 if last is None else last.round
         event_log.write(ImagesRead(images=len(source.train.images), learned=learned))
         for note in source.notes:
-            event_log.write(ImagesNoted(detail=note))
+            event_log.write(InputNoted(detail=note))
         ended = Ended(None, "all rounds were learned before")
         if kept is None or learned < own.rounds:
             learning = _Learning(party, own, source, log, tell, hooks)

@@ -17,6 +17,7 @@ import hashlib
 import os
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +35,7 @@ from tacit.models.data import Dataset, normalise, read
 from tacit.models.layout import Layout
 from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate, resolve_device
+from tacit.models.weights_file import WeightsWarning
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work, open_many_files
 from tacit.parties.hosting.party_file import ServerFile
 from tacit.parties.hosting.running import PartyOutcome
@@ -63,7 +65,7 @@ from tacit.parties.runs.summary import Summary, summarise
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import (
     ConfigurationProposed,
-    ImagesNoted,
+    InputNoted,
     ListeningStarted,
     RosterRefused,
     WorkMeasured,
@@ -230,7 +232,10 @@ async def serve(
     device, known = resolve_device(job.device), images(experiment.data)
     # Made before the clients are asked for anything, so that after the first sum they find the server at once.
     task = task_of(experiment, known, job.weights_seed)
-    model = task.build(seed=job.weights_seed, start=experiment.model)
+    with warnings.catch_warnings(record=True) as remarks:
+        warnings.simplefilter("always", WeightsWarning)
+        model = task.build(seed=job.weights_seed, start=experiment.model)
+    notes = [*known.notes, *(str(each.message) for each in remarks if each.category is WeightsWarning)]
     whole = Layout.of(model)
     if job.completed:
         whole.load_into(model, checkpoint.load(run.model, whole)[0])
@@ -327,8 +332,8 @@ async def serve(
                 )
             )
             event_log.write(origin)
-            for note in () if job.completed else known.notes:
-                event_log.write(ImagesNoted(detail=note))
+            for note in () if job.completed else notes:
+                event_log.write(InputNoted(detail=note))
             party = ServerParty(
                 settings, keeper, event_log, on_round=after_round, hooks=hooks, make_machine=hooks.machine()
             )

@@ -89,8 +89,8 @@ class HandshakeRefused(Repeating, frozen=True, kw_only=True):
         return f"refused a handshake from {self.address or 'an unknown address'}{key}: {self.reason}"
 
 
-class ImagesNoted(Event, frozen=True, kw_only=True):
-    """A reader of images skipped files, or met what looks like a mistake."""
+class InputNoted(Event, frozen=True, kw_only=True):
+    """A reader of images or weights skipped something, or met what looks like a mistake."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -98,7 +98,7 @@ class ImagesNoted(Event, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        return f"images: {self.detail}"
+        return self.detail
 
 
 class PhaseEnded(Event, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ SECTIONS = [ModelConfiguration, DataConfiguration, TrainingConfiguration]
 FIELDS = [
     (ModelConfiguration, "name", ["x", "x" * 128], ["", "x" * 129, 1]),
     (ModelConfiguration, "image_size", [8, 1024], [7, 1025, 32.5]),
-    (ModelConfiguration, "patch_size", [1, 256], [0, 257]),
-    (ModelConfiguration, "width", [4, 8192], [0, 8193]),
-    (ModelConfiguration, "depth", [1, 128], [0, 129]),
-    (ModelConfiguration, "heads", [1, 128], [0, 129]),
-    (ModelConfiguration, "mlp_ratio", [0.5, 16.0], [0.0, 16.5]),
+    (ModelConfiguration, "patch_size", [0, 1, 256], [-1, 257]),
+    (ModelConfiguration, "width", [0, 4, 8192], [-1, 8193]),
+    (ModelConfiguration, "depth", [0, 1, 128], [-1, 129]),
+    (ModelConfiguration, "heads", [0, 1, 128], [-1, 129]),
+    (ModelConfiguration, "mlp_ratio", [0.0, 0.5, 16.0], [-0.5, 16.5]),
     (ModelConfiguration, "pretrained", [True, False], ["yes"]),
     (ModelConfiguration, "checkpoint", ["", "a.safetensors"], [False]),
     (ModelConfiguration, "factory", ["", "package.module:function", "m:F"], ["function", "m:_f", "m:" + "f" * 255]),
@@ -31,7 +31,7 @@ FIELDS = [
     (DataConfiguration, "mean", [(0.0, 1.0)], [(-0.1, 0.5), (0.5, 1.1)]),
     (DataConfiguration, "std", [(0.1, 1.0)], [(0.0, 0.5), (0.5, 1.1)]),
     (DataConfiguration, "statistics", ["given", "sum"], ["clients"]),
-    (DataConfiguration, "limit", 5, -1),
+    (DataConfiguration, "limit", [0, 5], [-1]),
     (DataConfiguration, "channels", [0, 15], [-1, 16]),
     (TrainingConfiguration, "algorithm", ["fedavg", "fedsgd"], ["fedprox"]),
     (TrainingConfiguration, "epochs", [1, 1000], [0, 1001]),
@@ -102,6 +102,7 @@ VIT = {"name": "vit_tiny_patch16_224"}
 
 CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
     (ModelConfiguration, {"image_size": 30}, "image_size 30 must be a multiple of model.patch_size 8"),
+    (ModelConfiguration, {"name": "lenet", "width": 64}, 'model.width = 64: "lenet" has its own sizes; leave it out'),
     (ModelConfiguration, {"width": 65}, "width 65 must be a multiple of model.heads"),
     (ModelConfiguration, {"pretrained": True}, "pretrained needs a timm model name"),
     (ModelConfiguration, {**VIT, "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
@@ -138,3 +139,8 @@ def test_the_learning_rate_decays_from_each_of_its_rounds_on() -> None:
     rates = [training.in_round(round).learning_rate for round in range(1, 9)]
     assert rates == [0.75, 0.375, 0.375, 0.375, 0.1875, 0.09375, 0.09375, 0.09375]
     assert training.in_round(5) == TrainingConfiguration(learning_rate=0.1875, epochs=7)
+
+
+def test_sizes_have_defaults_where_nothing_else_has_them() -> None:
+    assert (ModelConfiguration().patch_size, ModelConfiguration().mlp_ratio) == (8, 2.0)
+    assert (ModelConfiguration(**VIT).patch_size, ModelConfiguration(**VIT).width) == (0, 0)

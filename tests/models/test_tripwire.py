@@ -25,8 +25,8 @@ def data() -> Dataset:
 
 
 def honest(name: str) -> nn.Module:
-    sizes = ModelConfiguration(name=name, image_size=16, patch_size=4, width=32, depth=2, heads=4)
-    return build(sizes, classes=10, channels=1, seed=1)
+    sizes = {"patch_size": 4, "width": 32, "depth": 2, "heads": 4} if name == "vit" else {}
+    return build(ModelConfiguration(name=name, image_size=16, **sizes), classes=10, channels=1, seed=1)
 
 
 @pytest.mark.parametrize("name", ["vit", "lenet", "convnet", "resnet18"])

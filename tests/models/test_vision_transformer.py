@@ -1,3 +1,4 @@
+from contextlib import suppress
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -14,6 +15,7 @@ from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.networks import build
+from tacit.models.weights_file import WeightsWarning
 
 TINY = "test_vit"  # timm's own model for tests: 370,000 parameters, 160 x 160 pixels in patches of 16
 
@@ -100,7 +102,7 @@ def test_a_checkpoint_of_vit_is_loaded(small_configuration: ModelConfiguration, 
     checkpoint.save(path, layout=layout, flat=layout.flatten(saved), metadata={})
     configuration = msgspec.structs.replace(small_configuration, checkpoint=str(path))
     assert flat(build(configuration, classes=3, channels=1, seed=2)) == flat(saved)
-    with pytest.raises(ValueError, match=r"another architecture: tensor 'head\.weight' has shape \[3, 8\]"):
+    with pytest.raises(ValueError, match=r"another architecture: 2 of other sizes, first 'head\.weight' is \[3, 8\]"):
         build(configuration, classes=4, channels=1, seed=2)
 
 
@@ -145,8 +147,8 @@ def test_checkpoints_that_do_not_fit_a_timm_model_are_refused(tmp_path: Path, ca
         safetensors.torch.save_file(state, path)
     messages = {
         "text": r"model\.safetensors' is not a safetensors file",
-        "other": r"model\.safetensors' does not fit 'test_vit'",
-        "nan": r"does not fit 'test_vit': tensor 'norm\.weight' holds a value that is not finite",
+        "other": r"model\.safetensors' does not fit test_vit: \d+ tensors missing, first 'cls_token'; 1 tensors",
+        "nan": r"model\.safetensors' tensor 'norm\.weight' holds a value that is not finite",
     }
     with pytest.raises(ValueError, match=messages[case]):
         build(ModelConfiguration(name=TINY, image_size=160, checkpoint=str(path)), classes=5, channels=3, seed=0)
@@ -157,3 +159,80 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path, name: str) -> None:
     configuration = ModelConfiguration(name=name, checkpoint=str(tmp_path / "absent.safetensors"))
     with pytest.raises(FileNotFoundError, match=r"absent\.safetensors"):
         build(configuration, classes=2, channels=1, seed=0)
+
+
+LONG = "a-folder-with-a-long-name/" * 8
+
+
+@pytest.mark.parametrize("name", ["vit", TINY])
+@pytest.mark.parametrize("prefix", ["module.", "model.", "backbone.", "module.model.", "model.backbone."])
+def test_usual_prefixes_are_left_out_with_a_word(tmp_path: Path, name: str, prefix: str) -> None:
+    saved = build(ModelConfiguration(name=name), classes=3, channels=1, seed=1)
+    path = tmp_path / "model.safetensors"
+    state = {prefix + key: tensor.half() for key, tensor in saved.state_dict().items()}
+    safetensors.torch.save_file(state, path)
+    configuration = ModelConfiguration(name=name, checkpoint=str(path))
+    with pytest.warns(WeightsWarning, match=rf'"{prefix}" before {len(state)} names is left out'):
+        loaded = build(configuration, classes=3, channels=1, seed=2)
+    assert all(torch.equal(tensor.half(), state[prefix + key]) for key, tensor in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["vit", TINY, "resnet10t"])
+def test_what_is_no_file_of_these_weights_is_refused_in_one_short_line(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / LONG
+    folder.mkdir(parents=True)
+    good = build(ModelConfiguration(name=name), classes=3, channels=1, seed=1).state_dict()
+    first = next(iter(good))
+    wrong = {
+        "missing": ({key: good[key] for key in [*good][1:]}, rf"1 tensors missing, first '{first}'"),
+        "surplus": ({**good, "ema_steps": torch.zeros(1)}, "1 tensors surplus, first 'ema_steps'"),
+        "renamed": ({f"vit.{key}": value for key, value in good.items()}, rf"missing, first '{first}'; .* 'vit\."),
+        "sizes": ({**good, first: torch.zeros(7, 7)}, rf"1 of other sizes, first '{first}' is \[7, 7\]"),
+    }
+    paths = {}
+    for case, (state, message) in wrong.items():
+        safetensors.torch.save_file({key: value.contiguous() for key, value in state.items()}, folder / f"{case}.st")
+        paths[folder / f"{case}.st"] = message
+    torch.save(good, folder / "w.pth")
+    torch.save(good, folder / "renamed.safetensors")
+    (folder / "html.safetensors").write_text("<html>")
+    paths |= {
+        folder / "w.pth": "a pickle, which could run code; convert it: safetensors.torch.save_file",
+        folder / "renamed.safetensors": "a pickle, which could run code; convert it",
+        folder / "html.safetensors": "is not a safetensors file: .*; copy it again",
+        folder: "is a folder; name the file in it: html.safetensors, renamed.safetensors",
+        folder / "absent.safetensors": "is no file",
+    }
+    for path, message in paths.items():
+        with pytest.raises((ValueError, FileNotFoundError), match=message) as refused:
+            build(ModelConfiguration(name=name, checkpoint=str(path)), classes=3, channels=1, seed=2)
+        assert len(str(refused.value)) <= 300
+        assert "\n" not in str(refused.value)
+
+
+def test_sizes_beside_a_name_of_timm_are_passed_on_or_refused() -> None:
+    usual = build(ModelConfiguration(name="vit_tiny_patch16_224", depth=1), classes=2, channels=3, seed=0)
+    assert len(usual.blocks) == 1  # type: ignore[arg-type]
+    other = build(
+        ModelConfiguration(name="vit_tiny_patch16_224", depth=1, patch_size=4, width=96, heads=6, mlp_ratio=2.0),
+        classes=2,
+        channels=3,
+        seed=0,
+    )
+    assert other.state_dict()["patch_embed.proj.weight"].shape == (96, 3, 4, 4)
+    assert other.state_dict()["blocks.0.mlp.fc1.weight"].shape == (192, 96)
+    assert other.blocks[0].attn.num_heads == 6  # type: ignore[index,union-attr]
+    for name in ("resnet10t", "swin_tiny_patch4_window7_224"):
+        for key, value in {"patch_size": 2, "width": 48, "depth": 3, "heads": 3, "mlp_ratio": 3.0}.items():
+            given = ModelConfiguration(**{"name": name, "image_size": 32, key: value})
+            alone = build(ModelConfiguration(name=name, image_size=32), classes=2, channels=3, seed=0)
+            shapes = [tensor.shape for tensor in alone.state_dict().values()]
+            with suppress(ValueError):
+                made = build(given, classes=2, channels=3, seed=0)
+                assert [tensor.shape for tensor in made.state_dict().values()] != shapes, key
+
+
+def test_a_size_that_an_architecture_does_not_take_is_named() -> None:
+    for name, key in (("resnet10t", "patch_size"), ("swin_tiny_patch4_window7_224", "heads")):
+        with pytest.raises(ValueError, match=rf"model\.{key} = 2: {name} has its own and takes no other; leave it out"):
+            build(ModelConfiguration(**{"name": name, "image_size": 32, key: 2}), classes=2, channels=3, seed=0)
