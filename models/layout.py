@@ -87,8 +87,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if name in parameters and parameters[name].requires_grad:
                 if kind != "float32":
                     raise ValueError(f"parameter {name!r} is {kind}; only float32 is trained (try model.float())")
+                if not tensor.numel():
+                    raise ValueError(f"parameter {name!r} is empty ({list(shape)}); leave it out of the model")
                 entries.append(LayoutEntry(name, shape))
-            elif name not in parameters and kind == "float32":
+            elif name not in parameters and kind == "float32" and tensor.numel():
                 (entries if buffers == "averaged" else fixed).append(LayoutEntry(name, shape, buffers))
             else:
                 fixed.append(LayoutEntry(name, shape, "fixed", kind))
@@ -254,8 +256,24 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"state {name!r} is {type(tensor).__name__}; only tensors can be sent")
+        if problem := _problem(tensor):
+            raise ValueError(f"state {name!r} {problem}")
         state[name] = tensor
     return state
+
+
+def _problem(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be set, with the remedy; "" if it can."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    if is_lazy(tensor) or tensor.is_meta:
+        return "has no values yet: call the model once on an input, where it is made"
+    if tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
+        return f"is {str(tensor.dtype).removeprefix('torch.')} of layout {tensor.layout}; expected a dense, real tensor"
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        return f"is expanded to {list(tensor.shape)} from fewer values: make it with .clone()"
+    return ""
 
 
 def _floating_state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -121,6 +121,11 @@ def train(
                     if len(inputs) > 1 or len(x) == 1:
                         raise
                     continue
+                if not epoch and not statistics.samples and int(y.max()) >= logits.shape[1]:
+                    raise ValueError(
+                        f"labels go up to {int(y.max())}, and the model has {logits.shape[1]} outputs; number the "
+                        "classes from 0, or give the model more"
+                    )
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
                 optimizer.zero_grad(set_to_none=True)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +52,8 @@ class Workload:
 
     model: () -> nn.Module, of float32 tensors. data: (client, clients) -> what that client has, the first being 0:
     images and labels (x, y), or anything that `train` takes. train: (model, data) -> None if it trained the model in
-    place, another trained model, or an update: a flat vector or a mapping of names to tensors, to be added.
+    place, another trained model or its state dictionary, or an update: a flat vector or a mapping of names to tensors,
+    to be added. With a third parameter `context` it is given a Context.
     """
 
     model: Callable[[], Any] | None = None
@@ -105,7 +107,9 @@ class Workload:
             found = self.data(client, clients)
         if isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(one, torch.Tensor) for one in found):
             x, y = found
-            if len(x) == len(y):
+            if x.ndim and y.ndim and len(x) == len(y):
+                if self.train is None:
+                    self._check_labelled(x, y)
                 return x, y
         if self.train is None:
             raise FactoryError(
@@ -114,8 +118,35 @@ class Workload:
             )
         return found, None
 
-    def step(self, model: nn.Module, data: Any, layout: Layout, *, seed: int, device: torch.device) -> None:
-        """Train the model in place by the function of one's own. FactoryError; ValueError for another model."""
+    def _check_labelled(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Raise FactoryError for images and labels on which our own training fails in torch's words."""
+        for name, tensor, kind, remedy in (("x", x, "float32", "x.float()"), ("y", y, "int64", "y.long()")):
+            found = str(tensor.dtype).removeprefix("torch.")
+            if found != kind:
+                raise FactoryError(
+                    f"the data {title(self.data)} returned {name} as {found}: expected {kind}; write {remedy}"
+                )
+        if y.ndim == 2 and y.shape[1] == 1:
+            raise FactoryError(f"the data {title(self.data)} returned y {list(y.shape)}: expected [N]; write y[:, 0]")
+        if y.ndim != 1 or (len(y) and int(y.min()) < 0):
+            raise FactoryError(
+                f"the data {title(self.data)} returned y {list(y.shape)}: expected the number of a class for each row "
+                "of x, int64 [N], from 0"
+            )
+
+    def step(
+        self,
+        model: nn.Module,
+        data: Any,
+        layout: Layout,
+        *,
+        seed: int,
+        device: torch.device,
+        context: Context | None = None,
+    ) -> None:
+        """Train the model in place by the function of one's own. FactoryError; ValueError for another model.
+
+        context: given to a function that has a parameter of this name."""
         import torch
         from torch import nn
 
@@ -125,20 +156,41 @@ class Workload:
         before = layout.flatten(model)
         model.to(device).train()
         with seeded(seed, device), told("the training step", self.train):
-            found = self.train(model, data)
+            more = {"context": context} if context is not None and _takes_context(self.train) else {}
+            found = self.train(model, data, **more)
         if found is None or found is model:
             return
         if isinstance(found, nn.Module):
             after = layout.flatten(found)
             layout.load_local(model, layout.local(found))
         elif isinstance(found, torch.Tensor | np.ndarray | Mapping):
-            after = before + self._update(found, layout)
+            after = self._after(found, layout, before, layout.flatten(model))
         else:
             raise FactoryError(
                 f"the training step {title(self.train)} returned {_kind(found)}: expected None, a model, or an update "
                 "(a vector, or a mapping of names to tensors)"
             )
         layout.load_into(model, after)
+
+    def _after(self, found: Any, layout: Layout, before: Flat, trained: Flat) -> Flat:
+        """The weights that a vector or mapping leads to: it is an update to be added, or, as that of
+        `model.state_dict()`, weights.
+
+        Weights are those of a state dictionary, those that the model has after the step, and those that are nearer to
+        what it had than half of that: no update doubles a model."""
+        weights, named = hasattr(found, "_metadata"), np.ones(layout.size, np.bool_)
+        if isinstance(found, Mapping):
+            fixed = {entry.name for entry in layout.fixed} | {name for name in found if _counter(name)}
+            weights = weights or not fixed.isdisjoint(found)
+            found = {name: value for name, value in found.items() if name not in fixed}
+            ones = {entry.name: np.ones(entry.shape, np.float32) for entry in layout.entries if entry.name in found}
+            named = layout.concatenate(ones) > 0
+        values = self._update(found, layout)
+        given, had, has = values[named], before[named], trained[named]
+        distance, size = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (given - had, had))
+        if weights or (given.any() and np.array_equal(given, has)) or distance < size / 2:
+            return np.where(named, values, trained)
+        return before + values
 
     def _update(self, found: Any, layout: Layout) -> Flat:
         place = f"the update of the training step {title(self.train)}"
@@ -156,12 +208,98 @@ class Workload:
         return layout.concatenate(tensors)
 
 
-def samples_of(data: Any) -> int:
-    """For how many samples data count: their length, of a loader that of its data set; without a length for 1."""
+_FEW: Final = 8
+"""No more arrays stand beside each other; a longer list is one of samples."""
+
+
+def samples_of(data: Any, otherwise: int | None = None) -> int:
+    """For how many samples data count. An object says it by an attribute `samples`, a loader by its sampler; arrays and
+    data sets have a length; of several arrays in a mapping, tuple or list it is the one that they share, and of several
+    data sets or loaders that of the first, which is for training.
+
+    otherwise: where that leads nowhere; None: FactoryError, with the remedy."""
+    found = _counted(data)
+    found = otherwise if found is None else found
+    if found is None:
+        raise FactoryError(
+            f"for how many samples the data ({_kind(data)}) count is not known: return (x, y) or {{'x': x, 'y': y}} of "
+            "one length, a data set, a loader, or an object with an attribute `samples`"
+        )
+    return found
+
+
+def _counted(data: Any) -> int | None:
+    if isinstance(data, str | bytes | os.PathLike):
+        return None
+    if isinstance(said := getattr(data, "samples", None), int) and not isinstance(said, bool):
+        return said
+    if isinstance(data, Mapping | tuple | list):
+        return _counted_parts(data)
+    loader = hasattr(data, "dataset") and hasattr(data, "batch_size")
+    counted: Any
+    for counted in (getattr(data, "sampler", None), data.dataset) if loader else (data,):
+        try:
+            # Of what is sparse, len is not defined.
+            return int(counted.shape[0]) if hasattr(counted, "shape") else len(counted)
+        except (TypeError, IndexError, NotImplementedError):
+            continue
+    return None
+
+
+def _counted_parts(data: Mapping[Any, Any] | tuple[Any, ...] | list[Any]) -> int | None:
+    parts = [*data.values()] if isinstance(data, Mapping) else [*data]
+    if isinstance(data, list) and (len(parts) > _FEW or all(isinstance(part, int | float | str) for part in parts)):
+        return len(parts)
+    counts = [(part, count) for part in parts if (count := _counted(part)) is not None]
+    if isinstance(data, list) and any(map(_is_sample, parts)):
+        return len(parts)
+    if sets := [count for part, count in counts if not hasattr(part, "shape") and not _is_column(part)]:
+        return sets[0]
+    found = {count for _, count in counts}
+    shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+    if isinstance(data, list) and len(parts) > 1 and len(shapes[0]) > 1 and len(set(shapes)) == 1:
+        # A few images of one size, or arrays beside each other: nothing tells.
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_sample(part: Any) -> bool:
+    """Whether it has a label of its own."""
+    values = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple) else ()
+    return any(isinstance(value, int | float | str) or getattr(value, "shape", None) == () for value in values)
+
+
+def _is_column(part: Any) -> bool:
+    """Whether it is a list of values, beside which there may be others."""
+    return isinstance(part, list) and not any(
+        hasattr(value, "__len__") and not hasattr(value, "shape") for value in part
+    )
+
+
+def _counter(name: str) -> bool:
+    return name.rpartition(".")[2] == "num_batches_tracked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a training step may know, if it has a parameter `context`."""
+
+    round: int
+    """From 1."""
+    client: int
+    """From 0, as in the call of `data`."""
+    device: torch.device
+    configuration: TrainingConfiguration
+    """[training], with the learning rate of this round."""
+    generator: torch.Generator = field(repr=False)
+    """On the CPU; seeded for this client and round, where the run is."""
+
+
+def _takes_context(function: Any) -> bool:
     try:
-        return len(getattr(data, "dataset", data))
-    except TypeError:
-        return 1
+        return "context" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def reference(key: str, function: Any) -> str:

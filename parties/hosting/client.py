@@ -75,6 +75,8 @@ class ClientImages:
     test: Callable[[], Labelled] | None = field(default=None, repr=False)
     """To evaluate models on that the server cannot evaluate; None if there are none."""
     class_names: tuple[str, ...] = ()
+    client: int = 0
+    """As of Learner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +243,7 @@ class ClientWork:
             workload=own,
             tripwire=self._job.policy.tripwire,
             start=self._job.start,
+            client=images.client,
         )
         return self.learner
 
@@ -396,7 +399,8 @@ class _Sessions:
         if self._source is None:
             roster, name = self._job.roster, self._job.keys.name
             own = self._job.workload or Workload.named(task.model, task.training, self._data)
-            return ClientImages(own.share(roster.index(name), len(roster.clients)))
+            client = roster.index(name)
+            return ClientImages(own.share(client, len(roster.clients)), client=client)
         if len(task.mean) != task.channels:
             raise TaskError(
                 "the server's task does not say by which mean and deviation images are normalised: it is one for data "

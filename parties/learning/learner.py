@@ -127,6 +127,7 @@ class Learner:
     x: float32 [N, C, S, S]; y: int64 [N]; with data of one's own x is what the training step takes, and y None.
     workload: None imports what the task names. seed: None draws batches and rounding from the operating system's
     randomness. tripwire: whether a model that looks crafted is refused (models/tripwire.py).
+    client: its number, which its own training step may ask for.
     start: a .safetensors file of weights for the model that this client makes where encryption.initial_model is
     "clients"; "": random ones. TaskError if the server contradicts itself, or this client cannot take part; ValueError
     if the protection or the file does not fit the model; OSError if the file cannot be read.
@@ -143,6 +144,7 @@ class Learner:
         workload: Workload | None = None,
         tripwire: bool = True,
         start: str = "",
+        client: int = 0,
     ) -> None:
         self._configuration = configuration
         self._packing = configuration.packing()
@@ -155,10 +157,14 @@ class Learner:
         self._lacks = configuration.fixed.size > 0
         """Whether the part of the model that is not trained is still to come."""
         self._x, self._y, self._held_out = divided(x, y, task)
+        counts = task.protection.counts_samples(task.training)
+        self.uncounted = max(0, samples_of(self._x) - configuration.max_weight) if counts else 0
+        """How many of the samples are not in the weight of an update, since max_weight is smaller. That they are too
+        many is no reason to refuse: a server could find their number."""
         self._seed, self._device, self._tripwire = seed, device, tripwire
         self._first_buffers = self.layout.local(self._model)
         """Initial values of the local buffers."""
-        self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload))
+        self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload, client))
         self.remembered = Remembered(self._side.memory, self._side.memory)
         self._has_memory = bool(self._form())
         self._group_model: GroupModel | None = None
@@ -169,13 +175,6 @@ class Learner:
                 task.encryption,
                 lambda seed: self.layout.flatten(task.build(seed, workload)) if given is None else given.copy(),
             )
-
-    @property
-    def uncounted(self) -> int:
-        """How many of the samples are not in the weight of an update, since max_weight is smaller. That they are too
-        many is no reason to refuse: a server could find their number."""
-        counts = self.task.protection.counts_samples(self.task.training)
-        return max(0, samples_of(self._x) - self._configuration.max_weight) if counts else 0
 
     @property
     def run(self) -> bytes:

@@ -22,7 +22,7 @@ from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat, Layout
 from tacit.models.stimuli import Stimuli
-from tacit.models.workload import Workload, samples_of
+from tacit.models.workload import Context, Workload, samples_of
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total, WeightForm
@@ -101,6 +101,8 @@ class Basis:
     device: torch.device
     workload: Workload = field(default_factory=Workload)
     """What is a party's own."""
+    client: int = 0
+    """The number of the client, as its own functions know it."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -168,13 +170,19 @@ class ClientSide:
     def train(self, x: Any, y: torch.Tensor | None, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
         """Train the basis' model in place, on images and labels, or on what the party's own step takes as x.
         FloatingPointError if training diverges; FactoryError."""
+        import torch
+
         from tacit.models.training import LocalStatistics, train
 
         basis, training, device = self.basis, self.basis.work.training.in_round(round), self.basis.device
         if basis.workload.train is not None:
             data = x if y is None else (x, y)
-            basis.workload.step(basis.model, data, basis.layout, seed=seed, device=device)
-            return LocalStatistics(samples=samples_of(x), loss_sum=0.0, correct=0)
+            generator = torch.Generator().manual_seed(seed)
+            context = Context(
+                round=round, client=basis.client, device=device, configuration=training, generator=generator
+            )
+            basis.workload.step(basis.model, data, basis.layout, seed=seed, device=device, context=context)
+            return LocalStatistics(samples=samples_of(x, otherwise=1), loss_sum=0.0, correct=0)
         assert y is not None
         return train(basis.model, x, y, training, seed=seed, device=device, proceed=proceed)
 

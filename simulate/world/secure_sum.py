@@ -31,6 +31,9 @@ def secure_sum(
     client-1, client-2, ...
 
     clip: the largest absolute value; by default that of these vectors, which real clients cannot know of each other.
+    Values are rounded at random, without bias, to multiples of a step: clip / 2^(value_bits - 1), about; `value_bits`
+    is 20 by default. A coordinate that is below the step in every vector, and not zero, is refused: its sum would be
+    rounding alone.
     lost: clients that are gone when the others send their vectors, so that the sum is without theirs. settings: of
     SumSettings. ValueError for what cannot be summed, SumError if too many are lost.
     """
@@ -49,6 +52,8 @@ def secure_sum(
             raise ValueError(f"the vector of {name!r} {shapes}: all are alike")
     length = arrays[first].size if arrays else 0
     terms = SumSettings(length=length, clip=(largest or 1.0) if clip is None else clip, **settings)
+    if arrays:
+        _check_resolved(arrays, terms.packing(len(arrays)).step)
     keys = {name: new_keys(name, entropy=os.urandom) for name in (_SERVER, *arrays)}
     roster = make_roster(keys[_SERVER].member("server"), *(keys[name].member("client") for name in arrays))
     server = SumServer(terms, roster, now=0.0)
@@ -74,11 +79,29 @@ def secure_sum(
     return server.outcome
 
 
-def _array(name: str, vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _check_resolved(arrays: Mapping[str, npt.NDArray[np.float64]], step: float) -> None:
+    """Raise ValueError for coordinates that the resolution loses."""
+    largest = np.max([np.abs(array) for array in arrays.values()], axis=0)
+    lost = np.flatnonzero((largest > 0) & (largest < step))
+    if lost.size:
+        raise ValueError(
+            f"{lost.size} of {largest.size} coordinates are lost: the resolution is {step:.3g}, and the largest of "
+            f"coordinate {lost[0]} is {largest[lost[0]]:.3g}; raise value_bits, take a smaller clip, or scale the "
+            "coordinates to one size"
+        )
+
+
+def _array(name: str, vector: Any) -> npt.NDArray[np.float64]:
+    if hasattr(vector, "detach"):
+        tensor = vector.detach().cpu()
+        # numpy has no bfloat16.
+        vector = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
     try:
-        array = np.asarray(vector, np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(vector)
+    except (TypeError, ValueError, RuntimeError):
         array = np.empty(0)
-    if array.ndim != 1 or not array.size:
+    if array.dtype.kind == "c":
+        raise ValueError(f"the vector of {name!r} is complex; sum real and imaginary parts as a vector each")
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iufb":
         raise ValueError(f"the vector of {name!r} is no list of numbers")
-    return array
+    return array.astype(np.float64)

@@ -1,4 +1,6 @@
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -219,3 +221,54 @@ REFUSED = [
 def test_decoding_refuses(message: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(message, Layout)
+
+
+class Odd(nn.Module):
+    """A model with one tensor of this kind."""
+
+    def __init__(self, name: str, tensor: Any, *, buffer: bool = False) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        if buffer:
+            self.register_buffer(name, tensor)
+        else:
+            self.register_parameter(name, tensor)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: Odd("a", nn.Parameter(torch.zeros(0, 4))), r"parameter 'a' is empty \(\[0, 4\]\)"),
+        (lambda: nn.Sequential(nn.LazyLinear(2)), r"state '0\.weight' has no values yet: call the model once"),
+        (lambda: Odd("b", torch.zeros(1, 4).expand(3, 4), buffer=True), r"state 'b' is expanded to \[3, 4\] .*\.clone"),
+        (lambda: Odd("c", nn.Parameter(torch.zeros(1, 4).expand(3, 4))), r"state 'c' is expanded"),
+        (lambda: Odd("d", nn.Parameter(torch.zeros(2, dtype=torch.float64))), "parameter 'd' is float64; only float32"),
+        (lambda: Odd("e", nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "state 'e' is complex64"),
+        (lambda: Odd("f", torch.eye(3).to_sparse(), buffer=True), "state 'f' is float32 of layout torch.sparse_coo"),
+        (lambda: Odd("g", nn.Parameter(torch.zeros(2, device="meta"))), "state 'g' has no values yet"),
+    ],
+)
+def test_tensors_that_cannot_be_sent_are_refused_by_name(made: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layout.summed(made())
+
+
+@pytest.mark.parametrize("name", ["swin_t", "maxvit_t"])
+def test_models_of_torchvision_with_integer_buffers(name: str) -> None:
+    import torchvision
+
+    model = getattr(torchvision.models, name)(num_classes=2)
+    layout = Layout.summed(model)
+    assert any(entry.dtype == "int64" for entry in layout.fixed)
+    flat, fixed = layout.flatten(model), layout.fixed_bytes(model)
+    layout.load_fixed(model, fixed)
+    layout.load_into(model, 2 * flat)
+    assert (layout.flatten(model) == 2 * flat).all()
+    assert layout.fixed_bytes(model) == fixed
+
+
+def test_an_empty_buffer_stays() -> None:
+    model = Odd("a", torch.zeros(0, 3), buffer=True)
+    layout = Layout.summed(model)
+    assert [entry.name for entry in layout.fixed] == ["a"]
+    assert layout.fixed_bytes(model) == b""

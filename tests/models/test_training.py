@@ -261,3 +261,10 @@ def test_training_ends_before_the_batch_that_nobody_wants(small_model: nn.Module
         work[algorithm]()
     images_done, total = {"fedavg": (4, 16), "fedsgd": (2, 8)}[algorithm]
     assert told == [(images_done * batch, total) for batch in range(batches + 1)]
+
+
+def test_labels_beyond_the_outputs_are_named() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    x, y = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 5])
+    with pytest.raises(ValueError, match="labels go up to 5, and the model has 2 outputs; number the classes from 0"):
+        train(model, x, y, TrainingConfiguration(batch_size=2), seed=0, device=torch.device("cpu"))

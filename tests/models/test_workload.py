@@ -15,7 +15,7 @@ from torch import nn
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
-from tacit.models.workload import FactoryError, Workload, check_installed, load, reference, samples_of
+from tacit.models.workload import Context, FactoryError, Workload, check_installed, load, reference, samples_of
 from tests.cases import cases
 
 CPU = torch.device("cpu")
@@ -164,7 +164,6 @@ def test_how_much_data_count() -> None:
     dataset = torch.utils.data.TensorDataset(torch.ones(10))
     assert samples_of(dataset) == 10
     assert samples_of(torch.utils.data.DataLoader(dataset, batch_size=4)) == 10
-    assert samples_of(object()) == 1
 
 
 def test_a_model_is_a_module() -> None:
@@ -250,3 +249,136 @@ def test_names_have_one_form(name: str) -> None:
     for section in (ModelConfiguration, DataConfiguration, TrainingConfiguration):
         with pytest.raises(ValueError, match=r'expected "package\.module:function"'):
             section(factory=name)
+
+
+def trained_copy(model: Any) -> nn.Module:
+    other = net()
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter *= 1.1
+    return other
+
+
+def in_place_by_a_tenth(model: Any) -> nn.Module:
+    model.load_state_dict(trained_copy(model).state_dict())
+    return model
+
+
+WEIGHTS: dict[str, Callable[[nn.Module], Any]] = {
+    "state_dict": lambda model: model.state_dict(),
+    "clones": lambda model: {name: tensor.clone() for name, tensor in model.state_dict().items()},
+    "numpy": lambda model: {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()},
+    "half": lambda model: {name: tensor.half() for name, tensor in model.state_dict().items()},
+    "parameters": lambda model: dict(model.named_parameters()),
+    "some": lambda model: {"weight": model.get_parameter("weight").detach().clone()},
+    "vector": lambda model: nn.utils.parameters_to_vector(model.parameters()).detach(),
+    "ordered": lambda model: dict(reversed(model.state_dict().items())),
+}
+
+
+@pytest.mark.parametrize("form", WEIGHTS)
+@pytest.mark.parametrize("train", [in_place_by_a_tenth, trained_copy])
+def test_weights_in_every_form_are_weights_and_not_added(form: str, train: Callable[[Any], nn.Module]) -> None:
+    before, after = stepped(lambda model, data: WEIGHTS[form](train(model)))
+    expected = 1.1 * before
+    if form == "some" and train is trained_copy:
+        expected[2] = before[2]
+    assert np.allclose(after, expected, rtol=2e-3)
+
+
+def test_a_state_dictionary_may_have_tensors_that_are_not_sent() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    layout = Layout.summed(model)
+    before = layout.flatten(model)
+
+    def train(model: Any, data: Any) -> Any:
+        with torch.no_grad():
+            model[2].weight += 100.0
+        return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    Workload(train=train).step(model, None, layout, seed=1, device=CPU)
+    assert (layout.flatten(model) - before).max() == pytest.approx(100.0)
+
+
+X, Y = torch.zeros(500, 4), torch.zeros(500, dtype=torch.int64)
+SET = torch.utils.data.TensorDataset(X, Y)
+SMALL = torch.utils.data.TensorDataset(X[:100], Y[:100])
+LOADER = torch.utils.data.DataLoader(SET, 16)
+
+
+class Ward:
+    samples = 500
+
+
+COUNTED: dict[str, Any] = {
+    "tensors": (X, Y),
+    "arrays": (X.numpy(), Y.numpy()),
+    "list of arrays": [X, Y],
+    "with a mask": (X, Y, Y > 0),
+    "mapping": {"x": X, "y": Y},
+    "mapping with more": {"x": X, "y": Y, "name": "ward a", "rate": 0.1, "none": None},
+    "nested": {"train": (X, Y), "val": (X[:10], Y[:10])},
+    "pair of pairs": ((X, Y), (X[:10], Y[:10])),
+    "loaders": (LOADER, torch.utils.data.DataLoader(SMALL, 16)),
+    "mapping of loaders": {"train": LOADER, "val": torch.utils.data.DataLoader(SMALL, 16)},
+    "sets": (SET, SMALL),
+    "loader": LOADER,
+    "sampled": torch.utils.data.DataLoader(
+        torch.utils.data.ConcatDataset([SET, SMALL]), 8, sampler=torch.utils.data.SubsetRandomSampler(range(500))
+    ),
+    "subset": torch.utils.data.Subset(torch.utils.data.ConcatDataset([SET, SMALL]), range(500)),
+    "pairs": [(X[0], 1)] * 500,
+    "images": [X[0]] * 500,
+    "lists": ([X[0]] * 500, [1] * 500),
+    "dictionaries": [{"image": X[0], "label": 1}] * 500,
+    "loader and a path": (LOADER, "/tmp/ward"),
+    "one array": X.numpy(),
+    "sparse": X.to_sparse(),
+    "said": Ward(),
+    "said in a tuple": (Ward(), "more"),
+}
+
+
+@pytest.mark.parametrize("form", COUNTED)
+def test_samples_are_counted_in_every_container(form: str) -> None:
+    assert samples_of(COUNTED[form]) == 500
+
+
+@pytest.mark.parametrize(
+    "data", ["/data/ward-a", Path("/data"), None, 5, iter([1]), (X, Y[:3]), {}, (), {"path": "/x"}, [X, X], object()]
+)
+def test_samples_that_cannot_be_counted_are_asked_for(data: Any) -> None:
+    with pytest.raises(FactoryError, match=r"for how many samples the data \(.*\) count is not known: return \(x, y\)"):
+        samples_of(data)
+    assert samples_of(data, otherwise=1) == 1
+
+
+def test_a_step_that_takes_a_context_is_told_where_it_is() -> None:
+    seen: list[Context] = []
+
+    def train(model: Any, data: Any, context: Context) -> None:
+        seen.append(context)
+
+    context = Context(round=3, client=1, device=CPU, configuration=TrainingConfiguration(), generator=torch.Generator())
+    model = net()
+    Workload(train=train).step(model, None, Layout.of(model), seed=1, device=CPU, context=context)
+    Workload(train=in_place).step(model, None, Layout.of(model), seed=1, device=CPU, context=context)
+    assert seen == [context]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X.double(), Y, r"returned x as float64: expected float32; write x\.float\(\)"),
+        (X, Y.int(), r"returned y as int32: expected int64; write y\.long\(\)"),
+        (X, Y[:, None], r"returned y \[500, 1\]: expected \[N\]; write y\[:, 0\]"),
+        (X, torch.nn.functional.one_hot(Y, 3), r"returned y \[500, 3\]: expected the number of a class"),
+        (X, Y - 1, "expected the number of a class for each row of x"),
+    ],
+)
+def test_images_and_labels_of_other_types_are_refused_with_the_remedy(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(FactoryError, match=message):
+        Workload(data=lambda client, clients: (x, y)).share(0, 3)
+    assert Workload(data=lambda client, clients: (x, y), train=in_place).share(0, 3)[0] is x

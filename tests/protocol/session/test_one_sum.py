@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -214,3 +216,29 @@ def test_a_sum_is_of_a_part_of_the_roster_and_of_whole_groups() -> None:
     for clients in (NAMES, NAMES[1:]):
         with pytest.raises(ValueError, match="some clients of a group"):
             SumSettings(length=1, clip=1.0, clients=clients).cohort(roster)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    small=st.floats(1e-12, 1e-1),
+    values=st.sampled_from([np.float64, np.float32, np.float16, "bfloat16", "gradient", "list"]),
+)
+def test_a_sum_has_its_resolution_or_is_refused(small: float, values: Any) -> None:
+    """No coordinate silently becomes zero, or loses its imaginary part."""
+    vector: Any = np.array([1.0, small])
+    if values == "bfloat16":
+        vector = torch.tensor([1.0, small], dtype=torch.bfloat16)
+    elif values == "gradient":
+        vector = torch.tensor([1.0, small], requires_grad=True)
+    else:
+        vector = vector.tolist() if values == "list" else vector.astype(values)
+    given_small = float(vector[1].detach() if isinstance(vector, torch.Tensor) else vector[1])
+    step = SumSettings(length=2, clip=1.0).packing(3).step
+    if 0 < given_small < step:
+        with pytest.raises(ValueError, match=r"1 of 2 coordinates are lost: the resolution is .*; raise value_bits"):
+            secure_sum([vector] * 3)
+        return
+    found = secure_sum([vector] * 3).values
+    assert np.abs(found - 3 * np.array([1.0, given_small])).max() <= 3 * step
+    with pytest.raises(ValueError, match="'client-1' is complex; sum real and imaginary parts"):
+        secure_sum([np.array([1j, small])] * 3)
