@@ -340,7 +340,10 @@ def check_installed(key: str, name: str) -> None:
     """Raise FactoryError if a module is not there, or its source defines no such name; it is not imported yet."""
     where, _, attribute = name.partition(":")
     if where == _MAIN:
-        raise FactoryError(f'{key} = "{name}": it is of the script that began this, which alone can go on with it')
+        raise FactoryError(
+            f'{key} = "{name}": it is defined in the script that started this run; resume it from that script with '
+            "Federation(directory=..., resume=True), or move the function to a module"
+        )
     try:
         spec = find_spec(where)
     except (ImportError, ValueError) as error:
@@ -363,6 +366,8 @@ _INSTALL: Final = "install it where tacit runs, or name its folder in PYTHONPATH
 
 def title(function: Any) -> str:
     """The name of a function for people."""
+    function = inspect.unwrap(function)
+    function = getattr(function, "func", function)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None) or type(function).__module__
     # The script that is run is called otherwise where it is loaded once more.
@@ -385,7 +390,8 @@ def told(what: str, function: Any) -> Iterator[None]:
 def _place(error: Exception, function: Any) -> str:
     """The last line of the function's own file that was at work."""
     try:
-        file = inspect.getsourcefile(function)
+        unwrapped = inspect.unwrap(function)
+        file = inspect.getsourcefile(getattr(unwrapped, "func", unwrapped))
     except TypeError:
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

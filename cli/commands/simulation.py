@@ -87,6 +87,8 @@ def simulate(
     from tacit.models.configuration import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
+    from tacit.parties.runs.kept_functions import find
+    from tacit.parties.runs.own_functions import with_kept
     from tacit.parties.runs.reading import recorded
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.server import DashboardError, listening
@@ -117,14 +119,18 @@ def simulate(
                 raise output.failure(
                     f"--resume continues a run as it is: leave out {', '.join(surplus)}", output.WRONG_INPUT
                 )
-            base, where = load(RunDirectory.open(resume).experiment), "--rounds"
+            opened = RunDirectory.open(resume)
+            federation.check_unedited(opened)
+            base, where = load(opened.experiment), "--rounds"
+            if module := find(resume):
+                base = with_kept(base, module)
         else:
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
         more = {"data": {"limit": limit}}
         chosen = with_overrides(
             base, clients=clients, rounds=rounds, seed=seed, workers=workers, more=more, where=where
         )
-        check_factories(chosen, where if experiment is None else str(experiment))
+        check_factories(chosen, str(experiment or resume or where))
         with output.complaining((FileNotFoundError, output.WRONG_INPUT)):
             place(chosen.data)
         parties = federation.party_names(chosen.clients)

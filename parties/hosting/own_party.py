@@ -20,7 +20,7 @@ import msgspec
 from tacit.models.workload import Workload
 from tacit.parties.hosting.folder import MENDABLE, OpenedParty, open_party
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
-from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of
+from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of, named_functions
 from tacit.parties.runs.summary import Summary
 from tacit.parties.session.event_log import Tell
 from tacit.parties.session.events import RoundEnded
@@ -45,7 +45,8 @@ class Server:
         rounds: int,
         **keys: Any,
     ) -> None:
-        self.experiment = experiment_of("Server", model, data, train, clients=clients, rounds=rounds, keys=keys)
+        named, _ = named_functions("Server", {"model": model, "data": data, "training": train}, keep=False)
+        self.experiment = experiment_of("Server", named, clients=clients, rounds=rounds, keys=keys)
         with _told():
             self._party = open_party(ServerFile, Path(party))
 

@@ -240,6 +240,8 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.experiment = path / "experiment.toml"
+        self.started = path / "journal" / "experiment.toml"
+        """What that was when the last session began: people edit the other."""
         self.model = path / "model.safetensors"
         self.plain_model = path / "plain-model.safetensors"
         self.summary = path / "summary.json"
@@ -258,6 +260,8 @@ class RunDirectory:
     def keep_experiment(self, text: str) -> None:
         """Write experiment.toml, whole or not at all: without it the run cannot go on. OSError if it cannot be."""
         self._keep(self.experiment, text.encode())
+        if self.started.parent.is_dir():
+            self._keep(self.started, text.encode())
 
     def keep_statistics(self, found: Statistics) -> None:
         """Write statistics.json, whole or not at all. OSError if it cannot be."""

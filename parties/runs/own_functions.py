@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs, to_builtins
 
 from tacit.models.workload import Workload, reference
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, built
+from tacit.parties.runs.kept_functions import KeptFunctions, find
 from tacit.parties.runs.summary import Summary
+from tacit.parties.session.events import RoundEnded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,6 +42,8 @@ class FederationResult:
     experiment: Experiment = field(repr=False)
     summary: Summary | None = field(repr=False)
     """That of summary.json; None where the run ended before one could be made."""
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False)
+    """What `evaluate` returned, by round."""
 
     @property
     def completed(self) -> int:
@@ -51,6 +57,7 @@ class FederationResult:
         from tacit.models.layout import Layout
 
         run, experiment = RunDirectory(self.directory), self.experiment
+        find(self.directory)
         own = Workload.named(experiment.model, experiment.training)
         model = own.network(experiment.model, classes=1, channels=1, seed=0)
         layout = Layout.of(model)
@@ -70,26 +77,104 @@ class FederationResult:
         raise FederationError("\n  ".join(lines), self)
 
 
+@dataclass(frozen=True)
+class Round:
+    """A round that is over, for a callback."""
+
+    event: RoundEnded = field(repr=False)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What `evaluate` returned."""
+
+    @property
+    def number(self) -> int:
+        """From 1."""
+        return self.event.round
+
+    @property
+    def completed(self) -> bool:
+        """Whether there is a sum, and a new model."""
+        return self.event.status == "completed"
+
+
+_SECTIONS: Final = {"model": "model", "data": "data", "training": "train"}
+"""The sections that name functions, with the names of what they are for."""
+_MOST_KEPT: Final = 64 << 20
+"""Bytes of the functions of a script that are kept, so that a command can go on with its run."""
+
+
+def named_functions(
+    where: str, functions: Mapping[str, Function | None], *, keep: bool
+) -> tuple[dict[str, str], KeptFunctions | None]:
+    """Names of functions by their sections, for other processes of this machine, and those that the run directory is to
+    have. keep: whether it may have some. ValueError, which `where` begins, for one that others cannot find."""
+    named: dict[str, str] = {}
+    kept: dict[str, Function] = {}
+    for section, one in functions.items():
+        if one is None:
+            continue
+        key = _SECTIONS[section]
+        try:
+            named[section] = reference(key, one)
+        except ValueError as error:
+            if not keep or not callable(one):
+                raise ValueError(f"{where}: {error}") from None
+            kept[key] = one
+    scripted = {
+        _SECTIONS[section]: functions[section] for section, name in named.items() if name.startswith("__main__:")
+    }
+    found: KeptFunctions | None = None
+    try:
+        if keep and (kept or scripted):
+            found = KeptFunctions.of({**kept, **{key: one for key, one in scripted.items() if one is not None}})
+            if not kept and len(found.pickled) > _MOST_KEPT:
+                found = None
+    except ValueError as error:
+        if kept:
+            raise ValueError(f"{where}: {error}") from None
+    if found is not None:
+        named |= {section: f"{found.module}:{key}" for section, key in _SECTIONS.items() if key in kept}
+    return named, found
+
+
 def experiment_of(
-    where: str,
-    model: Function,
-    data: Function,
-    train: Function | None,
-    *,
-    clients: int,
-    rounds: int,
-    keys: Mapping[str, Any],
-    seed: int | None = None,
+    where: str, named: Mapping[str, str], *, clients: int, rounds: int, keys: Mapping[str, Any], seed: int | None = None
 ) -> Experiment:
     """An experiment of these functions; keys: more keys and sections of an experiment file. ValueError, which `where`
-    begins, for a function that other processes cannot find, and for what is no experiment."""
-    given = {"model": ("model", model), "data": ("data", data), "training": ("train", train)}
-    try:
-        named = {section: reference(key, one) for section, (key, one) in given.items() if one is not None}
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    begins, for what is no experiment."""
     ours: dict[str, dict[str, Any]] = {section: {"factory": name} for section, name in named.items()}
     ours["policy"] = {"factories": [name for section, name in named.items() if section != "data"]}
     ours["federation"] = {"clients": clients, "rounds": rounds} | ({} if seed is None else {"seed": seed})
     sections = {section: {**keys.get(section, {}), **values} for section, values in ours.items()}
     return built({"name": "own", **keys, **sections}, where)
+
+
+def with_kept(experiment: Experiment, module: str) -> Experiment:
+    """The experiment of a script with the functions that its run directory has in this module."""
+    changed = {
+        section: structs.replace(getattr(experiment, section), factory=f"{module}:{key}")
+        for section, key in _SECTIONS.items()
+        if getattr(experiment, section).factory.startswith("__main__:")
+    }
+    names = (changed.get(section, getattr(experiment, section)).factory for section in ("model", "training"))
+    policy = structs.replace(experiment.policy, factories=tuple(filter(None, names)))
+    return structs.replace(experiment, **changed, policy=policy)
+
+
+_FREE: Final = {"federation.rounds", "policy.factories", *(f"{section}.factory" for section in _SECTIONS)}
+"""Keys in which a run may differ from how it began: its length, and where its functions are found."""
+
+
+def differences(began: Experiment, now: Experiment) -> list[str]:
+    """Keys with another value than a run began with, each with both; how it runs on this machine does not count."""
+    found = []
+    first, second = to_builtins(began), to_builtins(now)
+    for section in sorted({*first, *second} - {"simulate", "deadlines", "name"}):
+        parts = [one.get(section) for one in (first, second)]
+        if not all(isinstance(part, dict) for part in parts):
+            parts = [{"": part} for part in parts]
+        for name in sorted({*parts[0], *parts[1]}):
+            key = f"{section}.{name}".rstrip(".")
+            before, after = (part.get(name) for part in parts)
+            if before != after and key not in _FREE:
+                found.append(f"{key} = {after!r}, which was {before!r}")
+    return found

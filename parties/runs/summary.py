@@ -241,6 +241,10 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
     def keep(self, run: RunDirectory) -> None:
         """Write summary.json and both tables. OSError, as of `writing`, if one of them cannot be written."""
         self.write(run.summary)
+        self.keep_tables(run)
+
+    def keep_tables(self, run: RunDirectory) -> None:
+        """Write rounds.csv and clients.csv. OSError likewise."""
         write_csv(self.round_table, run.path / "rounds.csv")
         write_csv(self.client_table, run.path / "clients.csv")
 

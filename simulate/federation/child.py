@@ -65,6 +65,8 @@ class Control:
         self._sending = threading.Lock()
         self.told: Mapping[str, Any] = {}
         """What the supervisor has told it."""
+        self.stopping = False
+        """Whether the supervisor has asked it to end."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends one small message of msgpack types, from any thread. Ends the process if the supervisor is gone."""
@@ -138,6 +140,7 @@ def _watch(
         while True:
             request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, Any])
             if "stop" in request:
+                control.stopping = True
                 loop.call_soon_threadsafe(party.cancel, request["stop"])
             else:
                 control.told = request

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -39,6 +40,7 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.directory import write_arrays, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -60,6 +62,8 @@ from tacit.simulate.federation.roles import (
     server_outcome,
 )
 
+_LOOK_SECONDS = 0.01
+"""Between looks whether the supervisor has shown a round."""
 LEAST_SOCKETS = 64
 SOCKETS_PER_CLIENT = 6
 """Its own, and two through which that is watched; while one closes, the next may open."""
@@ -85,6 +89,7 @@ class SimulatedServer(Surrounded, ServerHooks):
         super().__init__()
         plan = role.plan
         self._role = role
+        self._control = control
         self._around = role.hooks()
         self._source: Source | None = None
         self._experiment = plan.experiment
@@ -140,6 +145,10 @@ class SimulatedServer(Surrounded, ServerHooks):
 
     def opened_sum(self, done: RoundDone, total: Total, keeper: Keeper, configuration: Configuration) -> None:
         plan = self._role.plan
+        while plan.step_by_step and self._control.told.get("shown", plan.completed) < done.round - 1:
+            if self._control.stopping:
+                raise UnusableSumError("the run is stopped")
+            time.sleep(_LOOK_SECONDS)
         if plan.verify and done.total is not None:
             bound = configuration.packing().error_bound(len(done.survivors))
             found = {"values": total.values, "bound": bound, "names": list(done.survivors)}

@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+from tacit.models.file_system import replace_file
+from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.events import PartyFailed
-from tacit.parties.runs.own_functions import FederationResult, experiment_of
-from tacit.parties.runs.summary import Summary
+from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.runs.own_functions import FederationResult, Round, differences, experiment_of, named_functions
+from tacit.parties.runs.summary import Summary, summarise
 from tacit.parties.session.events import RoundEnded
 from tacit.protocol.core.events import Event
 from tacit.simulate.federation.processes import ProcessError, Show, SimulationError
-from tacit.simulate.federation.run import default_directory, new_plan, simulate
+from tacit.simulate.federation.roles import Plan
+from tacit.simulate.federation.run import default_directory, new_plan, resumed_plan, simulate
+
+
+class _StoppedError(Exception):
+    """A callback has enough of the run."""
 
 
 class Federation:
     """A server and clients on this machine, each a process, that train one's own model under secure aggregation.
 
-    model: () -> nn.Module, whose state is float32. data: (client, clients) -> what a client has, the first being 0.
-    train: (model, data) -> None if it trained the model in place, or a trained model, or an update that is added: a
-    vector, or a mapping of names to tensors; None: the training of `training=`, on images and labels (x, y).
+    model: () -> nn.Module, whose parameters are float32. data: (client, clients) -> what a client has, the first being
+    0. train: (model, data) -> None if it trained the model in place, or a trained model or its state dictionary, or an
+    update that is added: a vector, or a mapping of names to tensors; with a third parameter `context` it is given a
+    tacit.models.workload.Context. None: the training of `training=`, on images and labels (x, y).
     A client counts for as many samples as its data have.
 
-    They are functions or classes at the top level of a module, or of the script that is run; that script calls `run`
-    under `if __name__ == "__main__":`, because every process imports it. keys: further keys and sections of an
-    experiment file (docs/configuration.md), such as aggregation={"clip": 1.0}. directory: a new one; by default
-    runs/<time>-<name>. ValueError for what cannot run.
+    Other processes import functions and classes of modules, and of the script that is run; that script calls `run`
+    under `if __name__ == "__main__":`. Functions of a notebook, partials and lambdas are kept in the run directory.
+    keys: further keys and sections of an experiment file (docs/configuration.md), such as aggregation={"clip": 1.0}.
+    directory: a new one; by default runs/<time>-<name>. resume: go on with the run in `directory`, if there is one,
+    until it has all `rounds`. checkpoints: keep the model of every so many rounds, and the best, in checkpoints/.
+    ValueError for what cannot run.
     """
 
     def __init__(
@@ -38,55 +51,147 @@ class Federation:
         *,
         model: Callable[[], Any],
         data: Callable[[int, int], Any],
-        train: Callable[[Any, Any], Any] | None = None,
+        train: Callable[..., Any] | None = None,
         clients: int = 5,
         rounds: int = 10,
         seed: int | None = None,
         directory: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        checkpoints: int = 0,
         device: str = "cpu",
         **keys: Any,
     ) -> None:
-        self.experiment = experiment_of(
-            "Federation", model, data, train, clients=clients, rounds=rounds, seed=seed, keys=keys
-        )
-        self._directory = None if directory is None else Path(directory)
-        self._device = device
+        if "out" in keys:
+            raise ValueError("Federation: out: the run directory is `directory`")
+        if resume and directory is None:
+            raise ValueError("Federation: resume = True: say which run, by directory = ...")
+        named, self._kept = named_functions("Federation", {"model": model, "data": data, "training": train}, keep=True)
+        self.experiment = experiment_of("Federation", named, clients=clients, rounds=rounds, seed=seed, keys=keys)
+        self._directory = None if directory is None else Path(directory).expanduser()
+        self._resume, self._checkpoints, self._device = resume, checkpoints, device
 
-    def run(self, show: Show = lambda event: None) -> FederationResult:
-        """Run all rounds. show: called with every event of the parties.
+    def run(
+        self,
+        show: Show = lambda event: None,
+        *,
+        on_round: Callable[[Round], bool | None] = lambda round: None,
+        evaluate: Callable[[Any], Mapping[str, float] | float] | None = None,
+    ) -> FederationResult:
+        """Run all rounds. show: called with every event of the parties. on_round: called after every round; True stops
+        the run, with a result. evaluate: called with the model after every completed round, in this process; returns
+        metrics by their names, or the accuracy. Whatever they raise ends the run, which has a report and can go on.
 
         FederationError if not all rounds are completed; ValueError if the directory is taken; OSError if the disk is
-        full; RuntimeError where the script lacks the `if __name__ == "__main__":`, or in an event loop.
+        full; RuntimeError where the script lacks the `if __name__ == "__main__":`.
         """
-        _check_place()
+        if getattr(current_process(), "_inheriting", False):
+            # What multiprocessing sets while it imports the script of a process that it has started.
+            raise RuntimeError(
+                'Federation.run: every process imports this script; call it under `if __name__ == "__main__":`'
+            )
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._run(show, on_round, evaluate)
+        # As in a notebook, which waits for its cell anyway.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self._run, show, on_round, evaluate).result()
+
+    def _run(
+        self,
+        show: Show,
+        on_round: Callable[[Round], bool | None],
+        evaluate: Callable[[Any], Mapping[str, float] | float] | None,
+    ) -> FederationResult:
         directory = self._directory or default_directory(self.experiment.name)
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ValueError(f"Federation: directory = {directory}: there is something already; name another one")
-        plan = new_plan(self.experiment, directory, device=self._device)
+        plan = self._plan(directory)
+        if plan is None:
+            done = summarise(RunDirectory(directory), self.experiment, ended="all rounds were done before")
+            return FederationResult(directory, self.experiment, done)
         reasons: defaultdict[str, list[str]] = defaultdict(list)
+        follow = _Following(directory, self.experiment, self._checkpoints, on_round, evaluate)
 
         def watch(event: Event) -> None:
             aborted = isinstance(event, RoundEnded) and event.status != "completed"
             if aborted or isinstance(event, PartyFailed):
                 reasons[event.text].append(event.party)
             show(event)
+            if isinstance(event, RoundEnded):
+                follow.round_ended(event)
 
         summary: Summary | None = None
         try:
             summary = asyncio.run(simulate(plan, watch))
+        except _StoppedError:
+            ended = summarise(plan.run, self.experiment, ended="stopped by on_round")
+            return FederationResult(directory, self.experiment, ended, follow.metrics)
         except (SimulationError, ProcessError) as error:
             reasons[str(error)] = []
-        return FederationResult(directory, self.experiment, summary).checked(reasons)
+        return FederationResult(directory, self.experiment, summary, follow.metrics).checked(reasons)
+
+    def _plan(self, directory: Path) -> Plan | None:
+        """What is to be run there; None if all is done."""
+        run = RunDirectory(directory)
+        if self._resume and run.experiment.is_file():
+            if changed := differences(load(run.experiment), self.experiment):
+                raise ValueError(f"Federation: directory = {directory} is a run with other keys: {'; '.join(changed)}")
+            done = RunDirectory.open(directory).progress()
+            if done.round - done.repeated >= self.experiment.federation.rounds:
+                return None
+            plan = resumed_plan(self.experiment, run, device=self._device, step_by_step=True)
+        elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ValueError(
+                f"Federation: directory = {directory}: there is something already; name another one"
+                + ", or go on with that run by resume=True" * run.experiment.is_file()
+            )
+        else:
+            plan = new_plan(self.experiment, directory, device=self._device, step_by_step=True)
+        if self._kept is not None:
+            self._kept.write(directory)
+        return plan
 
 
-def _check_place() -> None:
-    # What multiprocessing sets while it imports the script of a process that it has started.
-    if getattr(current_process(), "_inheriting", False):
-        raise RuntimeError(
-            'Federation.run: every process imports this script; call it under `if __name__ == "__main__":`'
-        )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError("Federation.run: an event loop runs here; call it by `await asyncio.to_thread(federation.run)`")
+class _Following:
+    """What is done after each round."""
+
+    def __init__(
+        self,
+        directory: Path,
+        experiment: Experiment,
+        checkpoints: int,
+        on_round: Callable[[Round], bool | None],
+        evaluate: Callable[[Any], Mapping[str, float] | float] | None,
+    ) -> None:
+        self._directory, self._experiment, self._checkpoints = directory, experiment, checkpoints
+        self._on_round, self._evaluate = on_round, evaluate
+        self._best = -math.inf
+        self.metrics: dict[int, Mapping[str, float]] = {}
+        """By round."""
+
+    def round_ended(self, event: RoundEnded) -> None:
+        metrics: Mapping[str, float] = {}
+        if event.status == "completed":
+            metrics = self._judge(event)
+            if self._checkpoints and event.round % self._checkpoints == 0:
+                self._keep(f"round-{event.round}")
+        if self._on_round(Round(event, metrics)):
+            raise _StoppedError("on_round ended the run")
+
+    def _judge(self, event: RoundEnded) -> Mapping[str, float]:
+        found: Mapping[str, float] | float = {}
+        if self._evaluate is not None:
+            found = self._evaluate(FederationResult(self._directory, self._experiment, None).model)
+        metrics = {"accuracy": float(found)} if isinstance(found, int | float) else found
+        accuracy = metrics.get("accuracy", event.accuracy)
+        if accuracy is not None and accuracy > self._best and self._checkpoints:
+            self._best = accuracy
+            self._keep("best")
+        if metrics:
+            self.metrics[event.round] = metrics
+        return metrics
+
+    def _keep(self, name: str) -> None:
+        run, folder = RunDirectory(self._directory), self._directory / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        model = run.plain_model if self._experiment.encryption else run.model
+        replace_file(folder / f"{name}.safetensors", model.read_bytes())

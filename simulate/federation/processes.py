@@ -45,7 +45,7 @@ import msgspec
 from tacit.parties.runs.events import PartyExited, PartyFailed
 from tacit.parties.runs.state import parse_event
 from tacit.parties.runs.summary import Summary
-from tacit.parties.session.events import ListeningStarted
+from tacit.parties.session.events import ListeningStarted, RoundEnded
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import ClientJoined
 from tacit.simulate.federation import child
@@ -472,6 +472,8 @@ class Supervisor:
         self._watching: asyncio.Task[None] | None = None
         self._coming: set[str] = set()
         """Clients that have a process, and have not joined."""
+        self._told: dict[str, Any] = {}
+        """What the server knows from here."""
         self._missing: dict[str, str] = {}
         """Clients that will not come, and why."""
         self._waiting: asyncio.Task[None] | None = None
@@ -488,6 +490,9 @@ class Supervisor:
                 elif "event" in message:
                     event = parse_event(message["event"])
                     self._show(event)
+                    if isinstance(event, RoundEnded):
+                        self._told["shown"] = event.round
+                        self._processes.tell(SERVER, self._told)
                     if isinstance(event, ClientJoined):
                         self._coming.discard(event.member)
                     elif isinstance(event, ListeningStarted):
@@ -597,7 +602,8 @@ class Supervisor:
         """These will not come: the server need not wait for them. reason: "" for what the server is not to know."""
         self._missing |= dict.fromkeys(clients, reason)
         self._coming -= self._missing.keys()
-        self._processes.tell(SERVER, {"missing": self._missing})
+        self._told["missing"] = self._missing
+        self._processes.tell(SERVER, self._told)
 
     async def _end_silent_server(self, patience: float) -> None:
         """End the run if the server, which says every second that it is alive, says nothing for so many seconds."""

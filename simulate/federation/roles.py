@@ -56,6 +56,8 @@ class Plan:
     """Rounds of those that do not count."""
     device: str = "cpu"
     verify: bool = False
+    step_by_step: bool = False
+    """Whether no round is finished before the supervisor has shown the end of the one before."""
     report: bool = True
     """Whether report.html is drawn, which takes a second or two."""
     record_moves: bool = False

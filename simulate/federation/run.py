@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from multiprocessing.util import get_temp_dir
@@ -27,14 +28,24 @@ from msgspec import structs
 
 from tacit.parties.hosting.folder import open_many_files
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, writing
-from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.experiment import Experiment, ExperimentError, load
+from tacit.parties.runs.kept_functions import find
+from tacit.parties.runs.own_functions import differences
 from tacit.parties.runs.reading import set_aside
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import Summary, VerifiedRound, summarise
 from tacit.secagg.ring import Ring
 from tacit.simulate.federation import hosting
 from tacit.simulate.federation.actors import Actors
-from tacit.simulate.federation.processes import SERVER, InputError, Processes, Show, SimulationError, Supervisor
+from tacit.simulate.federation.processes import (
+    SERVER,
+    InputError,
+    ProcessError,
+    Processes,
+    Show,
+    SimulationError,
+    Supervisor,
+)
 from tacit.simulate.federation.relay import Shaping, relaying
 from tacit.simulate.federation.roles import Plan, Role, enrol
 
@@ -136,6 +147,20 @@ def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
     return [run.memory(name) for name in party_names(experiment.clients)[1:]]
 
 
+def check_unedited(run: RunDirectory) -> None:
+    """Raise RunDirectoryError, naming the keys, if experiment.toml was edited since the run's last session began."""
+    if not run.started.is_file():
+        return
+    try:
+        changed = differences(load(run.started, numbered=False), load(run.experiment, numbered=False))
+    except ExperimentError as error:
+        raise RunDirectoryError(f"{run.experiment} was edited since the run began: {error}") from None
+    if changed:
+        raise RunDirectoryError(
+            f"{run.experiment} was edited since the run began: {'; '.join(changed)}; undo that, or start a new run"
+        )
+
+
 def kept(plan: Plan) -> str:
     """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
     run = plan.run
@@ -156,6 +181,7 @@ async def simulate(plan: Plan, show: Show) -> Summary:
     cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a wrong sum; OSError if
     summary or report cannot be written.
     """
+    find(plan.run.path)
     with plan.run.alone():
         if plan.run.model.exists() and plan.run.progress().round != plan.completed:
             raise RunInUseError(f"{plan.run.path} was continued by another process just now: give the command again")
@@ -163,6 +189,27 @@ async def simulate(plan: Plan, show: Show) -> Summary:
 
 
 async def _simulate(plan: Plan, show: Show) -> Summary:
+    try:
+        failure, ended = await _hold(plan, show)
+    except (InputError, ProcessError):
+        raise
+    except (asyncio.CancelledError, Exception) as error:
+        # Ctrl-C, or a callback: what the finished rounds say is there all the same.
+        if plan.run.model.exists():
+            stopped = isinstance(error, asyncio.CancelledError)
+            reason = "interrupted" if stopped else " ".join(f"stopped by a callback: {error}".split())
+            with suppress(OSError, RunDirectoryError):
+                summary = summarise(plan.run, plan.experiment, ended=reason)
+                summary.keep_tables(plan.run)
+                if not stopped:
+                    summary.keep(plan.run)
+                    await asyncio.to_thread(_report, plan.run)
+        raise
+    return await _summed_up(plan, failure, ended)
+
+
+async def _hold(plan: Plan, show: Show) -> tuple[SimulationError | None, str]:
+    """Run the parties; returns what failed, and how the session ended."""
     names = party_names(plan.experiment.clients)
     enrol(plan, names)
     # A few for every process.
@@ -184,6 +231,10 @@ async def _simulate(plan: Plan, show: Show) -> Summary:
                 raise
             except SimulationError as error:
                 failure, ended = error, str(error)
+    return failure, ended
+
+
+async def _summed_up(plan: Plan, failure: SimulationError | None, ended: str) -> Summary:
     summary = summarise(plan.run, plan.experiment, ended=ended)
     if plan.verify and failure is None and summary.aggregation is not None:
         verified = verify(plan.run, summary.aggregation.ring_bits)

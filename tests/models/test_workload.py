@@ -240,7 +240,7 @@ def test_a_module_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_name_of_a_script_is_for_itself() -> None:
-    with pytest.raises(FactoryError, match="it is of the script that began this"):
+    with pytest.raises(FactoryError, match="it is defined in the script that started this run; resume it"):
         check_installed("model.factory", "__main__:net")
 
 

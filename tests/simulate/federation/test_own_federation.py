@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -87,15 +87,23 @@ def test_a_model_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         federation.run()
 
 
-@pytest.mark.parametrize("train", [lambda model, data: None, partial(step), 5])
-def test_what_other_processes_cannot_find_is_refused(train: Any) -> None:
+def test_what_other_processes_cannot_find_is_kept_or_refused() -> None:
+    for train in (lambda model, data: None, partial(step)):
+        found = Federation(model=net, data=share, train=train).experiment
+        assert found.training.factory.startswith("own_functions_")
+        assert found.model.factory == "tests.world.own_functions:net"
     with pytest.raises(ValueError, match=r"Federation: train = .*give a function or class that is defined at the top"):
-        Federation(model=net, data=share, train=train)
+        Federation(model=net, data=share, train=5)  # type: ignore[arg-type]
+    held = Lock()
+    with pytest.raises(ValueError, match="Federation: train cannot be kept for other processes"):
+        Federation(model=net, data=share, train=lambda model, data: held.locked())
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
+        ({"out": "runs/x"}, "Federation: out: the run directory is `directory`"),
+        ({"resume": True}, "Federation: resume = True: say which run, by directory"),
         ({"clients": 1}, "Federation: federation.clients = 1: expected an integer from 2 to 1000"),
         ({"aggregation": {"clp": 1.0}}, r"Federation: aggregation.clp = 1.0: .*did you mean aggregation.clip\?"),
         ({"agregation": {}}, r"Federation: agregation = \{\}: there is no such key"),
@@ -126,12 +134,6 @@ def test_a_directory_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 def test_where_it_cannot_run_it_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: Callable[[], Any] = Federation(model=net, data=share, train=step, directory=tmp_path / "new").run
-
-    async def in_a_loop() -> None:
-        run()
-
-    with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread"):
-        asyncio.run(in_a_loop())
     # As in a process that imports the script because it was started by it.
     from multiprocessing import current_process
 
