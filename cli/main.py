@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import errno
+import io
 import os
 import sys
 from importlib.metadata import version
@@ -25,8 +27,19 @@ def main() -> None:
     statuses: list[int] = []
     # Registered first, and so called last.
     atexit.register(_end_at_once, statuses)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal of few letters shows others by their numbers.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        statuses.append(1)
+        os.write(2, b"tacit: what the command prints cannot be written: the device is full\n")
+        os._exit(1)
     except SystemExit as ended:
         if isinstance(ended.code, int):
             statuses.append(ended.code)

@@ -11,6 +11,7 @@ the images are computed from the configuration alone.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -373,6 +374,54 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             max_length=100,
         ),
     ] = ()
+    warmup_rounds: Annotated[
+        int,
+        Meta(
+            description="Rounds in which learning_rate rises in equal steps, to its whole in the last.",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 0
+    cosine_rounds: Annotated[
+        int,
+        Meta(
+            description="Rounds after those of warmup_rounds in which learning_rate falls by half a cosine to a "
+            "hundredth; then it stays. 0: none.",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 0
+    proximal: Annotated[
+        float,
+        Meta(
+            description="Of FedProx: half of this times the squared distance from the round's model is added to the "
+            "loss (fedavg only). 0: FedAvg.",
+            ge=0.0,
+            le=1e4,
+        ),
+    ] = 0.0
+    server_optimizer: Annotated[
+        Literal["none", "momentum", "adam"],
+        Meta(
+            description='What the server makes of the mean update: "none" adds it (FedAvg); "momentum" (FedAvgM) and '
+            '"adam" (FedAdam) step by it with memory, which lasts over restarts. Buffers are averaged all the same '
+            "(fedavg only, without [encryption])."
+        ),
+    ] = "none"
+    server_learning_rate: Annotated[
+        float, Meta(description="Step of the server's optimizer; 0: 1 with momentum, 0.01 with adam.", ge=0.0, le=100.0)
+    ] = 0.0
+    server_momentum: Annotated[
+        float, Meta(description="What is left of the server's last step: of both optimizers.", ge=0.0, lt=1.0)
+    ] = 0.9
+    augment: Annotated[
+        tuple[Literal["flip", "crop"], ...],
+        Meta(
+            description='What is done to each training image anew: "flip" mirrors half of them; "crop" shifts them by '
+            "up to an eighth of the edge (fedavg only).",
+            max_length=2,
+        ),
+    ] = ()
     optimizer: Annotated[
         Literal["adamw", "sgd"], Meta(description="The client's optimizer, started anew in every round (fedavg only).")
     ] = "adamw"
@@ -410,7 +459,19 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         """The same with the learning rate of this round, which decays no more."""
         times = sum(first <= round for first in self.decay_rounds)
         rate = self.learning_rate * self.decay**times
-        return msgspec.structs.replace(self, learning_rate=rate, decay=1.0, decay_rounds=())
+        if round < self.warmup_rounds:
+            rate *= round / self.warmup_rounds
+        elif self.cosine_rounds:
+            done = min(1.0, (round - max(1, self.warmup_rounds)) / self.cosine_rounds)
+            rate *= _LEAST + (1 - _LEAST) * (1 + math.cos(math.pi * done)) / 2
+        return msgspec.structs.replace(
+            self, learning_rate=rate, decay=1.0, decay_rounds=(), warmup_rounds=0, cosine_rounds=0
+        )
+
+    @property
+    def server_rate(self) -> float:
+        """Step of the server's optimizer."""
+        return self.server_learning_rate or (0.01 if self.server_optimizer == "adam" else 1.0)
 
     @property
     def sends_gradients(self) -> bool:
@@ -434,6 +495,22 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             raise ValueError(
                 f"training.decay_rounds = {list(self.decay_rounds)}: expected every round once, in ascending order"
             )
+        if self.algorithm == "fedsgd" and (
+            key := next((key for key in ("proximal", "augment") if getattr(self, key)), "")
+            or ("server_optimizer" if self.server_optimizer != "none" else "")
+        ):
+            raise ValueError(
+                f'training.{key} = {getattr(self, key)}: with training.algorithm = "fedsgd" clients send one gradient, '
+                'and the server steps against it; leave it out, or set algorithm to "fedavg"'
+            )
+        if self.server_learning_rate and self.server_optimizer == "none":
+            raise ValueError(
+                f'training.server_learning_rate = {self.server_learning_rate}: with training.server_optimizer = "none" '
+                'the server adds the mean update; set it to "momentum" or "adam"'
+            )
+        if self.factory and (self.proximal or self.augment):
+            key = "proximal" if self.proximal else "augment"
+            raise ValueError(f"training.{key} is not used where training.factory trains; leave it out")
         if self.factory and self.algorithm == "fedsgd":
             raise ValueError(
                 'training.algorithm = "fedsgd": clients send one gradient, which training.factory does not compute; '
@@ -450,6 +527,8 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             )
 
 
+_LEAST: Final = 0.01
+"""What a cosine leaves of the learning rate."""
 TRAINING_BYTES: Final = {"adamw": 28, "sgd": 20}
 """For each parameter, of whoever trains: the model as it came and as it is trained, its gradient, the update as learnt
 and clipped; AdamW's two moments. In float32."""

@@ -6,7 +6,7 @@ logits. On the CPU with one thread the same arguments give the same bits; more t
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -109,11 +109,15 @@ def train(
     model.to(device).train()
     optimizer = _optimizer([parameter for parameter in model.parameters() if parameter.requires_grad], configuration)
     order = torch.Generator().manual_seed(seed)
+    proximal, started = configuration.proximal, list[torch.Tensor]()
+    if proximal:
+        started = [parameter.detach().clone() for group in optimizer.param_groups for parameter in group["params"]]
+    augmented = _augmentation(configuration.augment, x.shape[-1])
     statistics = NOTHING
     with seeded(seed, device):
         for epoch in range(configuration.epochs):
             statistics = NOTHING
-            for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
+            for inputs, labels in shuffled(x, y, configuration.batch_size, order, device, augmented):
                 proceed(epoch * len(x) + statistics.samples, configuration.epochs * len(x))
                 try:
                     logits = model(inputs)
@@ -130,6 +134,8 @@ def train(
                 batch = _statistics(logits, labels, loss * len(labels))
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(loss if penalty is None else loss + penalty(labels))
+                if proximal:
+                    _pull(optimizer, started, proximal)
                 optimizer.step()
                 statistics += batch
     # The last gradient is as large as the model, which may be kept for long.
@@ -221,11 +227,39 @@ NOTHING: Final = LocalStatistics(samples=0, loss_sum=0.0, correct=0)
 
 
 def shuffled(
-    x: torch.Tensor, y: torch.Tensor, batch_size: int, order: torch.Generator, device: torch.device
+    x: torch.Tensor,
+    y: torch.Tensor,
+    batch_size: int,
+    order: torch.Generator,
+    device: torch.device,
+    augmented: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
 ) -> Iterator[_Batch]:
-    """All images and labels once, in batches on the device."""
+    """All images and labels once, in batches on the device. augmented: makes others of the images of a batch."""
     for indices in torch.split(torch.randperm(len(x), generator=order), batch_size):
-        yield x[indices].to(device), y[indices].to(device)
+        yield augmented(x[indices]).to(device), y[indices].to(device)
+
+
+def _augmentation(names: Sequence[str], size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Transforms of torchvision, which draw for each image of a batch anew."""
+    if not names:
+        return lambda images: images
+    # Imported here because torchvision takes a second to import.
+    from torchvision.transforms import v2
+
+    known = {
+        "flip": v2.RandomHorizontalFlip(),
+        "crop": v2.RandomCrop(size, padding=max(1, size // 8), padding_mode="reflect"),
+    }
+    chosen = v2.Compose([known[name] for name in dict.fromkeys(names)])
+    return lambda images: torch.stack([chosen(image) for image in images])
+
+
+def _pull(optimizer: torch.optim.Optimizer, started: Sequence[torch.Tensor], strength: float) -> None:
+    """Add the gradient of FedProx (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Equation 2)."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    for parameter, start in zip(parameters, started, strict=True):
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach() - start, alpha=strength)
 
 
 def _optimizer(parameters: list[nn.Parameter], configuration: TrainingConfiguration) -> torch.optim.Optimizer:

@@ -22,7 +22,8 @@ def report(
 ) -> None:
     """Make the report of a run from its event logs: one HTML page that needs nothing else.
 
-    Logs of parties on other hosts are merged into it, their clocks aligned by the messages that both ends noted.
+    rounds.csv and clients.csv are written into the run directory too. Logs of parties on other hosts are merged into
+    the page, their clocks aligned by the messages that both ends noted.
 
     Exit status: 0 the page is written; 2 wrong input.
     """
@@ -46,6 +47,12 @@ def report(
             from tacit.simulate.report.page import write_report
 
             typer.echo(write_report(run, *others or (), out=out, on_unread=warn))
+            if not others:
+                from tacit.parties.runs.experiment import load
+                from tacit.parties.runs.summary import summarise
+
+                # Those of a run that was interrupted; its end is not in the tables.
+                summarise(run, load(run.experiment, numbered=False), ended="").keep_tables(run)
     except OSError as error:
         place = error.filename or out or directory / "report.html"
         raise failure(f"{place}: {error.strerror}; choose another file with --out", WRONG_INPUT) from None

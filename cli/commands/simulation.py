@@ -39,6 +39,10 @@ def simulate(
         str | None, typer.Option(metavar="HOST:PORT", help="A cluster of Ray; without it, one on this machine.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most training images of a client.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="As in training.epochs=2. Repeatable."),
+    ] = None,
     device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
     json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
@@ -86,7 +90,14 @@ def simulate(
     from tacit.cli.screen import Screen
     from tacit.models.configuration import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
+    from tacit.parties.runs.experiment import (
+        Experiment,
+        ExperimentError,
+        check_factories,
+        load,
+        settings_of,
+        with_overrides,
+    )
     from tacit.parties.runs.kept_functions import find
     from tacit.parties.runs.own_functions import with_kept
     from tacit.parties.runs.reading import recorded
@@ -113,6 +124,7 @@ def simulate(
                 "--clients": clients,
                 "--seed": seed,
                 "--limit": limit,
+                "--set": settings,
                 "--out": out,
             }
             if surplus := [name for name, value in given.items() if value is not None]:
@@ -126,7 +138,9 @@ def simulate(
                 base = with_kept(base, module)
         else:
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
-        more = {"data": {"limit": limit}}
+        more = settings_of(settings or ())
+        if limit is not None:
+            more.setdefault("data", {})["limit"] = limit
         chosen = with_overrides(
             base, clients=clients, rounds=rounds, seed=seed, workers=workers, more=more, where=where
         )

@@ -6,6 +6,6 @@ class CryptenMissingError(ImportError, ValueError):
 
     def __init__(self, reason: ImportError) -> None:
         super().__init__(
-            f"this needs CrypTen, which cannot be imported ({reason}): pip install 'tacit[crypten]', then "
-            "pip install --no-deps crypten==0.4.1"
+            f"this needs CrypTen, which cannot be imported ({reason}): pip install omegaconf onnx pyyaml "
+            "tensorboard, then pip install --no-deps crypten==0.4.1"
         )

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 if find_spec("flwr") is None:
-    raise ModuleNotFoundError("tacit.parties.flower needs flwr: pip install 'tacit[flower]'", name="flwr")
+    raise ModuleNotFoundError("tacit.parties.flower needs flwr: pip install 'flwr>=1.41,<1.43'", name="flwr")
 
 from tacit.parties.flower.grid import SecureGrid
 from tacit.parties.flower.mod import secure_sum_mod

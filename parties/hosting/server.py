@@ -254,7 +254,7 @@ async def serve(
     configuration, participants = sized(job.roster)
     keeper = Keeper(configuration, model, seed=hooks.seed, device=device)
     if job.completed and keeper.velocity is not None:
-        keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.layout)[0]
+        keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.velocity_layout)[0]
 
     description = model_description(
         task, keeper.layout, known.class_names, encrypted=task.encryption is not None
@@ -265,7 +265,7 @@ async def serve(
         with writing(run.model):
             # A file for each round: whenever the process is killed, that of the model's round is there.
             if keeper.velocity is not None:
-                checkpoint.save(run.velocity(round), layout=keeper.layout, flat=keeper.velocity, metadata={})
+                checkpoint.save(run.velocity(round), layout=keeper.velocity_layout, flat=keeper.velocity, metadata={})
             told = {**progress.metadata(), **description}
             checkpoint.save(run.model, layout=whole, flat=whole.flatten(keeper.model), metadata=told)
             run.forget_velocities(but=round)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from msgspec import structs
 
-from tacit.models.layout import Flat
+from tacit.models.layout import Flat, Layout, LayoutEntry
 from tacit.models.training import CPU
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, read_task, update_units
 from tacit.parties.protections.sides import Basis, Moved
@@ -24,6 +25,10 @@ from tacit.parties.session.task import Octets, ServerTask, UnusableSumError
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
+
+_SQUARES_KEPT: Final = 0.99
+_ADAPTIVITY: Final = 1e-3
+"""Beta 2 and tau of FedAdam, as in the paper's experiments."""
 
 
 class Keeper(ServerTask):
@@ -51,9 +56,13 @@ class Keeper(ServerTask):
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
         self.velocity: Flat | None = None
-        """With momentum of the server, what it steps against: float32 [D], which belongs to the present model."""
-        if self._training.sends_gradients and self._training.momentum:
-            self.velocity = np.zeros_like(self.flat)
+        """Memory of a server that steps with one, which belongs to the present model: the last step, float32 [D], and
+        with Adam beside it the mean of squares, [2D]."""
+        optimizer, size = self._training.server_optimizer, self.layout.size
+        if optimizer != "none" or (self._training.sends_gradients and self._training.momentum):
+            self.velocity = np.zeros(2 * size if optimizer == "adam" else size, np.float32)
+        parts = [np.full(entry.size, entry.part == "trained") for entry in self.layout.entries]
+        self._trained = np.concatenate(parts) if parts else np.ones(0, np.bool_)
         self._former = self.flat, self.velocity
 
     @property
@@ -103,6 +112,8 @@ class Keeper(ServerTask):
                 mean = np.where(moved, self._training.momentum * velocity.astype(np.float64) + mean, velocity)
                 velocity = mean.astype(np.float32)
             step = -self._training.in_round(round).learning_rate * mean
+        elif velocity is not None:
+            step, velocity = self._stepped(mean, moved & self._trained, velocity)
         packing = self.configuration.packing()
         alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
@@ -110,6 +121,31 @@ class Keeper(ServerTask):
         self.layout.check_finite(flat)
         self.layout.load_into(self.model, flat)
         self._former, self.flat, self.velocity = (self.flat, self.velocity), flat, velocity
+
+    def _stepped(
+        self, mean: npt.NDArray[np.float64], moved: Moved, velocity: Flat
+    ) -> tuple[npt.NDArray[np.float64], Flat]:
+        """The step of the server's optimizer where the mean update moves a trained parameter, and its memory after it:
+        FedAvgM (Hsu et al. 2019), FedAdam (Reddi et al. 2021, "Adaptive Federated Optimization", Algorithm 2)."""
+        training, size = self._training, len(mean)
+        last, squares = velocity[:size].astype(np.float64), velocity[size:].astype(np.float64)
+        if training.server_optimizer == "adam":
+            first = training.server_momentum * last + (1 - training.server_momentum) * mean
+            second = _SQUARES_KEPT * squares + (1 - _SQUARES_KEPT) * mean**2
+            step = training.server_rate * first / (np.sqrt(second) + _ADAPTIVITY)
+            squares = np.where(moved, second, squares)
+        else:
+            first = training.server_momentum * last + mean
+            step = training.server_rate * first
+        memory = np.concatenate([np.where(moved, first, last), squares]).astype(np.float32)
+        return np.where(moved, step, mean), memory
+
+    @property
+    def velocity_layout(self) -> Layout:
+        """Of the file with the velocity."""
+        if self.velocity is None or len(self.velocity) == self.layout.size:
+            return self.layout
+        return Layout(tuple(LayoutEntry(name, (self.layout.size,)) for name in ("first", "second")))
 
     def undo(self) -> None:
         """Take the last `apply` back."""

@@ -139,8 +139,12 @@ TASK_RULES: Final[Mapping[str, Rule]] = {
     ),
     **{
         f"training.{key}": Rule(f"training.{key}", _TIME, ("longest_train",))
-        for key in ("epochs", "batch_size", "learning_rate", "momentum", "decay", "decay_rounds", "optimizer",
-                    "weight_decay")
+        for key in ("epochs", "batch_size", "learning_rate", "momentum", "decay", "decay_rounds", "warmup_rounds",
+                    "cosine_rounds", "proximal", "augment", "optimizer", "weight_decay")
+    },
+    **{
+        f"training.{key}": Rule(f"training.{key}", "any: it is the server's own step")
+        for key in ("server_optimizer", "server_learning_rate", "server_momentum")
     },
     "training.buffers": Rule("training.buffers", "any: averaged ones are part of the sum, local ones leave no client"),
     "training.held_out": Rule("training.held_out", "any: metrics are part of the sum"),

@@ -85,6 +85,11 @@ def check_together(
             'training.buffers = "local": with [encryption] one member evaluates and keeps the model for all; set it to '
             '"average", which the encryption leaves as they are'
         )
+    if encryption is not None and training.server_optimizer != "none":
+        raise ValueError(
+            f'training.server_optimizer = "{training.server_optimizer}": with [encryption] the server sees neither '
+            'model nor update, and every key begins anew; set it to "none"'
+        )
     if encryption is not None and not protection.works_encrypted:
         raise ValueError(
             f'protection.scheme = "{protection.scheme}" works on updates in the clear, and [encryption] encrypts them; '

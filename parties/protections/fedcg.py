@@ -68,6 +68,11 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
                 f'every client, which aggregation.mode = "{terms.mode}" hides from it; set aggregation.mode to "none" '
                 '(and list it in policy.modes), or take "fedsplit"'
             )
+        if key := next((key for key in ("proximal", "augment") if getattr(training, key)), ""):
+            raise ValueError(
+                f'training.{key} = {getattr(training, key)}: protection.scheme = "{self.scheme}" trains in its own '
+                "way; leave it out"
+            )
         if training.buffers == "local":
             raise ValueError(
                 f'training.buffers = "local": with protection.scheme = "{self.scheme}" the server distils from '

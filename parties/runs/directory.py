@@ -3,7 +3,7 @@
 experiment.toml       the experiment as it was run
 model.safetensors     the global model after the last finished round, with that round's number
 plain-model.safetensors   with model encryption: the same in the clear, which a client writes
-velocity-ROUND.safetensors   with momentum of the server: its velocity after that round
+velocity-ROUND.safetensors   with memory of the server's steps: that after this round
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 rounds.csv, clients.csv   its rounds as tables: a row for a round, and for a client in a round

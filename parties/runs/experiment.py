@@ -275,9 +275,10 @@ def _suggestion(section: str, name: str, known: Mapping[str, Key]) -> str:
     if not section and name == "distillation":
         return "it is a section of `tacit distill` alone; leave it out for others"
     siblings = [path for path in known if path.rpartition(".")[0] == section.rstrip(".")]
-    for candidates in (siblings, known):
+    # Of another section only what is nearly the same.
+    for candidates, cutoff in ((siblings, 0.6), (known, 0.8)):
         leaves = [path.rpartition(".")[2] for path in candidates]
-        for similar in get_close_matches(name.rpartition(".")[2], leaves, n=1):
+        for similar in get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=cutoff):
             return f"did you mean {' or '.join(path for path in candidates if path.rpartition('.')[2] == similar)}?"
     return f"accepted: {', '.join(siblings)}"
 
@@ -828,6 +829,23 @@ def check_factories(experiment: Experiment, where: str) -> None:
             raise ExperimentError(f"{where}: {error}") from None
 
 
+def settings_of(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Values by section and key from "SECTION.KEY=VALUE", with values as of TOML, or text. ExperimentError."""
+    found: dict[str, dict[str, Any]] = {}
+    for setting in given:
+        key, equals, text = setting.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            raise ExperimentError(f"--set {setting}: expected SECTION.KEY=VALUE, as in training.epochs=2")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        found.setdefault(section, {})[name] = value
+    # Paths are those of the current folder, as of all arguments.
+    return _from(Path.cwd(), found)
+
+
 def with_overrides(
     experiment: Kind,
     *,
@@ -843,7 +861,7 @@ def with_overrides(
     data = msgspec.to_builtins(experiment)
     given = {"federation": {"clients": clients, "rounds": rounds, "seed": seed}, "simulate": {"workers": workers}}
     for section, values in (*given.items(), *more.items()):
-        data[section].update({key: value for key, value in values.items() if value is not None})
+        data[section] = {**(data.get(section) or {}), **{k: value for k, value in values.items() if value is not None}}
     return _build(type(experiment), data, where)
 
 

@@ -128,6 +128,8 @@ def _check(experiment: Experiment) -> None:
         "training.momentum of a server": training.sends_gradients and training.momentum > 0,
         "federation.fraction": experiment.federation.fraction != 1,
         "training.decay_rounds": bool(training.decay_rounds),
+        "training.warmup_rounds or cosine_rounds": bool(training.warmup_rounds or training.cosine_rounds),
+        "training.server_optimizer": training.server_optimizer != "none",
     }
     if found := [key for key, there in refused.items() if there]:
         raise AdversaryError(f"an audit cannot read runs with {', '.join(found)} yet: leave it out of what is audited")

@@ -114,7 +114,7 @@ class MissingRayError(Exception):
 def require_ray() -> None:
     """Raise MissingRayError unless Ray can be imported."""
     if find_spec("ray") is None:
-        raise MissingRayError("--engine ray needs ray, which is not installed: pip install 'tacit[ray]'")
+        raise MissingRayError("--engine ray needs ray, which is not installed: pip install 'ray>=2.40'")
 
 
 class RayHost:

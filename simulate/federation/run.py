@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain, count
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,8 +89,10 @@ def party_names(clients: int) -> tuple[str, ...]:
 
 
 def default_directory(name: str) -> Path:
-    """runs/<time>-<name>."""
-    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    """runs/<time>-<name>, with a number behind it where another run began in the same second."""
+    first = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(path for path in chain([first], numbered) if not path.exists())
 
 
 def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:

@@ -87,7 +87,7 @@ def test_without_ray_its_engine_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     refused = tacit("simulate", "--engine", "ray", "--out", tmp_path / "run")
-    told = "tacit: --engine ray needs ray, which is not installed: pip install 'tacit[ray]'\n"
+    told = "tacit: --engine ray needs ray, which is not installed: pip install 'ray>=2.40'\n"
     assert (refused.exit_code, refused.stdout, refused.stderr) == (2, "", told)
 
 

@@ -41,6 +41,13 @@ FIELDS = [
     (TrainingConfiguration, "momentum", [0.0, 0.99], [-0.1, 1.0]),
     (TrainingConfiguration, "decay", [1e-9, 0.99], [0.0, 1.1]),
     (TrainingConfiguration, "decay_rounds", [(1, 100_000), (*range(1, 101),)], [(0,), (100_001,), (*range(1, 102),)]),
+    (TrainingConfiguration, "warmup_rounds", [0, 100_000], [-1, 100_001]),
+    (TrainingConfiguration, "cosine_rounds", [0, 100_000], [-1, 100_001]),
+    (TrainingConfiguration, "proximal", [0.0, 1e4], [-0.1, 2e4]),
+    (TrainingConfiguration, "server_optimizer", ["none", "momentum", "adam"], ["yogi"]),
+    (TrainingConfiguration, "server_learning_rate", [0.0, 100.0], [-0.1, 101.0]),
+    (TrainingConfiguration, "server_momentum", [0.0, 0.99], [-0.1, 1.0]),
+    (TrainingConfiguration, "augment", [(), ("flip", "crop")], [("rotate",), ("flip", "flip", "flip")]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
     (TrainingConfiguration, "buffers", ["average", "local"], ["global"]),
@@ -66,6 +73,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
         return {"algorithm": "fedsgd"}
     if name == "tune":
         return {"name": "other", "checkpoint": "given.safetensors"}
+    if name == "server_learning_rate":
+        return {"server_optimizer": "adam"}
     if name in ("decay", "decay_rounds"):
         return {"decay": 0.5, "decay_rounds": (3,)}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
@@ -117,6 +126,16 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
         {"momentum": 0.9},
         'training.momentum = 0.9: training.optimizer = "adamw" has moments of its own; set it to "sgd", or momentum',
     ),
+    *(
+        (TrainingConfiguration, {"algorithm": "fedsgd", key: value}, f"training.{key} = .*clients send one gradient")
+        for key, value in {"proximal": 0.1, "augment": ["flip"], "server_optimizer": "adam"}.items()
+    ),
+    (TrainingConfiguration, {"server_learning_rate": 0.1}, 'server_optimizer = "none" the server adds the mean'),
+    (
+        TrainingConfiguration,
+        {"factory": "m:f", "proximal": 0.1},
+        "training.proximal is not used where training.factory",
+    ),
     (TrainingConfiguration, {"decay": 0.1}, r"decay = 0.1 and training.decay_rounds = \[\]: one says nothing without"),
     (TrainingConfiguration, {"decay_rounds": [5]}, r"decay = 1.0 and training.decay_rounds = \[5\]: one says nothing"),
     *(
@@ -144,3 +163,14 @@ def test_the_learning_rate_decays_from_each_of_its_rounds_on() -> None:
 def test_sizes_have_defaults_where_nothing_else_has_them() -> None:
     assert (ModelConfiguration().patch_size, ModelConfiguration().mlp_ratio) == (8, 2.0)
     assert (ModelConfiguration(**VIT).patch_size, ModelConfiguration(**VIT).width) == (0, 0)
+
+
+def test_the_learning_rate_of_a_round() -> None:
+    cosine = TrainingConfiguration(learning_rate=1.0, warmup_rounds=4, cosine_rounds=8)
+    rates = [cosine.in_round(round).learning_rate for round in range(1, 16)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[7] == pytest.approx(0.505)
+    assert rates[11:] == pytest.approx([0.01] * 4)
+    assert rates[3:12] == sorted(rates[3:12], reverse=True)
+    alone = TrainingConfiguration(learning_rate=1.0, cosine_rounds=2)
+    assert [alone.in_round(round).learning_rate for round in (1, 2, 3)] == pytest.approx([1.0, 0.505, 0.01])

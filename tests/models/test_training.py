@@ -15,7 +15,7 @@ from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.models.partition import divide
-from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient, train
+from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient, seeded, train
 
 CPU = torch.device("cpu")
 EPSILON = 2.0**-24  # unit roundoff of float32
@@ -268,3 +268,39 @@ def test_labels_beyond_the_outputs_are_named() -> None:
     x, y = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 5])
     with pytest.raises(ValueError, match="labels go up to 5, and the model has 2 outputs; number the classes from 0"):
         train(model, x, y, TrainingConfiguration(batch_size=2), seed=0, device=torch.device("cpu"))
+
+
+def test_fedprox_holds_a_client_near_the_model_of_the_round() -> None:
+    x, y = torch.randn(32, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 2
+    moved = []
+    for proximal in (0.0, 0.1, 100.0):
+        with seeded(1):
+            model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+        before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        configuration = TrainingConfiguration(optimizer="sgd", learning_rate=0.005, proximal=proximal, epochs=20)
+        train(model, x, y, configuration, seed=0, device=torch.device("cpu"))
+        moved.append((torch.nn.utils.parameters_to_vector(model.parameters()) - before).norm().item())
+    assert moved[0] > moved[1] > 2 * moved[2] > 0
+
+
+@pytest.mark.parametrize("augment", [("flip",), ("crop",), ("flip", "crop")])
+def test_augmentation_draws_for_every_image_anew_from_the_seed(augment: tuple[str, ...]) -> None:
+    seen: list[torch.Tensor] = []
+
+    class Seeing(torch.nn.Linear):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(images.clone())
+            return super().forward(images.flatten(1))
+
+    image = torch.arange(64.0).reshape(1, 8, 8) / 64
+    x, y = image.repeat(40, 1, 1, 1), torch.zeros(40, dtype=torch.int64)
+    configuration = TrainingConfiguration(augment=augment, batch_size=40, epochs=2)  # type: ignore[arg-type]
+    for _ in range(2):
+        train(Seeing(64, 2), x, y, configuration, seed=5, device=torch.device("cpu"))
+    first, second, again, _ = seen
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert first.shape == x.shape
+    different = {tuple(each.flatten().tolist()) for each in first}
+    assert len(different) == 2 if augment == ("flip",) else len(different) > 2
+    assert torch.equal(x, image.repeat(40, 1, 1, 1))

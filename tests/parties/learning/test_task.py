@@ -220,6 +220,38 @@ def test_the_server_steps_with_momentum_as_sgd_does() -> None:
     assert not keeper.velocity.any()
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_the_server_steps_by_its_optimizer_with_memory(optimizer: str) -> None:
+    """FedAvgM and FedAdam, written out, on mean updates that are given; a kept memory goes on."""
+    rate = {"momentum": 1.0, "adam": 0.01}[optimizer]
+    configuration, model = proposal("fedavg", server_optimizer=optimizer, server_momentum=0.5)
+    keeper, sizes = Keeper(configuration, model), configuration.tensor_sizes
+    expected = keeper.flat.astype(np.float64)
+    first, second = np.zeros(len(expected)), np.zeros(len(expected))
+    random = np.random.default_rng(1)
+    for round in range(1, 5):
+        if round == 3:
+            # Another process, which has read both.
+            kept, memory = keeper.flat, keeper.velocity
+            keeper = Keeper(*proposal("fedavg", server_optimizer=optimizer, server_momentum=0.5))
+            keeper.flat, keeper.velocity = kept, memory
+        mean = random.uniform(-1.0, 1.0, sum(sizes))
+        if optimizer == "adam":
+            first, second = 0.5 * first + 0.5 * mean, 0.99 * second + 0.01 * mean**2
+            expected += rate * first / (np.sqrt(second) + 1e-3)
+        else:
+            first = 0.5 * first + mean
+            expected += rate * first
+        keeper.apply(Total(values=3 * mean, weights=np.int64(3), metrics={}, tensor_sizes=sizes), round=round)
+    assert np.abs(expected - keeper.flat).max() < 1e-5
+    assert keeper.velocity is not None
+    assert keeper.velocity_layout.size == len(keeper.velocity)
+    before, memory = keeper.bytes, keeper.velocity
+    keeper.apply(Total(values=3 * mean, weights=np.int64(3), metrics={}, tensor_sizes=sizes), round=5)
+    keeper.undo()
+    assert (keeper.bytes, keeper.velocity is memory) == (before, True)
+
+
 def test_the_velocity_waits_where_nobody_contributed() -> None:
     configuration, model = proposal("fedsgd", rate=0.5, momentum=0.5)
     keeper, sizes = Keeper(configuration, model), configuration.tensor_sizes

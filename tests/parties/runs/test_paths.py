@@ -7,8 +7,9 @@ import pytest
 
 from tacit.parties.hosting.party_file import ClientFile, read_party
 from tacit.parties.runs.distillation import DistillationExperiment
-from tacit.parties.runs.experiment import built, load, load_as
+from tacit.parties.runs.experiment import Experiment, ExperimentError, built, load, load_as, settings_of, with_overrides
 from tacit.parties.runs.reference import experiment_toml
+from tacit.simulate.federation.run import default_directory
 
 GIVEN = {"here": "{folder}/here", "../up": "{folder}/../up", "~/own": "{home}/own", "/abs": "/abs"}
 
@@ -51,3 +52,27 @@ def test_the_copy_in_a_run_directory_has_the_same_paths(folder: Path, tmp_path: 
 
 def test_paths_in_python_are_from_the_current_folder(folder: Path, tmp_path: Path) -> None:
     assert built({"data": {"source": "x.npz"}}, "here").data.source == str(tmp_path / "x.npz")
+
+
+def test_settings_of_a_command_line_are_those_of_a_file(folder: Path, tmp_path: Path) -> None:
+    given = ["training.epochs=2", "data.source=x.npz", "training.augment=['flip']", 'protection.scheme="dp-gaussian"']
+    changed = with_overrides(Experiment(), more=settings_of(given), where="command line")
+    assert (changed.training.epochs, changed.training.augment) == (2, ("flip",))
+    assert (changed.data.source, changed.protection.scheme) == (str(tmp_path / "x.npz"), "dp-gaussian")
+    for wrong, message in {
+        "training.epochs": "expected SECTION.KEY=VALUE",
+        "epochs=2": "expected SECTION.KEY=VALUE",
+        "training.epochs=two": 'training.epochs = "two": expected an integer',
+        "training.schedule=cosine": 'training.schedule = "cosine": there is no such key; accepted: ',
+        "training.clip=1.0": r"did you mean aggregation.clip\?",
+    }.items():
+        with pytest.raises(ExperimentError, match=message):
+            with_overrides(Experiment(), more=settings_of([wrong]), where="command line")
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(folder: Path) -> None:
+    taken = []
+    for _ in range(3):
+        taken.append(default_directory("mine"))
+        taken[-1].mkdir(parents=True)
+    assert len(set(taken)) == 3
