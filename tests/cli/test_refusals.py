@@ -194,7 +194,7 @@ def test_data_that_is_not_there(tacit: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text('[data]\nsource = "none.npz"')
     line = complaint(tacit("simulate", file, "--out", tmp_path / "run"))
-    assert line == "data.source '{tmp_path}/none.npz' is no file; give the path of an .npz file"
+    assert line == f"data.source '{tmp_path}/none.npz' is no file; give the path of an .npz file"
     assert not (tmp_path / "run").exists()
 
 
