@@ -267,7 +267,7 @@ def _problem(tensor: torch.Tensor) -> str:
     import torch
     from torch.nn.parameter import is_lazy
 
-    if is_lazy(tensor) or tensor.is_meta:
+    if is_lazy(tensor):
         return "has no values yet: call the model once on an input, where it is made"
     if tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
         return f"is {str(tensor.dtype).removeprefix('torch.')} of layout {tensor.layout}; expected a dense, real tensor"

@@ -198,7 +198,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         )
     ceilings = [block_ceiling(block, sizes.tokens) for block in blocks]
     found, last = measured(exact, images, margin)
-    largest = coarse(max(images.abs().max().item() * margin, _SMALLEST_SPREAD))
+    largest = max(images.abs().max().item() * margin, _SMALLEST_SPREAD)
     shape = Shape(images=1, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
     embedded = _embedded_norms(exact, largest)
     norm_pre = None if exact.norm_pre is None else _norm_pre(exact, images, embedded, margin)

@@ -501,4 +501,4 @@ def coarse(magnitude: float, steps: int = 4) -> float:
     bit."""
     if not 0 < magnitude < math.inf:
         return magnitude  # Whatever is fitted to it says what is wrong.
-    return 2.0 ** (math.ceil(steps * math.log2(magnitude) - _ROUNDING) / steps)
+    return math.exp2(math.ceil(steps * math.log2(magnitude) - _ROUNDING) / steps)

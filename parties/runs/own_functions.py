@@ -132,7 +132,7 @@ def named_functions(
         if kept:
             raise ValueError(f"{where}: {error}") from None
     if found is not None:
-        named |= {section: f"{found.module}:{key}" for section, key in _SECTIONS.items() if key in kept}
+        named |= {section: f"{found.module}:{kind}" for section, kind in _SECTIONS.items() if kind in kept}
     return named, found
 
 
@@ -173,8 +173,8 @@ def differences(began: Experiment, now: Experiment) -> list[str]:
         if not all(isinstance(part, dict) for part in parts):
             parts = [{"": part} for part in parts]
         for name in sorted({*parts[0], *parts[1]}):
-            key = f"{section}.{name}".rstrip(".")
+            setting = f"{section}.{name}".rstrip(".")
             before, after = (part.get(name) for part in parts)
-            if before != after and key not in _FREE:
-                found.append(f"{key} = {after!r}, which was {before!r}")
+            if before != after and setting not in _FREE:
+                found.append(f"{setting} = {after!r}, which was {before!r}")
     return found

@@ -127,9 +127,9 @@ class Played:
         return self
 
     def _seen(self, rounds: int) -> list[dict[str, float]]:
-        """Norms in the clear, of which the bounds are made."""
+        """Norms in the clear, of which the bounds are made; also of what the last round leaves, which a step checks."""
         common, seen = self.common[0], []
-        for number in range(1, rounds + 1):
+        for number in range(1, rounds + 2):
             there = pooled([batch for batch in self.plan(number) if batch is not None])
             seen.append(norms(common, NORM, there.outputs, there.labels))
             common = stepped(common, descent(common, NORM, there.outputs, there.labels).gradient, RATE)

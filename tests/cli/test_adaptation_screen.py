@@ -14,7 +14,7 @@ from tacit.parties.runs.events import PartyFailed
 from tacit.parties.session.events import SessionEnded
 from tacit.protocol.core.events import Event
 
-BATCH = BatchEnded(party="data-owner-1", round=1, number=2, refused=False, preprocessing_bytes=10)
+BATCH = BatchEnded(party="data-owner-1", round=1, number=2, preprocessing_bytes=10)
 
 
 def shown(*events: Event) -> tuple[list[str], str]:

@@ -131,8 +131,8 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[Any]], str]] = {
         "no.safetensors",
     ),
     "a model that cannot be converted": (
-        lambda tmp, images: [write(tmp / "x.toml", images, model='name = "resnet10t"')],
-        "the architecture ResNet is not supported; supported are timm's VisionTransformer",
+        lambda tmp, images: [write(tmp / "x.toml", images, model='name = "test_vit4"')],
+        "blocks.0.norm1 (RmsNorm) is not supported; supported are ",
     ),
 }  # fmt: skip
 

@@ -17,7 +17,8 @@ SHAPES = [(12, 4, 4), (16, 5, 5), (3, 1, 1), (2, 6, 1), (2, 3, 7), (4, 32, 32), 
 
 
 def coupled(name: str, *, cut: str = "", size: int = 32, classes: int = 10, squash: bool = True) -> CoupledModel:
-    configuration = ModelConfiguration(name=name, image_size=size, width=16, heads=2, depth=3)
+    sizes = {"width": 16, "heads": 2, "depth": 3} if name == "vit" else {}
+    configuration = ModelConfiguration(name=name, image_size=size, **sizes)
     network = build(configuration, classes=classes, channels=3, seed=0)
     first = cut or split.first_shared(configuration, "")
     return CoupledModel(network, first, shape=(3, size, size), classes=classes, squash=squash, seed=1)

@@ -14,7 +14,8 @@ from tacit.models.networks import build
 
 
 def model_of(name: str) -> nn.Module:
-    configuration = ModelConfiguration(name=name, image_size=16, patch_size=8, width=16, depth=2, heads=2)
+    sizes = {"patch_size": 8, "width": 16, "depth": 2, "heads": 2} if name == "vit" else {}
+    configuration = ModelConfiguration(name=name, image_size=16, **sizes)
     return build(configuration, classes=4, channels=3, seed=0)
 
 

@@ -11,7 +11,8 @@ from tacit.models.split import extractor
 
 
 def parts(name: str, split: str = "", size: int = 32) -> tuple[Layout, frozenset[str]]:
-    configuration = ModelConfiguration(name=name, image_size=size, width=16, heads=2, depth=3)
+    sizes = {"width": 16, "heads": 2, "depth": 3} if name == "vit" else {}
+    configuration = ModelConfiguration(name=name, image_size=size, **sizes)
     layout = Layout.of(build(configuration, classes=43, channels=3, seed=0))
     return layout, extractor(layout, configuration, split)
 

@@ -23,7 +23,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import norms
-    from examples import BOUNDS, PROBE, SIZES, Example, example, fitted, logit_error, shared, with_bound
+    from examples import BOUNDS, PROBE, SIZES, Example, example, fitted, kept, logit_error, shared, with_bound
     from in_memory import Pair, shares
 
 
@@ -40,10 +40,10 @@ def run(given: Example, scales: StepScales) -> Outcome:
     pair, sizes = Pair(), given.sizes
     programs = [PredictionProgram(party, sizes, scales) for party in pair.parties]
     assert tuple(pair.requests) == prediction_requests(sizes, scales)
-    outputs = [shares(encoded(output, BOUNDS.stream)) for output in given.outputs]
+    outputs = shares(encoded(kept(sizes, given.outputs), BOUNDS.stream))
     results: list[Any] = pair.run(
         *(
-            program.run(parameters, [part[rank] for part in outputs])
+            program.run(parameters, outputs[rank])
             for rank, (program, parameters) in enumerate(zip(programs, shared(given.parameters), strict=True))
         )
     )
