@@ -13,6 +13,7 @@ import torch
 from click.testing import Result
 
 from tacit.models import checkpoint
+from tacit.models.configuration import SIZES
 from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.parties.runs.directory import Progress, RunDirectory
@@ -198,7 +199,7 @@ def test_a_run_is_asked_as_it_is_about_all_digits(tacit: Invoke, digits: Path, t
 
 NOT_SERVED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "a convolutional network": (
-        lambda run, tmp: changed(run, tmp, model={"name": "lenet", "patch_size": 0, "width": 0, "depth": 0, "heads": 0, "mlp_ratio": 0.0}),
+        lambda run, tmp: changed(run, tmp, model=dict.fromkeys(SIZES, 0) | {"name": "lenet"}),
         "has no vision transformer of timm's that could be asked: model.name = 'lenet': the architecture LeNet is not",
     ),
     "a transformer with other norms": (
