@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated
 
@@ -28,9 +29,10 @@ def main() -> None:
     # Registered first, and so called last.
     atexit.register(_end_at_once, statuses)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal of few letters shows others by their numbers.
+        # A terminal of few letters shows others by their numbers. Streams that were something else before cannot.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     try:
         app()
         sys.stdout.flush()

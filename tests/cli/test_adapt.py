@@ -168,7 +168,7 @@ def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> Non
     assert summary["parties"]["model-owner"]["phases"] == {}
     assert all(summary["parties"][name]["phases"]["MASKED_INPUT"]["bytes_sent"] > 0 for name in summary["owners"])
     for name, owner in summary["owners"].items():
-        assert (owner["round"], owner["batches"], owner["refused_batches"], owner["sessions"]) == (2, 2, 0, 1)
+        assert (owner["round"], owner["batches"], owner["sessions"]) == (2, 2, 1)
         assert owner["bytes_sent"] == 2 * summary["batches"]["data_owner_bytes"]
         assert owner["bytes_received"] == 2 * summary["batches"]["model_owner_bytes"]
         assert summary["dealer_bytes"][name] == 2 * summary["batches"]["preprocessing_to_data_owner_bytes"]
