@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 import torch
@@ -53,12 +53,18 @@ from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.schedule import sum_words
-from tacit.protocol.adaptation.states import LearningAgreed
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.results import Agreed
 from tacit.protocol.sum.policy import Policy
+
+
+class _Asking(LearningDataOwner):
+    """Leaves once it knows the terms, before kept shares are compared."""
+
+    KEEPS: ClassVar[bool] = False
 
 
 class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,7 +278,7 @@ class _Learning:
             return kept
         file, own = self.party.file, self.own
         settings = self._owner(None)
-        asking = LearningDataOwner(
+        asking = _Asking(
             self.party.name,
             self.party.roster,
             request=InferenceRequest(
@@ -288,7 +294,7 @@ class _Learning:
         )
         async with conversing(settings, asking) as conversation:
             conversation.hear(asking.start(conversation.now()))
-            agreed = await conversation.expect(LearningAgreed)
+            agreed = await conversation.expect(Agreed)
             try:
                 learning = learning_of(adaptation_terms(agreed.terms))
             except ValueError as error:
