@@ -57,15 +57,15 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     found = [check_output(house.path / name / "learned.json", "learned") for name in DATA_OWNERS]
     for figures in found:
         assert (figures["round"], figures["planned"], figures["classes"]) == (2, 2, list(CLASSES))
-        rows = [(row["round"], row["lost"], row["owners"]) for row in figures["rounds"]]
-        assert rows == [(number, None, 3) for number in (1, 2)]
-        taken = BATCH * (batches(house, 1) + batches(house, 2) - figures["refused_batches"])
-        assert sum(row["images"] for row in figures["rounds"]) == taken
+        assert [(row["round"], row["lost"], row["owners"], row["images"]) for row in figures["rounds"]] == [
+            (number, None, 3, BATCH * batches(house, number)) for number in (1, 2)
+        ]
+        assert 0 <= figures["refused_batches"] <= batches(house, 1) + batches(house, 2)
         assert figures["rounds"] == found[0]["rounds"]
         assert figures["batches"] == 2
     assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
-    outcome = "while learning: loss " if found[0]["rounds"][1]["images"] else "nothing was learned: every batch "
-    assert any(line.startswith(f"round 2  {outcome}") for line in running["bob"].said), running["bob"].everything
+    said = running["bob"].said
+    assert any(line.startswith("round 2  while learning: loss ") for line in said), running["bob"].everything
     for name in (*DATA_OWNERS, "dealer"):
         told = house.status(name)
         assert (told["running"], told["round"], told["rounds"], told["learning"]) == (False, 2, 2, True)
