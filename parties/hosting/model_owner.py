@@ -181,6 +181,7 @@ def _teaching(
             owners=own.owners or len(party.roster.clients),
             smallest_cohort=own.smallest_cohort,
             colluders=own.colluders,
+            steps=own.rounds * learning.batches,
         ),
         openings=party.folder.openings,
         kept=party.folder.kept,

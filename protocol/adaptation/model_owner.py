@@ -97,6 +97,9 @@ class LearningModelOwner(
             raise RemoteProtocolError(
                 Code.SESSION, f"it keeps shares of {message.images} images, and has {agreed.images}"
             )
+        if message.steps > self._sums.policy.steps:
+            detail = f"it wants to take {message.steps} steps, and the policy allows {self._sums.policy.steps}"
+            raise RemoteProtocolError(Code.POLICY, detail)
         kept = self._kept.of(agreed.digest)
         images, chain = kept.compare(message.images, message.chain, message.uses)
         found = LearningAgreed(**vars(agreed), kept=images, steps=message.steps)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.inference.messages import MOST_IMAGES
 
 LEAST: Final = 16
 LARGEST: Final = 2 * LEAST
@@ -60,6 +61,8 @@ class OpeningPolicy:
     """The fewest survivors, without those who may collude."""
     colluders: int
     """How many of the data owners may collude (n_C)."""
+    steps: int = MOST_IMAGES
+    """The most steps of learning that a data owner may take in a session. No quota counts them."""
 
 
 @dataclass

@@ -278,16 +278,17 @@ def adaptation_kept_shares() -> Play:
 
 
 def compare_kept_bad_state() -> Play:
-    cases: tuple[tuple[str, Changes], ...] = (
-        ("more images than are agreed on", {"images": 2}),
-        ("other passes", {"chain": bytes(32)}),
-        ("uses that are two too many", {"uses": 2}),
+    cases: tuple[tuple[str, Changes, str], ...] = (
+        ("more images than are agreed on", {"images": 2}, "SESSION"),
+        ("other passes", {"chain": bytes(32)}, "SESSION"),
+        ("uses that are two too many", {"uses": 2}, "SESSION"),
+        ("more steps than are allowed", {"steps": 4}, "POLICY"),
     )
     names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(cases)))
-    play = opened("Kept shares of " + ", ".join(about for about, _ in cases) + ".", *names, owners=9)
-    for name, (_, changes) in zip(names, cases, strict=True):
+    play = opened("Kept shares of " + ", ".join(about for about, *_ in cases) + ".", *names, owners=9, steps=3)
+    for name, (_, changes, code) in zip(names, cases, strict=True):
         agreed_by_hand(play, name, kept=changes)
-        check_end(play, "SESSION", name)
+        check_end(play, code, name)
     return play
 
 

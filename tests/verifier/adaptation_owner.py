@@ -115,7 +115,7 @@ class Learner(Owner):
         return self.keeps and self.number < self.brought
 
     @property
-    def judges(self) -> bool:  # type: ignore[override]
+    def judges(self) -> bool:
         return not self.keeps
 
     def go_on_behind(self, common: tuple[int, bytes], uses: int, steps: int) -> None:
@@ -266,6 +266,7 @@ class LearningModelOwner(Learner, ModelOwner):
 
     def on_compare_kept(self, body: dict[str, Any], now: float) -> None:
         require(body["images"] <= self.agreement[0], "SESSION")
+        require(body["steps"] <= self.sums.policy["steps"], "POLICY")
         own, said = self.kept.under(self.digest), (body["images"], body["chain"])
         uses, common = own.uses, (0, bytes(32))
         if said[0] and own.last[0]:

@@ -1,6 +1,7 @@
 """What a data owner and a model owner that adapt a model refuse of each other, each through the public way in."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -255,6 +256,13 @@ def test_images_beyond_those_of_the_agreement_are_not_kept() -> None:
     more = CompareKept(images=2, chain=bytes(32), uses=0, steps=1)
     run.say_instead("compare-kept", DATA_OWNER, lambda parcel: [altered(parcel, message=more)])
     refused(run.run(), Code.SESSION, "it keeps shares of 2 images, and has 1", DATA_OWNER)
+
+
+def test_more_steps_than_the_policy_allows_are_refused() -> None:
+    run = world(opening=replace(ALONE, steps=1))
+    more = CompareKept(images=0, chain=bytes(32), uses=0, steps=2)
+    run.say_instead("compare-kept", DATA_OWNER, lambda parcel: [altered(parcel, message=more)])
+    refused(run.run(), Code.POLICY, "it wants to take 2 steps, and the policy allows 1", DATA_OWNER)
 
 
 def test_images_are_charged_to_the_quota_when_they_pass_the_blocks() -> None:
