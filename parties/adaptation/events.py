@@ -90,14 +90,11 @@ class LearningSessionLost(Event, frozen=True, kw_only=True):
         return f"the session with the model owner is lost: {self.detail}"
 
 
-class ImagesKept(Event, frozen=True, kw_only=True):
-    """Images have passed the blocks, and an owner keeps its shares; with `peer`, at the model owner."""
+class LearningPassOver(Event, frozen=True, kw_only=True):
+    """Costs of a pass at the data owner or, with `peer`, at the model owner. Only subclasses are logged."""
 
     LEVEL: ClassVar[Level] = "debug"
 
-    images: int
-    """Kept so far."""
-    of: int
     preprocessing_bytes: int
     """Bytes of correlated randomness received."""
     peer: str = ""
@@ -107,30 +104,26 @@ class ImagesKept(Event, frozen=True, kw_only=True):
     """Waiting for correlated randomness."""
     sent: int = 0
     received: int = 0
+
+
+class ImagesKept(LearningPassOver, frozen=True, kw_only=True):
+    """Images have passed the blocks, and an owner keeps its shares."""
+
+    images: int
+    """Kept so far."""
+    of: int
 
     @property
     def text(self) -> str:
         return f"{self.images} of {self.of} images have passed the blocks"
 
 
-class BatchEnded(Event, frozen=True, kw_only=True):
-    """A batch of learning is over, at the data owner or, with `peer`, at the model owner. Neither learns whether it was
-    in range."""
-
-    LEVEL: ClassVar[Level] = "debug"
+class BatchEnded(LearningPassOver, frozen=True, kw_only=True):
+    """A batch of learning is over. Nobody learns whether it was in range."""
 
     round: int
     number: int
     """Batches of this round so far."""
-    preprocessing_bytes: int
-    """Bytes of correlated randomness received."""
-    peer: str = ""
-    seconds: float = 0.0
-    """Seconds of the online phase."""
-    preprocessing_wait_seconds: float = 0.0
-    """Waiting for correlated randomness."""
-    sent: int = 0
-    received: int = 0
 
 
 class RoundSaved(Event, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from tacit.models.adapters.federated import Features, balanced
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
 from tacit.models.file_system import replace_file
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.adaptation.events import BatchEnded, ImagesKept
+from tacit.parties.adaptation.events import BatchEnded, ImagesKept, LearningPassOver
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
@@ -214,7 +214,7 @@ def _noise(folder: Folder, experiment: AdaptationExperiment, *, sums: int) -> Su
     )
 
 
-def _passes(party: PartyState) -> list[BatchEnded | ImagesKept]:
+def _passes(party: PartyState) -> list[LearningPassOver]:
     return [*party.kept, *party.batches]
 
 
