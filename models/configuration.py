@@ -34,7 +34,7 @@ _OWN: Final = '0: {} for "vit", and what the name of a timm model says for that.
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
 FactoryName = Annotated[str, Meta(max_length=256)]
 Tuning = Literal["all", "head", "lora", "parallel"]
-"""What of a model is trained: see model.tune."""
+"""The trained part of a model: see model.tune."""
 
 
 def _check_factory(key: str, name: str) -> None:
@@ -172,6 +172,11 @@ TORCHVISION: Final = "torchvision:"
 def in_directory(source: str) -> bool:
     """Whether data.directory says where this data.source is."""
     return source in DIRECTORY_SOURCES or source.startswith(TORCHVISION)
+
+
+def images_at(path: Path) -> dict[str, str]:
+    """The keys of [data] for labelled images at a path: a folder with a folder for each class, or an .npz file."""
+    return {"source": "folder", "directory": str(path)} if path.is_dir() else {"source": str(path)}
 
 
 class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -528,7 +533,7 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 _LEAST: Final = 0.01
-"""What a cosine leaves of the learning rate."""
+"""The part of the learning rate at which a cosine ends."""
 TRAINING_BYTES: Final = {"adamw": 28, "sgd": 20}
 """For each parameter, of whoever trains: the model as it came and as it is trained, its gradient, the update as learnt
 and clipped; AdamW's two moments. In float32."""

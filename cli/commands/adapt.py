@@ -50,7 +50,7 @@ def adapt(
         int | None, typer.Option(min=8, max=1024, metavar="PIXELS", help="Edge of the images that it takes.")
     ] = None,
     data: Annotated[
-        str | None,
+        Path | None,
         typer.Option(metavar="SOURCE", help="Labelled images: an .npz, or a folder with a folder for each class."),
     ] = None,
     seed: Annotated[
@@ -71,6 +71,7 @@ def adapt(
 
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was lost; 130 Ctrl-C.
     """
+    from tacit.models.configuration import images_at
     from tacit.parties.runs.adaptation import AdaptationExperiment
     from tacit.parties.runs.directory import RunDirectoryError
     from tacit.parties.runs.experiment import load_as, with_overrides
@@ -88,7 +89,7 @@ def adapt(
         if image_size is not None:
             more["model"] = more.get("model", {}) | {"image_size": image_size}
         if data is not None:
-            more["data"] = {"source": "folder", "directory": data} if Path(data).is_dir() else {"source": data}
+            more["data"] = images_at(data)
         if adapter is not None and adapter != base.kind:
             base = base.with_adapter(adapter)
         chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, more=more, where="command line")

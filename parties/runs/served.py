@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from tacit.models.configuration import ImagesConfiguration, place
+from tacit.models.configuration import ImagesConfiguration, images_at, place
 from tacit.models.datasets.image_files import image_files
 from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.parties.runs import experiment as experiments
@@ -169,14 +169,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
         found = read_pretrained(self.architecture, self.path, most_tokens=LARGEST_TOKENS, image_size=self.image_size)
         if self.labelled:
-            return served_pretrained(found, data.read(self._labelled_images()).train, labelled=True)
+            labelled = ImagesConfiguration(**images_at(self.calibration))
+            return served_pretrained(found, data.read(labelled).train, labelled=True)
         files = FileImages(self.images(), scaling=found.scaling)
         return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
-
-    def _labelled_images(self) -> ImagesConfiguration:
-        if self.calibration.is_dir():
-            return ImagesConfiguration(source="folder", directory=str(self.calibration))
-        return ImagesConfiguration(source=str(self.calibration))
 
 
 def served_pretrained(found: Pretrained, typical: Samples, *, labelled: bool = False) -> ServedModel:

@@ -11,9 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import timm
 import torch
 from click.testing import Result
+from safetensors.torch import save_file
 
 from tacit.cli.adaptation_screen import AdaptationScreen
 from tacit.models.adapters.federated import Features, FullBatches, federated
@@ -208,6 +211,31 @@ def test_the_head_alone_is_learned(tacit: Invoke, small: Path, tmp_path: Path) -
     assert probe.result.exit_code == 0, probe.result.stderr
     assert probe.summary["parameters"] == 5 * 16 + 5
     assert probe.summary["configuration"]["adapter"] == {"kind": "linear-probe"}
+    (expected,) = in_the_clear(probe)
+    assert distance(probe.adapters(1), expected) <= error(probe, expected, steps=1)
+
+
+@pytest.mark.end_to_end
+def test_a_head_is_learned_beside_a_checkpoint_of_timm(tacit: Invoke, small: Path, tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model: Any = timm.create_model("test_vit", num_classes=10)
+        torch.nn.init.normal_(model.cls_token, std=0.5)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    generator, arrays = np.random.default_rng(0), {}
+    for part, count in (("train", 240), ("test", 60)):
+        labels = np.arange(count) % 3
+        noise = generator.integers(0, 90, (count, 32, 32, 3))
+        arrays |= {f"x_{part}": (noise + 60 * labels[:, None, None, None]).astype(np.uint8), f"y_{part}": labels}
+    np.savez(tmp_path / "images.npz", **arrays)
+    options = ["--model", "test_vit", "--checkpoint", tmp_path / "model.safetensors", "--image-size", 32]
+    options += ["--data", tmp_path / "images.npz", "--adapter", "linear-probe", "--clients", 3, "--rounds", 1]
+    probe = held(tacit, small, tmp_path / "run", *options, "--seed", 7)
+    assert probe.result.exit_code == 0, probe.result.stderr
+    assert probe.summary["parameters"] == 3 * model.embed_dim + 3
+    assert probe.summary["batches"]["refused"] == 0
+    # Only images that batches draw pass the blocks, once.
+    assert probe.summary["kept"]["images"] == 3 * 8 * probe.learning.batches
     (expected,) = in_the_clear(probe)
     assert distance(probe.adapters(1), expected) <= error(probe, expected, steps=1)
 
