@@ -23,27 +23,28 @@ _Text = Annotated[str, Meta(max_length=1024)]
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is, and which images it takes."""
+    """A model: its network, and the images that it takes."""
 
     architecture: _Text
     """The name in timm; "lenet" or "convnet"; or the function that makes it, "package.module:function"."""
     arguments: dict[str, int | float]
-    """Of timm.create_model, beside the name."""
+    """Keyword arguments of timm.create_model, beside the name."""
     image_size: int
     """Height and width of images, in pixels."""
     channels: int
     classes: tuple[_Text, ...]
     """Names, in the order of the logits; none where nobody knows them."""
     mean: tuple[float, ...]
-    """Of every channel, as a fraction of 255; subtracted from the pixels, which are divided by `std` then."""
+    """Subtracted from the pixels of each channel, as a fraction of 255."""
     std: tuple[float, ...]
+    """Each channel is divided by it then."""
     trained: Tuning | Literal["patterns"]
-    """What was trained: as model.tune; "patterns": what model.train names."""
+    """The trained part: as model.tune; "patterns": the tensors that model.train names."""
     trained_values: int
-    """Numbers that were."""
+    """How many numbers were trained."""
     patterns: tuple[_Text, ...] = ()
     rank: int = 0
-    """Of low-rank products or adapters."""
+    """The rank of low-rank products or adapters; 0: neither."""
     merged: bool = False
     """Whether low-rank products are part of the weights beside which they were trained."""
     encrypted: bool = False

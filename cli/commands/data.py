@@ -67,7 +67,7 @@ class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
     max_weight: int
     """aggregation.max_weight of the experiment; 0: computed."""
     notes: tuple[str, ...] = ()
-    """What is skipped, and what looks like a mistake."""
+    """Lines on skipped files, and on likely mistakes."""
 
     def view(self) -> Iterator[Table | str]:
         """Facts, and images by class and client."""

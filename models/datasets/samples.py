@@ -245,7 +245,7 @@ class Source:
     test: Samples
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """Lines for whoever gave the data: what is skipped, and what looks like a mistake."""
+    """Lines for whoever gave the data, on skipped files and on likely mistakes."""
 
     def remarked(self) -> "Source":
         """The same, with a note about classes that have no image in either part."""

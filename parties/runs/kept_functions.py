@@ -42,7 +42,7 @@ class KeptFunctions:
     @classmethod
     def of(cls, functions: Mapping[str, Callable[..., Any]]) -> KeptFunctions:
         """ValueError, with the reason, for one that has no value of its own, as one that holds an open file."""
-        import cloudpickle  # type: ignore[import-untyped]
+        import cloudpickle
 
         try:
             return cls(tuple(functions), cloudpickle.dumps(dict(functions)))

@@ -59,14 +59,13 @@ def test_a_stolen_disk_of_one_owner_is_random_and_both_are_the_outputs(tmp_path:
 
 
 @pytest.mark.threat("owner/chooses-the-bit")
-def test_a_lying_owner_scales_a_step_and_falsifies_the_count() -> None:
+def test_a_lying_owner_scales_a_step_and_falsifies_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """It adds 2 to its share of the bit: the step is three times as long, and -2 batches were refused."""
     given, scales, pair = example(PROBE), fitted(PROBE), Pair()
     programs = [StepProgram(party, PROBE, scales) for party in pair.parties]
-    honest = programs[DATA]._counted.settle
-    programs[DATA]._counted.settle = (  # type: ignore[method-assign]
-        lambda place, limits: honest(place, limits) - 2
-    )
+    counted = programs[DATA]._counted
+    honest = counted.settle
+    monkeypatch.setattr(counted, "settle", lambda place, limits: honest(place, limits) - 2)
     outputs, both = shares(encoded(kept(PROBE, given.outputs), BOUNDS.stream)), shared(given.parameters)
     none = torch.zeros((), dtype=torch.int64)
     results: list[Any] = pair.run(

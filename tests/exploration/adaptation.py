@@ -192,4 +192,5 @@ class AdaptationWorld(InferenceWorld):
 
     def _another(self, machine: InferenceModelOwner) -> InferenceModelOwner:
         assert isinstance(machine, LearningModelOwner)
-        return self._model_owner(machine._entropy, machine._sums, machine._kept)  # type: ignore[arg-type]
+        own: Any = machine
+        return self._model_owner(own._entropy, own._sums, own._kept)

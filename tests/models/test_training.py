@@ -1,5 +1,6 @@
 import warnings
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -294,7 +295,7 @@ def test_augmentation_draws_for_every_image_anew_from_the_seed(augment: tuple[st
 
     image = torch.arange(64.0).reshape(1, 8, 8) / 64
     x, y = image.repeat(40, 1, 1, 1), torch.zeros(40, dtype=torch.int64)
-    configuration = TrainingConfiguration(augment=augment, batch_size=40, epochs=2)  # type: ignore[arg-type]
+    configuration = msgspec.convert({"augment": augment, "batch_size": 40, "epochs": 2}, TrainingConfiguration)
     for _ in range(2):
         train(Seeing(64, 2), x, y, configuration, seed=5, device=torch.device("cpu"))
     first, second, again, _ = seen

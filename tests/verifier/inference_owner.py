@@ -135,8 +135,11 @@ class Owner(Exchange):
     unaudited = False
     quota: tuple[int, int]
     spent: dict[str, int]
-    judges = True
-    """Whether passes come to a verdict."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether passes come to a verdict."""
+        return True
 
     def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
         self.terms, self.digest = terms, terms_digest(encoded)

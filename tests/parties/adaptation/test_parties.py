@@ -128,6 +128,7 @@ async def test_kept_shares_outlive_both_owners_and_images_pass_once(
 
 async def test_refused_batches_contribute_nothing_and_are_told_once_in_all(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     one_block: Transformer,
     private: PrivateModel,
     probing: PublicLearning,
@@ -147,7 +148,7 @@ async def test_refused_batches_contribute_nothing_and_are_told_once_in_all(
             outputs, outside = batch(images)
             return outputs, outside + 1
 
-        kept.batch = flagged  # type: ignore[method-assign]
+        monkeypatch.setattr(kept, "batch", flagged)
         await found.over(*OWNERS, DEALER)
         assert [told.refused_batches for told in found.told["carol"]] == [None, 2]
         told = found.told["alice"][0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,9 @@ def test_every_row_begins_with_the_checkpoint_and_its_images(tmp_path: Path) -> 
     work = prepare(STUDY, request(tmp_path, checkpoint), small=True)
     jobs = list(work.jobs())
     assert {job.row.name for job in jobs} == {row(tune, noise) for tune in RATES for noise in NOISES}
+    measuring: Any = work.measuring
     for job in jobs:
-        experiment = work.measuring.experiment(job.row, job.seed)  # type: ignore[attr-defined]
+        experiment = measuring.experiment(job.row, job.seed)
         assert experiment.model.checkpoint == str(checkpoint)
         assert (experiment.data.mean, experiment.data.std) == (MEAN, STD)
         assert row(experiment.model.tune, getattr(experiment.protection, "dp_noise", 0.0)) == job.row.name

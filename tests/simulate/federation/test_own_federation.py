@@ -92,8 +92,9 @@ def test_what_other_processes_cannot_find_is_kept_or_refused() -> None:
         found = Federation(model=net, data=share, train=train).experiment
         assert found.training.factory.startswith("own_functions_")
         assert found.model.factory == "tests.world.own_functions:net"
+    number: Any = 5
     with pytest.raises(ValueError, match=r"Federation: train = .*give a function or class that is defined at the top"):
-        Federation(model=net, data=share, train=5)  # type: ignore[arg-type]
+        Federation(model=net, data=share, train=number)
     held = Lock()
     with pytest.raises(ValueError, match="Federation: train cannot be kept for other processes"):
         Federation(model=net, data=share, train=lambda model, data: held.locked())
