@@ -174,7 +174,7 @@ def in_directory(source: str) -> bool:
     return source in DIRECTORY_SOURCES or source.startswith(TORCHVISION)
 
 
-def images_at(path: Path) -> dict[str, str]:
+def images_at(path: Path) -> dict[str, Any]:
     """The keys of [data] for labelled images at a path: a folder with a folder for each class, or an .npz file."""
     return {"source": "folder", "directory": str(path)} if path.is_dir() else {"source": str(path)}
 

@@ -147,7 +147,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         if not self.path.is_file():
             raise ValueError(f"checkpoint {str(self.path)!r} is no file")
         if self.labelled:
-            place(self._labelled_images())
+            place(ImagesConfiguration(**images_at(self.calibration)))
         else:
             self.images()
 
@@ -169,8 +169,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
         found = read_pretrained(self.architecture, self.path, most_tokens=LARGEST_TOKENS, image_size=self.image_size)
         if self.labelled:
-            labelled = ImagesConfiguration(**images_at(self.calibration))
-            return served_pretrained(found, data.read(labelled).train, labelled=True)
+            labelled = data.read(ImagesConfiguration(**images_at(self.calibration))).train
+            return served_pretrained(found, labelled, labelled=True)
         files = FileImages(self.images(), scaling=found.scaling)
         return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
 

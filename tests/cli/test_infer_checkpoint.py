@@ -67,6 +67,25 @@ def options(name: str, weights: Path, folder: Path) -> list[object]:
     return ["--model", name, "--checkpoint", weights / f"{name}.safetensors", "--images", folder, "--image-size", SIDE]
 
 
+def test_labelled_images_of_a_checkpoint_are_an_npz_or_a_folder_of_classes(weights: Path, tmp_path: Path) -> None:
+    """As a model owner rehearses with them, which offers to learn beside its checkpoint."""
+    pixels = np.random.default_rng(4).integers(0, 256, (6, SIDE, SIDE, 3), dtype=np.uint8)
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    np.savez(tmp_path / "images.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    for part in ("train", "test"):
+        for number, label in enumerate(labels):
+            (tmp_path / "folder" / part / f"class {label}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels[number]).save(tmp_path / "folder" / part / f"class {label}" / f"{number}.png")
+    given: dict[str, Any] = {"architecture": CLASSES, "path": weights / f"{CLASSES}.safetensors", "image_size": SIDE}
+    for place in ("images.npz", "folder"):
+        served = Checkpoint(**given, calibration=tmp_path / place, labelled=True).read()
+        assert served.labelled
+        assert sorted(served.data.y_train.tolist()) == [0, 0, 1, 1, 2, 2], place
+    for wrong in (tmp_path / "gone.npz", tmp_path / "gone"):
+        with pytest.raises((ValueError, OSError), match="gone"):
+            Checkpoint(**given, calibration=wrong, labelled=True)
+
+
 @pytest.mark.end_to_end
 def test_a_checkpoint_without_a_head_gives_features(tacit: Invoke, weights: Path, folder: Path, tmp_path: Path) -> None:
     result = tacit("infer", *options(FEATURES, weights, folder), "--json", tmp_path / "out.json")
