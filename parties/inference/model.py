@@ -255,7 +255,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
             norm=None
             if exact.norm is None
             else fitted_norm(
-                VarianceBounds(last, 1),
+                VarianceBounds(last),
                 width=sizes.width,
                 epsilon=exact.norm.eps,
                 steps=exact.norm.steps,
@@ -288,7 +288,8 @@ class TokenNorms:
 
     def before(self, bounds: VarianceBounds) -> float:
         """Of all as a LayerNorm takes them."""
-        return max(self.first * bounds.lift, self.others)
+        first, others = bounds.lift
+        return max(self.first * first, self.others * others)
 
     def after(
         self, bounds: VarianceBounds, half: float, width: int, steps: int | None, stream: float, reach: float
@@ -298,7 +299,10 @@ class TokenNorms:
             bounds, width=width, epsilon=0.0, steps=steps, stream=stream, norm=reach, normalised=HEAD_INPUT
         )
         checked = checked_norm(norm, width, stream)
-        found = (min(known, checked / lift) + half for known, lift in ((self.first, bounds.lift), (self.others, 1)))
+        found = (
+            min(known, checked / lift) + half
+            for known, lift in zip((self.first, self.others), bounds.lift, strict=True)
+        )
         return TokenNorms(*(norm / SPARE for norm in found))
 
 

@@ -76,6 +76,7 @@ from tacit.protocol.inference.schedule import (
 MLP_INPUT: Final = 2.0**20
 HEAD_INPUT: Final = 2.0**14
 LARGEST_STREAM_SCALE: Final = 2.0**31
+LEAST_STREAM_SCALE: Final = 2.0**16
 _WEIGHT: Final = 2.0**6
 """A typical weight as a whole number, at least. Those of a layer that adds to the stream may be small, and those of
 queries and keys whose scores are large; then the scale of what they are multiplied by is coarser."""
@@ -316,8 +317,8 @@ def fitted_norm(
     normalised: float,
     cut: int = WORD_BITS - STREAM,
 ) -> Norm:
-    """Of a LayerNorm over tokens whose norm is at most `norm`, the class token multiplied; normalised: the scale of its
-    result, once cut."""
+    """Of a LayerNorm over tokens whose norm is at most `norm`, once multiplied; normalised: the scale of its result,
+    once cut."""
     variance = bounds.interval
     # What is possible has to fit, and the least inverse root to have _ROOT_BITS.
     root_bits = min(math.log2(normalised) / 2, _ROOT_BITS)
@@ -350,12 +351,13 @@ def checked_norm(norm: Norm, width: int, stream: float) -> float:
 
 
 def stream_scale(norm: float) -> float:
-    """The finest power of two for a residual stream whose tokens have at most this norm."""
+    """The finest power of two for a residual stream whose tokens have at most this norm. What adds to it has weights
+    that may be too coarse for a scale; each layer says so itself."""
     scale = min(power_of_two(2.0 ** (STREAM - 2) / norm), LARGEST_STREAM_SCALE)
-    if scale < 2.0**24:
+    if scale < LEAST_STREAM_SCALE:
         raise BoundError(
-            f"a token of the residual stream can reach {norm:.6g}: that leaves less than 5 fractional bits; train with "
-            "smaller weights"
+            f"a token of the residual stream can reach {norm:.6g}, and {2.0 ** (STREAM - 2) / LEAST_STREAM_SCALE:.6g} "
+            "is the most that its ring serves; train with smaller weights"
         )
     return scale
 
@@ -477,9 +479,12 @@ def _vectors(block: Block, x: torch.Tensor) -> torch.Tensor:
 def _lifted(norm: LayerNorm, first: Interval, others: Interval) -> VarianceBounds:
     # A polynomial is another function of what is multiplied.
     exact = norm.steps is None
-    lift = math.sqrt(math.sqrt(others.low * others.high / (first.low * first.high))) if exact else 1
-    lift = min(max(round(lift), 1), LARGEST_LIFT)
-    return VarianceBounds(Interval(first.low * lift**2, first.high * lift**2).joined(others), lift)
+    apart = (others.low * others.high / (first.low * first.high)) ** 0.25 if exact else 1.0
+    lift, other_lift = (min(max(round(each), 1), LARGEST_LIFT) for each in (apart, 1 / apart))
+    lifted, others = (
+        Interval(each.low * by**2, each.high * by**2) for each, by in ((first, lift), (others, other_lift))
+    )
+    return VarianceBounds(lifted.joined(others), (lift, other_lift))
 
 
 def _variance(x: torch.Tensor) -> Interval:

@@ -197,10 +197,10 @@ class VarianceBounds:
     """What variances, without epsilon, are in range before a LayerNorm."""
 
     interval: Interval
-    """Of all tokens, the class token multiplied."""
-    lift: int
-    """By which the class token is multiplied, which LayerNorm does not see: it begins with hardly a variance, and a
-    table has the precision of its largest argument."""
+    """Of all tokens, multiplied."""
+    lift: tuple[int, int] = (1, 1)
+    """By which the class token and all others are multiplied, which LayerNorm does not see: that token may begin with
+    hardly a variance, or with a large one, and a table has the precision of its largest argument."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -419,6 +419,7 @@ def largest(place: CheckedSum, *, bits: int, unit: float) -> float:
     return place.high * 2.0 ** (bits - place.levels) / (place.factor * unit)
 
 
+Lift = Annotated[int, Meta(ge=1, le=1 << 12)]
 SQUARES: Final = 56
 """Ring of sums of squares."""
 
@@ -430,8 +431,8 @@ class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Of the sum of squares."""
     dropped: Annotated[int, Meta(ge=1, le=STREAM - CENTRED)]
     """Bits of the stream that are cut off, which leaves CENTRED that hold what is possible here."""
-    lift: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
-    """By which the first token is multiplied, the class token, which has the smallest variance."""
+    lift: tuple[Lift, Lift] = (1, 1)
+    """By which the first token, the class token, and all others are multiplied, so that their variances are alike."""
     cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
     """Bits that are cut off the result: it is modulo 2^STREAM then, or wider; without a cut modulo 2^WORD_BITS."""
     normalised: Positive
@@ -459,7 +460,8 @@ class LayerNormProgram:
     def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
         """[B, T, D] modulo 2^STREAM to the normalised values, and the share of how many rows are out of range."""
         party, operation, norm, value = self._party, self._operation, self._norm, self._value
-        lifted = torch.cat([stream[:, :1] * norm.lift, stream[:, 1:]], 1)
+        first, others = norm.lift
+        lifted = torch.cat([stream[:, :1] * first, stream[:, 1:] * others], 1)
         value.settle(
             *(yield from party.open(operation, value.masked(shifted(lifted, CENTRED + norm.dropped, norm.dropped))))
         )

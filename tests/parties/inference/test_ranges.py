@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 
 from tacit.models.friendly.calibration import folded
 from tacit.models.friendly.polynomials import Gauge
+from tacit.models.friendly.transformer import Block, with_parameters
 from tacit.parties.inference.material import Lookup
-from tacit.parties.inference.model import FittedModel
+from tacit.parties.inference.model import FittedModel, fitted_model
 from tacit.parties.inference.operations import DATA, Party, Program
 from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.stages import COUNTED, in_range
@@ -177,6 +179,28 @@ def true_logits(model: Transformer, image: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         found: torch.Tensor = exact(image[None].double())
     return found
+
+
+@pytest.mark.parametrize("part", ["class token of norm 1,000", "class token of norm 10,000", "stream of 50,000"])
+def test_large_tokens_are_served(stock_block: Transformer, part: str) -> None:
+    stock, friendly = stock_block, copy.deepcopy(stock_block.friendly)
+    with torch.no_grad():
+        if part.startswith("class token"):
+            friendly.cls_token.mul_(float(part.split()[-1].replace(",", "")) / friendly.cls_token.norm())
+        else:
+            (block,) = friendly.blocks
+            assert isinstance(block, Block)
+            last = block.mlp.fc2
+            exact = with_parameters(friendly, lambda name, tensor: tensor.double())
+            stream = exact.blocks[0](exact.embed(exact.patches(stock.images.double())))
+            for tensor in last.parameters():
+                tensor.mul_(50_000 / stream.norm(dim=-1).max().item())
+    model = Transformer(friendly, fitted_model(friendly, stock.images, margin=1.5), stock.images)
+    for image in stock.images[:2]:
+        run, expected = Pass(friendly, model.fitted, image[None]), true_logits(model, image)
+        assert run.finish()
+        found = logits(run.shares[DATA], LOGITS)
+        assert (found - expected).norm() / expected.norm() < TOLERANCE
 
 
 def test_a_checkerboard_gets_the_right_labels_or_none_in_every_session(model: Transformer) -> None:
