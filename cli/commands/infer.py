@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def infer(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A run of `tacit simulate`, or results of `tacit distill`.")
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]", help="A run of `tacit simulate` or `tacit server`, or results of `tacit distill`."
+        ),
     ] = None,
     model: Annotated[
         str,
@@ -36,8 +39,8 @@ def infer(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Typical images for the bounds of a checkpoint's values: a file, or a folder of them; default: those "
-            "of --images.",
+            help="Typical images for the bounds of the model's values: a file, or a folder of them; default: those "
+            "that a run was trained on, those of --images for a checkpoint.",
         ),
     ] = None,
     image_size: Annotated[

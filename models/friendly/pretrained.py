@@ -3,7 +3,7 @@
 A file of safetensors is read, never a pickle. Where it lies beside the `config.json` with which models are published
 on the Hugging Face hub, that says how images are prepared, and what classes are called; otherwise timm's own
 configuration of the architecture does ("NAME.TAG" names one of several). Position embeddings are resampled to the size
-of the images, as timm does.
+of the images, as timm does. A file that a run of ours has left says all that itself (description.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from timm import data as timm_data
 from timm.models import get_arch_pretrained_cfgs
 from torch import nn
 
-from tacit.models.datasets.samples import LEAST_CROP, Interpolation, Scaling
+from tacit.models.datasets.samples import LEAST_CROP, SQUASHED, Interpolation, Scaling
+from tacit.models.description import header_of, read_description
 from tacit.models.friendly.transformer import SUPPORTED, ConversionError, unsupported
 from tacit.models.networks import check_known
 from tacit.models.weights_file import misfit, read_weights, refusal
@@ -126,6 +127,41 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
         std=images.std,
         scaling=images.scaling,
         class_names=_class_names(architecture, classes, published),
+    )
+
+
+def read_described(path: Path) -> Pretrained:
+    """The model in a file that describes itself. FileNotFoundError for a missing file; ConversionError for a model that
+    is not supported; ValueError for a file that says nothing, or something else than it holds, for an encrypted model,
+    and for one with adapters."""
+    metadata, _ = header_of(path)
+    about = read_description(metadata, path)
+    if about is None:
+        raise ValueError(refusal(path, "does not say what model it holds: name its architecture"))
+    if about.encrypted:
+        raise ValueError(refusal(path, "is encrypted under a key of the clients: take the plain model that one keeps"))
+    if about.rank and not about.merged:
+        remedy = "; `tacit models merge` makes it one model" * (about.trained == "lora")
+        raise ValueError(refusal(path, f"has adapters beside its blocks{remedy}"))
+    check_known(about.architecture, key="architecture")
+    try:
+        model: Any = timm.create_model(about.architecture, **about.arguments)
+    except (TypeError, RuntimeError, ValueError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:_SHOWN]
+        raise ValueError(refusal(path, f"describes no {about.architecture}: {reason}")) from error
+    if problem := unsupported(model):
+        raise ConversionError(f"{about.architecture}: {problem}; {SUPPORTED}")
+    state = read_weights(path, model.state_dict().keys())
+    if reason := misfit(state, model.state_dict()):
+        raise ValueError(refusal(path, f"does not hold the {about.architecture} that it describes: {reason}"))
+    model.load_state_dict(state)
+    return Pretrained(
+        model=model.eval(),
+        image_size=about.image_size,
+        mean=about.mean,
+        std=about.std,
+        scaling=SQUASHED,
+        class_names=about.classes,
     )
 
 

@@ -38,7 +38,7 @@ from tacit.parties.inference.conversation import AHEAD, ReconnectPolicy
 from tacit.parties.inference.events import ModelLoaded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import OwnedModel, PrivateModel
-from tacit.parties.runs.served import Checkpoint, ServedModel, read_served
+from tacit.parties.runs.served import Checkpoint, ServedModel, checkpoint_of_run, read_served
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed, SessionEnded
 from tacit.parties.session.shell import Hooks
@@ -51,13 +51,16 @@ from tacit.protocol.inference.quota import Quota
 
 
 def read_model(file: ModelOwnerFile) -> ServedModel:
-    """The model that a file names. Raises as read_served() and Checkpoint.read() do."""
-    if not file.architecture:
-        return read_served(Path(file.model))
+    """The model that a file names. Raises as read_served(), checkpoint_of_run() and Checkpoint.read() do."""
+    model, calibration = Path(file.model), Path(file.calibration)
+    if not file.calibration:
+        return read_served(model)
+    if model.is_dir() and not file.architecture:
+        model = checkpoint_of_run(model, calibration).path
     checkpoint = Checkpoint(
         architecture=file.architecture,
-        path=Path(file.model),
-        calibration=Path(file.calibration),
+        path=model,
+        calibration=calibration,
         image_size=file.image_size,
         labelled=file.adaptation is not None,
     )

@@ -408,9 +408,9 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     model: Annotated[
         str,
         Meta(
-            description="The folder that `tacit distill` or `tacit simulate` has written. The images that the model "
-            "has learned from are needed too, where they were, for the bounds of the numbers. With `architecture`, a "
-            "checkpoint of timm: a .safetensors file.",
+            description="The folder that `tacit distill`, `tacit simulate` or `tacit server` has written. The images "
+            "that the model has learned from are needed too, where they were, for the bounds of the numbers, or others "
+            "as `calibration`. With `architecture`, a checkpoint of timm: a .safetensors file.",
             min_length=1,
         ),
     ]
@@ -424,7 +424,7 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     calibration: Annotated[
         str,
         Meta(
-            description="Typical images for the bounds of a checkpoint's values: an image file, or a folder of them; "
+            description="Typical images for the bounds of the model's values: an image file, or a folder of them; "
             "with [adaptation] labelled ones, for a rehearsal too: a folder with a folder of images for each class, or "
             "an .npz."
         ),
@@ -462,10 +462,8 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
             raise ValueError(
                 "calibration is missing: typical images, from which come the bounds of a checkpoint's values"
             )
-        if not self.architecture and (self.calibration or self.image_size):
-            raise ValueError(
-                "calibration and image_size are for a checkpoint: name its architecture, or leave them out"
-            )
+        if self.image_size and not self.architecture:
+            raise ValueError("image_size is for a checkpoint of timm: name its architecture, or leave it out")
         check_protocol(self.protocol, "device", self.device)
         check_protocol(self.protocol, "labels", self.policy.labels, key="policy.labels")
         check_protocol(self.protocol, "model", self.architecture, key="architecture")

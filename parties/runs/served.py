@@ -2,7 +2,8 @@
 
 Two kinds of directories hold one. `tacit distill` leaves a student, whose functions are polynomials (experiment.py). A
 run of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves. So
-does a checkpoint of timm's, a file; typical images come with it, as bounds are those of what occurs on them.
+does a checkpoint of timm's, a file; typical images come with it, as bounds are those of what occurs on them. They may
+come with a run as well: a server of hosts has none of the images that its model was trained on.
 """
 
 from __future__ import annotations
@@ -131,12 +132,13 @@ def read_served(directory: Path) -> ServedModel:
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of timm's to be served. ValueError for a file or images that are not there."""
+    """A checkpoint of timm's, or of a run, to be served. ValueError for a file or images that are not there."""
 
     architecture: str
+    """Of timm; "": the file describes itself."""
     path: Path
     calibration: Path
-    """Typical images, whose values are in range: a file, or a folder of them."""
+    """Typical images, whose values are in range: a file, a folder of them, or an .npz."""
     image_size: int = 0
     """As of read_pretrained()."""
     labelled: bool = False
@@ -146,10 +148,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.path.is_file():
             raise ValueError(f"checkpoint {str(self.path)!r} is no file")
-        if self.labelled:
+        if self.image_size and not self.architecture:
+            raise ValueError("an image size is for weights of timm: name their architecture, or leave it out")
+        if self._is_data_set:
             place(ImagesConfiguration(**images_at(self.calibration)))
         else:
             self.images()
+
+    @property
+    def _is_data_set(self) -> bool:
+        return self.labelled or self.calibration.suffix == ".npz"
 
     def absolute(self) -> Checkpoint:
         """The same wherever a process begins."""
@@ -163,16 +171,30 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"calibration images {self.calibration}: {error}") from None
 
     def read(self) -> ServedModel:
-        """The model. Raises as read_pretrained() does, and as data.read() for labelled images."""
+        """The model. Raises as read_pretrained() and read_described() do, and as data.read() for labelled images."""
         from tacit.models import data
-        from tacit.models.friendly.pretrained import read_pretrained
+        from tacit.models.friendly.pretrained import read_described, read_pretrained
 
-        found = read_pretrained(self.architecture, self.path, most_tokens=LARGEST_TOKENS, image_size=self.image_size)
-        if self.labelled:
-            labelled = data.read(ImagesConfiguration(**images_at(self.calibration))).train
-            return served_pretrained(found, labelled, labelled=True)
+        if self.architecture:
+            size = self.image_size
+            found = read_pretrained(self.architecture, self.path, most_tokens=LARGEST_TOKENS, image_size=size)
+        else:
+            found = read_described(self.path)
+        if self._is_data_set:
+            typical = data.read(ImagesConfiguration(**images_at(self.calibration))).train
+            return served_pretrained(found, typical, labelled=self.labelled)
         files = FileImages(self.images(), scaling=found.scaling)
         return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
+
+
+def checkpoint_of_run(directory: Path, calibration: Path) -> Checkpoint:
+    """Of the global model of a run, whose owner has typical images instead of those that it was trained on. ValueError
+    as of served_experiment() and Checkpoint."""
+    run = RunDirectory(directory)
+    if _is_student(directory):
+        raise ValueError(f"{directory} is a student, whose bounds are those of what it was distilled on")
+    _trained(run)
+    return Checkpoint(architecture="", path=run.model, calibration=calibration)
 
 
 def served_pretrained(found: Pretrained, typical: Samples, *, labelled: bool = False) -> ServedModel:
@@ -267,5 +289,7 @@ def _images(experiment: Experiment, *, told_by: Path) -> Dataset:
     except FileNotFoundError as error:
         raise ValueError(
             f"the images that {told_by} tells of are needed, and not there: {error}; paths count from the directory "
-            "where the command ran that wrote it"
+            "where the command ran that wrote it. Or name typical images, as a server of hosts does, by calibration"
         ) from error
+    except ValueError as error:
+        raise ValueError(f"images of {told_by}: {error}. Or name typical images by calibration") from error

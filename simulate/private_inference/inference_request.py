@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tacit.parties.hosting.protocols import PROTOCOLS, ProtocolName
-from tacit.parties.runs.served import Checkpoint, ServedModel, read_served, served_experiment
+from tacit.parties.runs.served import Checkpoint, ServedModel, checkpoint_of_run, read_served, served_experiment
 
 _NO_TESTS: Final = "a checkpoint comes without test images: name a file or a folder of images with --images"
 
@@ -77,16 +77,18 @@ def wanted_model(
     images: str | None,
     image_size: int,
 ) -> Path | Checkpoint:
-    """The directory, or the checkpoint, whose typical images are those to ask about if no others are named. ValueError
-    for both or neither, for what belongs to the other, and as of Checkpoint."""
+    """The directory, or the checkpoint, whose typical images are those to ask about if no others are named; of a
+    directory with typical images it is its checkpoint. ValueError for both or neither, for what belongs to the other,
+    and as of Checkpoint."""
     if directory is not None:
-        if architecture or checkpoint or calibration or image_size:
-            raise ValueError(
-                "--model, --checkpoint, --calibration and --image-size go without a directory: leave it out"
-            )
-        return directory
-    if not architecture or checkpoint is None:
-        raise ValueError("name a directory, or an architecture of timm with --model and its weights with --checkpoint")
+        if architecture or checkpoint or image_size:
+            raise ValueError("--model, --checkpoint and --image-size go without a directory: leave it out")
+        return directory if calibration is None else checkpoint_of_run(directory, calibration)
+    if checkpoint is None:
+        raise ValueError(
+            "name a directory; or weights with --checkpoint, and with --model their architecture of timm, unless a run "
+            "has left them"
+        )
     typical = calibration or WantedImages(images=images).path
     if typical is None:
         raise ValueError(_NO_TESTS)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tacit.parties.session.event_log import read
 from tacit.parties.session.events import ClientRoundEnded
@@ -86,6 +88,19 @@ def test_a_federation_between_hosts(hosts: Hosts) -> None:
         assert (told["running"], told["name"], told["role"], told["round"]) == (False, name, "client", 3)
     told = status(hosts, "server")
     assert (told["running"], told["round"], told["rounds"], told["experiment"]) == (False, 3, 3, "small")
+    # What they have trained is asked by whoever has typical images: the server has none of the clients'.
+    pictures = hosts.path / "server" / "pictures"
+    pictures.mkdir()
+    with np.load(hosts.path / "server" / "tests.npz") as tests:
+        for number, pixels in enumerate(tests["x_test"]):
+            Image.fromarray(pixels).save(pictures / f"{number:02}.png")
+    asked = hosts.run(
+        "server", "infer", str(run), "--calibration", str(hosts.path / "client-1" / "own.npz"),
+        "--images", "pictures", "--json", "answers.json",
+    )  # fmt: skip
+    assert asked.end() == 0, asked.everything
+    answers = check_output(hosts.path / "server" / "answers.json", "inference")
+    assert (len(answers["images"]), answers["agreement"]) == (12, 1.0)
 
 
 def test_the_next_experiment_needs_no_new_clients(hosts: Hosts) -> None:

@@ -122,7 +122,7 @@ def test_a_checkpoint_with_a_head_gives_classes(tacit: Invoke, weights: Path, fo
 
 Case = Callable[[Path, Path, Path], list[object]]
 WRONG: dict[str, tuple[Case, str]] = {
-    "no model at all": (lambda weights, folder, tmp: ["--images", folder], "name a directory, or an architecture of"),
+    "no model at all": (lambda weights, folder, tmp: ["--images", folder], "name a directory; or weights with"),
     "no weights": (lambda weights, folder, tmp: ["--model", CLASSES, "--images", folder], "with --checkpoint"),
     "a directory too": (
         lambda weights, folder, tmp: [tmp, *options(CLASSES, weights, folder)], "go without a directory: leave it out",
@@ -205,8 +205,8 @@ def test_a_host_serves_a_checkpoint(house: House, tacit: Invoke, weights: Path, 
     ("keys", "reason"),
     [
         ({"architecture": FEATURES}, "calibration is missing"),
-        ({"calibration": "images"}, "calibration and image_size are for a checkpoint"),
-        ({"image_size": 32}, "calibration and image_size are for a checkpoint"),
+        ({"calibration": "images"}, "images: no such file or folder"),
+        ({"image_size": 32}, "image_size is for a checkpoint of timm"),
         ({"architecture": FEATURES, "calibration": "nowhere"}, "nowhere: no such file or folder"),
         ({"architecture": "nothing", "calibration": "."}, "the folder has no image file"),
         ({"architecture": FEATURES, "calibration": "cards", "policy": {"labels": 1}}, "features instead of classes"),

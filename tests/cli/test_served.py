@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 from click.testing import Result
+from safetensors.torch import load_file, save_file
 
 from tacit.models import checkpoint
 from tacit.models.configuration import SIZES
+from tacit.models.description import OWN_VIT, ModelDescription, header_of
 from tacit.models.layout import Layout
-from tacit.models.networks import build
+from tacit.models.networks import arguments, build
 from tacit.parties.runs.directory import Progress, RunDirectory
 from tacit.parties.runs.experiment import built, load
 from tacit.parties.runs.reference import experiment_toml
-from tacit.parties.runs.served import read_served
+from tacit.parties.runs.served import checkpoint_of_run, read_served
 from tacit.simulate.private_inference.private_images import in_the_clear
 from tests.cli.outputs import check_output
 from tests.models.friendly.reaching import reach_of
@@ -86,6 +88,68 @@ def test_its_training_images_tell_what_its_values_reach(run: Path) -> None:
     assert (len(found.blocks), len(found.blocks[0].queries)) == (1, 2)
     assert found.pixel == pytest.approx(1.5 * served.data.x_train.abs().max().item())
     assert served.prepared().public.embedding.largest == pytest.approx(found.pixel)
+
+
+def described(run: Path, directory: Path, **changes: Any) -> Path:
+    """The run as a server of hosts leaves it: of images it knows classes, mean and deviation."""
+    copy = changed(run, directory, data={"source": "digits", "classes": ("a", "b", "c"), "mean": (0.3,), "std": (0.2,)})
+    experiment, path = load(copy / "experiment.toml"), copy / "model.safetensors"
+    about = ModelDescription(
+        **{
+            "architecture": OWN_VIT,
+            "arguments": arguments(experiment.model.architecture, classes=3, channels=1),
+            "image_size": experiment.model.image_size,
+            "channels": 1,
+            "classes": experiment.data.classes,
+            "mean": experiment.data.mean,
+            "std": experiment.data.std,
+            "trained": "all",
+            "trained_values": 1,
+        }
+        | changes
+    )
+    metadata, _ = header_of(path)
+    save_file(load_file(path), path, metadata={**metadata, **about.metadata()})
+    return copy
+
+
+def test_typical_images_of_ones_own_serve_where_those_of_training_are_elsewhere(
+    tacit: Invoke, run: Path, images: Path, tmp_path: Path
+) -> None:
+    hosted = described(run, tmp_path)
+    refused = tacit("infer", hosted)
+    assert refused.exit_code == 2
+    assert "calibration" in refused.stderr
+    served = checkpoint_of_run(hosted, images).read()
+    expected = read_served(run)
+    assert (served.data.image_size, served.interface.classes) == (expected.data.image_size, ("a", "b", "c"))
+    assert served.data.mean == pytest.approx(255 * 0.3)
+    given = expected.data.x_test
+    assert torch.equal(
+        in_the_clear(served.transformer, given, batch=5), in_the_clear(expected.transformer, given, batch=5)
+    )
+    assert len(served.typical()) == 60
+
+
+def test_a_model_file_that_is_not_what_it_says_is_refused(run: Path, images: Path, tmp_path: Path) -> None:
+    for number, (changes, reason) in enumerate(
+        (
+            ({"encrypted": True}, "encrypted under a key"),
+            ({"trained": "lora", "rank": 8}, "tacit models merge"),
+            ({"trained": "parallel", "rank": 8}, "adapters beside"),
+            ({"arguments": {"num_classes": 4}}, "does not hold the"),
+            ({"arguments": {"banana": 4}}, "describes no"),
+            ({"architecture": "resnet18", "arguments": {}}, "not supported"),
+            ({"architecture": "nothing", "arguments": {}}, "nothing"),
+        )
+    ):
+        (tmp_path / str(number)).mkdir()
+        hosted = described(run, tmp_path / str(number), **changes)
+        with pytest.raises(ValueError, match=reason) as refused:
+            checkpoint_of_run(hosted, images).read()
+        assert len(str(refused.value)) < 500
+    with pytest.raises(ValueError, match="does not say what model it holds"):
+        checkpoint_of_run(run, images).read()
 
 
 def test_the_margin_of_a_student_is_that_of_its_distillation(distilled: tuple[Result, Path]) -> None:
