@@ -39,7 +39,7 @@ import torch
 from msgspec import Meta
 
 from tacit.models.adapters.configuration import AdapterConfiguration
-from tacit.models.adapters.gradients import Note, descent, stepped, unnoted
+from tacit.models.adapters.gradients import Note, descent, note_parameters, stepped, unnoted
 from tacit.models.adapters.parallel import (
     ALL_BLOCKS,
     QUADRATIC_GELU,
@@ -171,8 +171,8 @@ def federated(
 
     Every client counts by its weight, or alike where there are none, whatever it has. For every batch a client draws
     its images first, then the blocks whose outputs are given. `note` is given what passes through all steps
-    (gradients.py). Raises ValueError for no clients, a client without images, and outputs or labels that do not fit the
-    parameters; FloatingPointError as soon as the loss of a batch is not finite.
+    (gradients.py), and the parameters after each. ValueError for no clients, a client without images, and outputs or
+    labels that do not fit the parameters; FloatingPointError as soon as the loss of a batch is not finite.
     """
     if not clients:
         raise ValueError("there are no clients to train; at least one is needed")
@@ -204,6 +204,8 @@ def federated(
                         "a smaller learning_rate"
                     )
                 local = stepped(local, found.gradient, rate)
+                # The parameters after a step are checked too, and no other step may begin with these.
+                note_parameters(local, note)
             updated.append(local)
         parameters = each(mean, *updated)
         yield parameters

@@ -70,6 +70,13 @@ def unnoted(name: str, rows: torch.Tensor) -> None:
     """No note is taken."""
 
 
+def note_parameters(parameters: AdapterParameters, note: Note) -> None:
+    """Note all parameters under their names, one adapter's at a time."""
+    for name, tensor in parameters.tensors.items():
+        for part in [tensor] if name.startswith("head") else tensor:
+            note(name, part.flatten())
+
+
 @torch.no_grad()
 def descent(
     parameters: AdapterParameters,
@@ -102,9 +109,7 @@ def descent(
             f"{len(labels)} labels {sorted(set(labels.tolist()))} for {outputs.shape[1]} images; each image needs one "
             f"of 0 to {classes - 1}, which the head knows, and there has to be an image"
         )
-    for name, tensor in parameters.tensors.items():
-        for part in [tensor] if name.startswith("head") else tensor:
-            note(name, part.flatten())
+    note_parameters(parameters, note)
     note("outputs", outputs)
     hidden = outputs[-1]
     seen: list[tuple[torch.Tensor, Mixed]] = []

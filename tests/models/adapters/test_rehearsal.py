@@ -70,6 +70,17 @@ def test_a_rehearsal_follows_from_its_arguments() -> None:
     assert all(one.largest(name) != other.largest(name) for name in names)
 
 
+def test_the_parameters_after_the_last_step_are_noted() -> None:
+    """Of an owner alone: a mean over owners, with which no step begins, is smaller."""
+    own, one = features(), Schedule(rounds=1, learning_rate=0.1, decay_rounds=())
+    reached = rehearsal(own, LinearProbeConfiguration(), one, FullBatches(8, 1), classes=3, epsilon=1e-6, seed=0)
+    # Of one class: two thirds of each token push its row up, a third each of the other rows down.
+    tokens = own.outputs[-1, own.labels == 0, 0]
+    tokens = tokens - tokens.mean(-1, keepdim=True)
+    mean = (tokens / (tokens.square().mean(-1, keepdim=True) + 1e-6).sqrt()).mean(0).norm().item()
+    assert reached.largest("head_weight") >= 0.1 * math.sqrt(2 / 3) * mean
+
+
 def test_more_steps_reach_further() -> None:
     few, many = rehearsed(features()), rehearsed(features(), batches=4)
     assert all(many.largest(name) > few.largest(name) for name in ("logits", "channel_up", "token_up", "head_weight"))

@@ -62,15 +62,17 @@ def reached(seed: int, rounds: int = 25, rate: float = RATE, batches: int = 1, e
 
 
 class Batches:
-    """A note of every batch of its own."""
+    """A note of every batch of its own, with the parameters before its step and after it."""
 
     def __init__(self) -> None:
         self.each: list[Reached] = []
+        self._parameters = 0
 
     def __call__(self, name: str, rows: torch.Tensor) -> None:
-        if name == "channel_down" and (not self.each or self.each[-1].largest("inputs")):
+        if self._parameters == 2 * len(self.each):
             self.each.append(Reached())
         self.each[-1](name, rows)
+        self._parameters += name == "head_bias"
 
 
 def learnt(seed: int, owners: int, alpha: float, rounds: int = 25, batches: int = 1, epochs: int = 1) -> list[Reached]:
@@ -103,7 +105,7 @@ def outside(batch: Reached, bounds: StepBounds) -> set[str]:
 @pytest.mark.parametrize("alpha", [1.0, 0.01])
 def test_batches_of_unknown_digits_are_in_range(alpha: float) -> None:
     fitted = fitted_learning(reached(0), learner(0, 1)[0], SIZES, rate=RATE)
-    assert fitted.margin == MARGIN
+    assert 1.5 <= fitted.margin <= MARGIN
     assert not [outside(batch, fitted.bounds) for batch in learnt(0, 3, alpha) if outside(batch, fitted.bounds)]
     narrow = replace(fitted.bounds, inputs=reached(0).largest("inputs") / 2)
     assert all(outside(batch, narrow) == {"inputs"} for batch in learnt(0, 3, alpha, rounds=2))
