@@ -300,6 +300,16 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
     return torch.cat(parts, dim=1)
 
 
+def read_outputs(backbone: nn.Module, images: torch.Tensor, *, blocks: int, tokens: int) -> torch.Tensor:
+    """What a step on shares reads of images [B, C, S, S]: float64 [blocks, B, tokens, D], of the last blocks the first
+    tokens, less their mean. Takes the memory of these, and of all outputs of a batch. Raises as block_outputs()."""
+    parts = []
+    for batch in torch.split(images, EVALUATION_BATCH):
+        outputs = block_outputs(backbone, batch)[-blocks:, :, :tokens].double()
+        parts.append(outputs - outputs.mean(-1, keepdim=True))
+    return torch.cat(parts, dim=1)
+
+
 def final_norm(backbone: nn.Module) -> FinalNorm:
     """The norm between the last block and the head, with float32 copies of its weights. That of a FriendlyTransformer
     is taken as LayerNorm itself: its polynomial is calibrated for b_L, and what adapters add may leave its interval.

@@ -391,6 +391,7 @@ class PrivateLearner:
                     seconds=time.perf_counter() - ready,
                     sent=sum(cost.sent for cost in costs),
                     received=sum(cost.received for cost in costs),
+                    openings=len(costs),
                     preprocessing_bytes=material,
                 )
             )
@@ -478,6 +479,7 @@ class PrivateLearner:
                 seconds=spent.online_seconds,
                 sent=sum(cost.sent for cost in costs),
                 received=sum(cost.received for cost in costs),
+                openings=len(costs),
                 preprocessing_bytes=material,
             )
         )

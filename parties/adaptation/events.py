@@ -104,6 +104,8 @@ class LearningPassOver(Event, frozen=True, kw_only=True):
     """Waiting for correlated randomness."""
     sent: int = 0
     received: int = 0
+    openings: int = 0
+    """Rounds of communication."""
 
 
 class ImagesKept(LearningPassOver, frozen=True, kw_only=True):

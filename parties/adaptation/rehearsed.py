@@ -26,7 +26,7 @@ import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration
 from tacit.models.adapters.federated import Features, FullBatches, Reached, Schedule, rehearsal
-from tacit.models.adapters.parallel import block_outputs
+from tacit.models.adapters.parallel import read_outputs
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
 from tacit.parties.adaptation.head import told_reach
@@ -121,11 +121,12 @@ def rehearsed_learning(
     images: float32 [N, C, S, S]; labels: int64 [N], from 0. ValueError and FloatingPointError as of `rehearsal`,
     BoundError as of `fitted_learning`, and ValueError as of PublicLearning.
     """
-    typical = Features(outputs=block_outputs(transformer, images).double(), labels=labels)
     schedule, classes, seed = lesson.schedule, lesson.classes, lesson.seed
+    sizes = step_sizes(model.public, lesson.adapter, classes=classes, batch=lesson.batch)
+    blocks, tokens, _ = sizes.kept
+    typical = Features(outputs=read_outputs(transformer, images, blocks=blocks, tokens=tokens), labels=labels)
     epsilon, work = model.public.epsilon, FullBatches(lesson.batch, lesson.batches)
     reached = rehearsal(typical, lesson.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
-    sizes = step_sizes(model.public, lesson.adapter, classes=classes, batch=lesson.batch)
     fitted = fitted_learning(reached, model.public, sizes, rate=schedule.learning_rate, margin=margin)
     learning = PublicLearning(
         public=model.public,

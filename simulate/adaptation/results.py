@@ -94,6 +94,9 @@ class KeptMetrics(msgspec.Struct, frozen=True, kw_only=True):
     images: int
     passes: int
     online_seconds: float
+    preprocessing_wait_seconds: float
+    rounds: int | None
+    """Rounds of communication of a pass; null without any."""
     data_owner_bytes: int
     model_owner_bytes: int
     preprocessing_to_data_owner_bytes: int
@@ -110,6 +113,8 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     online_seconds: float | None
     """Median, as of all below."""
     preprocessing_wait_seconds: float | None
+    rounds: int | None
+    """Rounds of communication of a batch."""
     data_owner_bytes: int | None
     model_owner_bytes: int | None
     preprocessing_to_data_owner_bytes: int | None

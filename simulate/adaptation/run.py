@@ -29,10 +29,11 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.state import parse_event
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event
+from tacit.simulate.adaptation.clear import Judge
 from tacit.simulate.adaptation.plan import AdaptationPlan, Folder, Recorded, owner_names
 from tacit.simulate.adaptation.results import AdaptationSummary, AdaptersMetrics
 from tacit.simulate.adaptation.setting import AdaptationSetting, setting
-from tacit.simulate.adaptation.summary import Judge, Known, keep, summarise
+from tacit.simulate.adaptation.summary import Known, keep, summarise
 from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER, SUMS
 from tacit.simulate.federation.processes import Message, Show, results
 from tacit.simulate.insecure.revealed_outputs import check_enrolled

@@ -14,16 +14,10 @@ from statistics import median, median_low
 from typing import Final, Literal
 
 import msgspec
-import torch
-from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.federated import Features, balanced
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
 from tacit.models.file_system import replace_file
-from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.events import BatchEnded, ImagesKept, LearningPassOver
 from tacit.parties.adaptation.noise import SumNoise, noise_policy
-from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectoryError, writing
 from tacit.parties.runs.privacy import epsilon_of
@@ -41,34 +35,7 @@ from tacit.simulate.adaptation.results import (
     KeptMetrics,
     SumNoiseMetrics,
 )
-from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER
-
-
-class Judge:
-    """Of the common adapters of a run, on its test images."""
-
-    def __init__(self, learning: PublicLearning, transformer: FriendlyTransformer, test: Labelled) -> None:
-        ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-        # On shares tokens have lost their mean, and a head reads them without factor and offset of the last norm.
-        self._norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
-        outputs = block_outputs(transformer, test.images).double()
-        self._test = Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=test.labels)
-
-    @torch.no_grad()
-    def logits(self, parameters: AdapterParameters) -> torch.Tensor:
-        """Float64 [N, classes], of all images."""
-        return logits(parameters, self._norm, self._test.outputs)
-
-    def judged(self, parameters: AdapterParameters) -> AdaptersMetrics:
-        """How well these adapters do."""
-        found = self.logits(parameters)
-        answers = found.argmax(-1)
-        return AdaptersMetrics(
-            accuracy=(answers == self._test.labels).double().mean().item(),
-            balanced_accuracy=balanced(answers, self._test.labels),
-            loss=cross_entropy(found, self._test.labels).item(),
-        )
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,6 +194,8 @@ def _kept(kept: Sequence[ImagesKept], model_owners: Sequence[ImagesKept]) -> Kep
         images=sum(images.values()),
         passes=len(kept),
         online_seconds=sum(each.seconds for each in kept),
+        preprocessing_wait_seconds=sum(each.preprocessing_wait_seconds for each in kept),
+        rounds=max((each.openings for each in kept), default=None),
         data_owner_bytes=sum(each.sent for each in kept),
         model_owner_bytes=sum(each.received for each in kept),
         preprocessing_to_data_owner_bytes=sum(each.preprocessing_bytes for each in kept),
@@ -245,6 +214,7 @@ def _batches(batches: Sequence[BatchEnded], model_owners: Sequence[BatchEnded], 
         refused=refused,
         online_seconds=median(batch.seconds for batch in batches) if batches else None,
         preprocessing_wait_seconds=median(batch.preprocessing_wait_seconds for batch in batches) if batches else None,
+        rounds=middle([batch.openings for batch in batches]),
         data_owner_bytes=middle([batch.sent for batch in batches]),
         model_owner_bytes=middle([batch.received for batch in batches]),
         preprocessing_to_data_owner_bytes=middle([batch.preprocessing_bytes for batch in batches]),

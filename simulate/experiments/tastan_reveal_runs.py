@@ -20,16 +20,16 @@ import torch
 from timm.models.vision_transformer import Block
 
 from tacit.models.adapters.configuration import Reveal
-from tacit.models.adapters.federated import Features, FullBatches, Order, federated
-from tacit.models.adapters.parallel import FinalNorm, block_outputs
+from tacit.models.adapters.federated import FullBatches, Order
+from tacit.models.adapters.parallel import block_outputs
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.simulate.adaptation.clear import InTheClear, Judge
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
-from tacit.simulate.adaptation.summary import Judge
 from tacit.simulate.adaptation_audit.copies import RevealedPass, RevealedRows, centred, copied_blocks
 from tacit.simulate.experiments import tastan_reveal_settings as columns
 from tacit.simulate.experiments.data import StudyImages
@@ -134,7 +134,7 @@ class PreparedReveals(Prepared):
             folder = self._folder("none", seed)
             experiment = self.experiment("none", seed=seed)
             found = setting(experiment, folder.path, seed=seed)
-            values[columns.ACCURACY.name] = in_the_clear(found, experiment, folder, seed=seed)
+            values[columns.ACCURACY.name] = in_the_clear(found, folder, seed=seed)
             return Run(seed=seed, values=values, seconds=time.perf_counter() - begin)
         reveal = cast(Reveal, row.name)
         summary = self._by_parties(reveal, seed, show)
@@ -200,18 +200,11 @@ def batches_of(experiment: AdaptationExperiment, images: int, *, seed: int, owne
     ]
 
 
-def in_the_clear(found: AdaptationSetting, experiment: AdaptationExperiment, folder: Folder, *, seed: int) -> float:
+def in_the_clear(found: AdaptationSetting, folder: Folder, *, seed: int) -> float:
     """The balanced accuracy after the same rounds on outputs in the clear, from the same adapters."""
-    learning, victim = read_learning(folder), found.served.transformer
-    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
-    clients = [
-        Features(outputs=centred(block_outputs(victim, own.images).double()), labels=own.labels)
-        for own in map(found.of_owner, range(len(found.owners)))
-    ]
-    work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
-    *_, last = federated(learning.initial(), norm, clients, learning.schedule, work, seed=seed)
-    return Judge(learning, victim, found.test).judged(last).balanced_accuracy
+    learning = read_learning(folder)
+    *_, last = InTheClear(learning, found, seed=seed).rounds()
+    return Judge(learning, found.served.transformer, found.test).judged(last).balanced_accuracy
 
 
 def _costs(summary: AdaptationSummary) -> Values:

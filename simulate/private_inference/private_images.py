@@ -37,9 +37,10 @@ from tacit.parties.runs.directory import RunDirectoryError, check_release
 from tacit.parties.runs.experiment import Experiment, load_as
 from tacit.parties.runs.served import ServedModel
 from tacit.protocol.inference.schedule import LOGITS, Results
+from tacit.simulate.adaptation.clear import Judge
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning, teaching
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
-from tacit.simulate.adaptation.summary import Judge, read_summary
+from tacit.simulate.adaptation.summary import read_summary
 from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.insecure import Input
 from tacit.simulate.insecure.known_input import check_disclosable

@@ -19,8 +19,7 @@ from click.testing import Result
 from safetensors.torch import save_file
 
 from tacit.cli.adaptation_screen import AdaptationScreen
-from tacit.models.adapters.federated import Features, FullBatches, federated
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs
+from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.events import BatchEnded
 from tacit.parties.adaptation.public import PublicLearning
@@ -31,6 +30,7 @@ from tacit.parties.runs.experiment import load_as
 from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
 from tacit.protocol.adaptation.sums import weight_of
 from tacit.protocol.core.events import Event
+from tacit.simulate.adaptation.clear import InTheClear
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.setting import setting
 from tests.cli.outputs import check_output
@@ -124,17 +124,9 @@ def in_the_clear(run: Run, *, by_images: bool = False) -> list[AdapterParameters
     experiment, learning = load_as(AdaptationExperiment, run.folder.run.experiment), run.learning
     seed = run.summary["seed"]["value"]
     found = setting(experiment, run.path, seed=seed)
-    # On shares tokens have lost their mean, and a head reads them without factor and offset of the last norm.
-    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
-    owners = []
-    for own in map(found.of_owner, range(len(found.owners))):
-        outputs = block_outputs(found.served.transformer, own.images).double()
-        owners.append(Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=own.labels))
-    work = FullBatches(learning.batch, learning.batches)
     counts = [len(own.train.labels) for own in found.owners]
     weights = [weight_of(count, min(counts) if by_images else 0) for count in counts]
-    return list(federated(learning.initial(), norm, owners, learning.schedule, work, seed=seed, weights=weights))
+    return list(InTheClear(learning, found, seed=seed).rounds(weights=weights))
 
 
 def error(run: Run, expected: AdapterParameters, steps: int) -> float:

@@ -20,8 +20,8 @@ from tacit.parties.hosting import preflight
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.learner import read_kept, read_learned
 from tacit.parties.runs.served import read_served
+from tacit.simulate.adaptation.clear import Judge
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.adaptation.summary import Judge
 from tests.cli.adaptation_house import CLASSES, DATA_OWNERS, AdaptationHouse, complaint
 from tests.cli.inference_house import BOUND
 from tests.cli.outputs import check_output

@@ -83,7 +83,7 @@ class Script:
             for images in (8, 16):
                 kept = ImagesKept(images=images, of=16, preprocessing_bytes=70, peer=name)
                 self.log(MODEL_OWNER, kept)
-                own = {"seconds": 0.25, "preprocessing_wait_seconds": 0.125, "sent": 200, "received": 300}
+                own = {"seconds": 0.25, "preprocessing_wait_seconds": 0.125, "sent": 200, "received": 300, "openings": 99}
                 self.log(name, msgspec.structs.replace(kept, peer="", preprocessing_bytes=500, **own))
 
     def log(self, party: str, event: Event) -> None:
@@ -99,7 +99,7 @@ class Script:
             batch = BatchEnded(round=number, number=1, preprocessing_bytes=700, peer=name)
             self.log(MODEL_OWNER, batch)
             own: dict[str, Any] = {"preprocessing_wait_seconds": 0.5, "seconds": 1.0 + place}
-            own |= {"sent": 2000, "received": 3000}
+            own |= {"sent": 2000, "received": 3000, "openings": 21}
             self.log(name, msgspec.structs.replace(batch, peer="", preprocessing_bytes=5000, **own))
             self.log(name, PhaseEnded(round=number, phase=Phase.TRAIN, seconds=2.0, next=Phase.MASKED_INPUT))
             self.log(name, TrafficCounted(round=number, phase=Phase.MASKED_INPUT, sent=400, received=40))

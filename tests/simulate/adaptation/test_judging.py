@@ -13,10 +13,10 @@ from tacit.models.adapters.parallel import each
 from tacit.models.configuration import ModelConfiguration
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.simulate.adaptation.clear import Judge
 from tacit.simulate.adaptation.plan import AdaptationPlan, Folder, read_learning
 from tacit.simulate.adaptation.run import make_folder, prepare
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled
-from tacit.simulate.adaptation.summary import Judge
 
 EXPERIMENT = AdaptationExperiment(
     model=ModelConfiguration(image_size=8, patch_size=4, width=16, depth=1, heads=2),

@@ -1,0 +1,80 @@
+"""The same learning in the clear, and the evaluation of adapters: what needs model, adapters and images in one place.
+
+Features are those that a step on shares reads. Images, batches and first parameters of `InTheClear` are those of the
+parties' run with the same seed, so that both differ by the rounding of shares alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from tacit.models.adapters.federated import Features, FullBatches, balanced, federated
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits, read_outputs
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.simulate.adaptation.results import AdaptersMetrics
+from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled
+
+
+def features(learning: PublicLearning, transformer: FriendlyTransformer, own: Labelled) -> Features:
+    """What a step reads of labelled images."""
+    blocks, tokens, _ = learning.sizes.kept
+    return Features(outputs=read_outputs(transformer, own.images, blocks=blocks, tokens=tokens), labels=own.labels)
+
+
+def head_norm(learning: PublicLearning) -> FinalNorm:
+    """The norm before the head: on shares without factor and offset of the last norm, which are a part of the model."""
+    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
+    return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+
+
+class Judge:
+    """Of the common adapters of a run, on its test images."""
+
+    def __init__(self, learning: PublicLearning, transformer: FriendlyTransformer, test: Labelled) -> None:
+        self._norm = head_norm(learning)
+        self._test = features(learning, transformer, test)
+
+    @torch.no_grad()
+    def logits(self, parameters: AdapterParameters) -> torch.Tensor:
+        """Float64 [N, classes], of all images."""
+        return logits(parameters, self._norm, self._test.outputs)
+
+    def judged(self, parameters: AdapterParameters) -> AdaptersMetrics:
+        """How well these adapters do."""
+        found = self.logits(parameters)
+        answers = found.argmax(-1)
+        return AdaptersMetrics(
+            accuracy=(answers == self._test.labels).double().mean().item(),
+            balanced_accuracy=balanced(answers, self._test.labels),
+            loss=cross_entropy(found, self._test.labels).item(),
+        )
+
+
+class InTheClear:
+    """The learning of a run without shares."""
+
+    def __init__(self, learning: PublicLearning, found: AdaptationSetting, *, seed: int) -> None:
+        self._learning, self._seed = learning, seed
+        self._norm = head_norm(learning)
+        self.owners = [
+            features(learning, found.served.transformer, own) for own in map(found.of_owner, range(len(found.owners)))
+        ]
+
+    def rounds(
+        self, owners: Sequence[Features] | None = None, *, weights: Sequence[int] = ()
+    ) -> Iterator[AdapterParameters]:
+        """The common parameters after every round of these data owners, or of all."""
+        learning = self._learning
+        work, chosen = FullBatches(learning.batch, learning.batches), self.owners if owners is None else owners
+        first, norm, schedule = learning.initial(), self._norm, learning.schedule
+        return federated(first, norm, chosen, schedule, work, seed=self._seed, weights=weights)
+
+    def alone(self) -> Iterator[AdapterParameters]:
+        """What each data owner ends with that takes as many steps on its own images, and shares nothing."""
+        for own in self.owners:
+            *_, last = self.rounds([own])
+            yield last
