@@ -126,21 +126,19 @@ def halve(images: StudyImages, directory: Path) -> None:
         _write(images, directory / f"{name}.npz", np.sort(np.concatenate(parts)), everything)
 
 
-def check_sample(images: StudyImages, *, per_client: int, clients: int) -> None:
-    """DataError if there are fewer training images than these."""
-    wanted = per_client * clients
+def check_sample(images: StudyImages, wanted: int) -> None:
+    """DataError if there are fewer training images."""
     if (found := images.samples[0]) < wanted:
-        raise DataError(
-            f"{images.name} has {found:,} training images; {clients} clients with {per_client:,} each need {wanted:,}"
-        )
+        raise DataError(f"{images.name} has {found:,} training images; all parties together need {wanted:,}")
 
 
-def sample(images: StudyImages, directory: Path, *, per_client: int, clients: int) -> None:
-    """Write `sample.npz`, with so many training and as many test images for every client, drawn at random; of fewer
-    test images all. OSError if the file cannot be written."""
+def sample(images: StudyImages, path: Path, *, train: int, test: int) -> None:
+    """Write a file of so many training and test images, drawn at random; of fewer all. OSError if it cannot be
+    written."""
     generator = np.random.default_rng(_SEED)
-    drawn = [np.sort(generator.permutation(found)[: per_client * clients]) for found in images.samples]
-    _write(images, directory / "sample.npz", *drawn, size=CIFAR10_SHAPE[0])
+    counts = zip(images.samples, (train, test), strict=True)
+    drawn = [np.sort(generator.permutation(found)[:wanted]) for found, wanted in counts]
+    _write(images, path, *drawn, size=CIFAR10_SHAPE[0])
 
 
 def stored(images: StudyImages, path: Path) -> DataConfiguration:

@@ -197,8 +197,8 @@ class PreparedFederations(Prepared):
 
     def start(self, begin: Callable[[str], Show]) -> None:
         """See Prepared: write the images of all arms, and train the models that some start from."""
-        if self.per_client:
-            sample(self.images, self.folder, per_client=self.per_client, clients=self.clients)
+        if wanted := self.per_client * self.clients:
+            sample(self.images, self.folder / "sample.npz", train=wanted, test=wanted)
         if self.settings.pretraining is None:
             return
         halve(self.images, self.folder)
@@ -292,7 +292,7 @@ def prepare(settings: Federations, study: str, arms: Sequence[Arm], request: Req
     )
     found = PreparedFederations(settings=settings, study=study, arms=arms, images=images, request=request)
     if found.per_client:
-        check_sample(images, per_client=found.per_client, clients=found.clients)
+        check_sample(images, found.per_client * found.clients)
     for arm in arms:
         for seed in request.seeds:
             # An experiment that contradicts itself says so now.

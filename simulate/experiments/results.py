@@ -68,6 +68,35 @@ class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.accuracies[-1]
 
 
+class PartCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of many equal parts of an adaptation costs."""
+
+    count: int
+    online_seconds: float
+    waiting_seconds: float
+    """Waiting for correlated randomness."""
+    rounds: int | None
+    """Rounds of communication."""
+    data_owner_megabytes: float
+    """Sent; likewise the next two, the dealer's to both owners."""
+    model_owner_megabytes: float
+    dealer_megabytes: float
+
+
+class AdaptedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run by the parties of a double-blind adaptation."""
+
+    accuracies: list[float]
+    """Test accuracy after each round, 0 to 1."""
+    seconds: list[float]
+    """Since the first round began, after each."""
+    sent_bytes: list[int]
+    """Sent by all parties until then, without the secure sums."""
+    parts: dict[str, PartCost]
+    peak_bytes: dict[str, int]
+    """Peak memory of a process, by role."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A row, measured with one seed."""
 
@@ -77,6 +106,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     federation: FederatedRun | None = None
     """null: not run by the parties of a federation."""
+    adaptation: AdaptedRun | None = None
+    """null: not run by the parties of an adaptation."""
 
 
 class Statistic(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,7 +83,8 @@ class Script:
             for images in (8, 16):
                 kept = ImagesKept(images=images, of=16, preprocessing_bytes=70, peer=name)
                 self.log(MODEL_OWNER, kept)
-                own = {"seconds": 0.25, "preprocessing_wait_seconds": 0.125, "sent": 200, "received": 300, "openings": 99}
+                own = {"seconds": 0.25, "preprocessing_wait_seconds": 0.125, "sent": 200, "received": 300}
+                own["openings"] = 99
                 self.log(name, msgspec.structs.replace(kept, peer="", preprocessing_bytes=500, **own))
 
     def log(self, party: str, event: Event) -> None:

@@ -105,7 +105,7 @@ def test_the_full_size_runs_on_a_sample_of_the_images(tmp_path: Path) -> None:
 
 def test_a_sample_of_more_images_than_there_are_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "images.npz", train=30, test=60)
-    with pytest.raises(DataError, match=r"images.npz has 30 training images; 10 clients with 4 each need 40"):
+    with pytest.raises(DataError, match=r"images.npz has 30 training images; all parties together need 40"):
         prepare(sampled(4), request(path, tmp_path / "out"), small=False)
     assert not (tmp_path / "out").exists()
 
