@@ -145,16 +145,17 @@ def inference(
 
 @app.command()
 def adapt(
-    blocks: Annotated[int, typer.Option(min=1, max=64, help="Blocks of the model; fewer are measured too.")] = 4,
-    batch: Annotated[int, typer.Option(min=1, max=256, help="Images; smaller batches are measured too.")] = 16,
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Batches of each size; the median counts.")] = 5,
+    model: Annotated[str, typer.Option(help="A vision transformer of timm's.")] = "vit_small_patch16_224",
+    blocks: Annotated[int, typer.Option(min=1, max=64, help="Its blocks.")] = 2,
+    image_size: Annotated[int, typer.Option(min=8, max=1024, metavar="PIXELS", help="Edge of an image.")] = 112,
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Images of a batch.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Steps; the median counts.")] = 3,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure batches of `tacit adapt`, between a model owner, a data owner and a dealer on loopback TCP.
+    """Measure passes and steps of `tacit adapt`, between a model owner, a data owner and a dealer on loopback TCP.
 
-    A model with random weights of the default sizes, adapters of rank 8, ten classes; data owners receive no outputs of
-    blocks, or all of them. All parties run on two cores. Sustained seconds are those of batches back to back, with
-    their correlated randomness made beside them.
+    A model with random weights, ten classes; the head is learned alone, or with adapters of rank 8. All parties run on
+    two cores. Sustained seconds are those back to back, with correlated randomness made beside them.
 
     Exit status: 0 done; 1 a party failed, a batch was out of range, or the file cannot be written; 2 wrong input;
     130 Ctrl-C.
@@ -164,7 +165,8 @@ def adapt(
         progress("starting the parties")
         from tacit.simulate.bench.adaptation import AdaptationBenchmark, measure
 
-        return measure(AdaptationBenchmark(blocks=blocks, batch=batch, repeats=repeats), progress)
+        setting = AdaptationBenchmark(model=model, blocks=blocks, image_size=image_size, batch=batch, repeats=repeats)
+        return measure(setting, progress)
 
     _measured(work, json_file)
 

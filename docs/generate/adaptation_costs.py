@@ -16,10 +16,10 @@ def section(measured: AdaptationBenchmarkResult) -> list[str]:
         "## Batches of adaptation",
         "",
         f"`OMP_NUM_THREADS=1 tacit bench adapt --json FILE` on {datetime.now(UTC):%Y-%m-%d}, all",
-        f"parties on {measured.cores} cores: medians of {measured.repeats} batches of {measured.batch} images"
-        f" through {measured.blocks} blocks of",
-        "17 tokens of width 128, with learning: adapters of rank 8, ten classes. Data owners receive no outputs of",
-        "blocks (reveal none), or all of them in secret orders, and step in the clear (reveal all).",
+        f"parties on {measured.cores} cores: medians of {measured.repeats} steps on {measured.batch} images beside",
+        f"{measured.blocks} blocks of {measured.model}, {measured.tokens} tokens of width {measured.width}, random",
+        "weights; ten classes, the head alone (linear-probe) or with adapters of rank 8 (parallel). An image passes",
+        "the blocks once; steps are on kept shares.",
     ]
     for item in measured.view():
         sentence = "" if isinstance(item, Table) else f"{item[0].upper()}{item[1:]}."

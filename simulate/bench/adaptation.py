@@ -1,11 +1,11 @@
-"""Batches of double-blind adaptation: what a step of learning costs model owner, data owner and dealer, part by part.
+"""Double-blind adaptation: what an image's pass and a step on kept shares cost model owner, data owner and dealer.
 
-The model is a vision transformer of the default sizes with random weights, whose functions are softmax, GELU and
-LayerNorm themselves, as `tacit adapt` has it. Its owner rehearses with random labelled images, and a data owner learns
-from others, in the session of learning_session.py; all processes on two cores, one thread each. In one session
-correlated randomness is received before the clock of a batch starts: the online seconds. In another one batches follow
-each other while correlated randomness is made and sent, as in use: the sustained seconds. Fewer blocks and smaller
-batches are measured too: the cost should grow by as much for every block, and for every image.
+The model is a vision transformer of timm's with random weights, whose functions are softmax, GELU and LayerNorm
+themselves, as `tacit adapt` has it. Its owner rehearses with random labelled images, and a data owner learns from
+others, in the session of learning_session.py; all processes on two cores, one thread each. In one session correlated
+randomness is received before the clock of a pass or a step starts: the online seconds. In another one they follow each
+other while correlated randomness is made and sent, as in use: the sustained seconds. The head is learned alone, or with
+an adapter beside each block.
 
 Beside it the same steps in the clear.
 """
@@ -14,47 +14,47 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import mean, median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
-from tacit.models.adapters.configuration import ParallelConfiguration, Reveal
-from tacit.models.adapters.federated import Features, FullBatches, Schedule, rehearsal
+from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
+from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.gradients import descent, stepped
-from tacit.models.adapters.parallel import FinalNorm, block_outputs, each
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
 from tacit.models.networks import build
+from tacit.parties.adaptation.events import ImagesKept
 from tacit.parties.adaptation.learning_passes import LearningPasses
-from tacit.parties.adaptation.public import PublicLearning, step_sizes
-from tacit.parties.adaptation.rehearsed import fitted_learning
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.inference.conversation import AHEAD
 from tacit.parties.inference.data_owner import PassCosts
-from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import material_bytes
+from tacit.simulate.adaptation.clear import features, head_norm
 from tacit.simulate.adaptation.setting import Labelled
 from tacit.simulate.bench.ends import BenchmarkError, Progress
 from tacit.simulate.bench.learning_session import LearningSession, SessionCosts, learn
 from tacit.simulate.bench.results import (
     AdaptationBenchmarkResult,
-    LearningBatchMetrics,
+    ImageMetrics,
+    LearningMetrics,
     PartSeconds,
     PlaintextStep,
-    SizeMetrics,
     per_operation,
 )
 from tacit.simulate.federation.party_files import MODEL_OWNER
-from tacit.simulate.insecure.revealed_outputs import RevealedPasses
 from tacit.simulate.private_inference.inference import DATA_OWNER
 
 _CLASSES: Final = 10
-_RATE: Final = 0.02
+_RATE: Final = 2.0**-10
+"""So small that steps beside random weights are in range; what a step costs does not depend on it."""
 _TYPICAL: Final = 64
 """Images that the model owner has."""
 _MARGIN: Final = 1.5
@@ -63,21 +63,25 @@ _TOKEN: Final = 0.5
 """Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
 model has."""
 _CORES: Final = 2
-_STEP: Final = "step"
 _BACKWARDS: Final = "backwards"
 _PARTS: Final = {"lift": "adapters", "parameters": "adapters", "adapter": "adapters"}
 """Part of a step, by operation; all others are the head, or the backward pass."""
 
-ARMS: Final[tuple[Reveal, ...]] = ("none", "all")
+ARMS: Final[dict[str, AdapterConfiguration]] = {
+    "linear-probe": LinearProbeConfiguration(),
+    "parallel": ParallelConfiguration(),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationBenchmark:
     """Settings of the benchmark."""
 
-    blocks: int = 4
+    model: str = "vit_small_patch16_224"
+    blocks: int = 2
+    image_size: int = 112
     batch: int = 16
-    repeats: int = 5
+    repeats: int = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,164 +96,145 @@ class _Task:
 
 def measure(setting: AdaptationBenchmark, progress: Progress) -> AdaptationBenchmarkResult:
     """Run the sessions and return their cost. ProcessError if a party fails, BenchmarkError if none can be run here, or
-    a batch is out of range.
+    a batch is out of range; ValueError for a model that cannot be had.
 
-    The first batch of a session does not count. A round counts from the end of the one before, so that computation
-    behind an operation's last round counts for the next operation. With outputs revealed the step is in the clear:
-    there is no backward pass on shares.
+    The first pass and the first step of a session do not count. A round counts from the end of the one before, so that
+    computation behind an operation's last round counts for the next operation.
     """
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
-    progress("making the model, and rehearsing")
-    task = _task(setting)
-    try:
-        arms: dict[str, LearningBatchMetrics] = {
-            reveal: _arm(reveal, setting, task, cores, progress) for reveal in ARMS
-        }
-    except OSError as error:
-        raise BenchmarkError(f"the parties cannot be run here: {error}") from error
-    progress("in the clear")
+    arms: dict[str, LearningMetrics] = {}
+    for name, adapter in ARMS.items():
+        progress(f"{name}: making the model, and rehearsing")
+        task = _task(setting, adapter)
+        try:
+            arms[name] = _arm(name, setting, task, cores, progress)
+        except OSError as error:
+            raise BenchmarkError(f"the parties cannot be run here: {error}") from error
     return AdaptationBenchmarkResult(
+        model=setting.model,
         blocks=setting.blocks,
+        tokens=task.learning.public.sizes.tokens,
+        width=task.learning.public.sizes.width,
         batch=setting.batch,
         repeats=setting.repeats,
         cores=len(cores),
         arms=arms,
-        plaintext=_plaintext(setting, task),
     )
 
 
-def _task(setting: AdaptationBenchmark) -> _Task:
-    model: Any = build(ModelConfiguration(depth=setting.blocks), classes=_CLASSES, channels=1, seed=1).eval()
+def _task(setting: AdaptationBenchmark, adapter: AdapterConfiguration) -> _Task:
+    sizes = ModelConfiguration(name=setting.model, depth=setting.blocks, image_size=setting.image_size)
+    model: Any = build(sizes, classes=_CLASSES, channels=3, seed=1).eval()
     generator = torch.Generator().manual_seed(1)
-    count, side = _TYPICAL + setting.batch, model.patch_embed.img_size[0]
+    # Of two passes the second counts.
+    count, side = _TYPICAL + 2 * setting.batch, setting.image_size
     with torch.no_grad():
         model.cls_token.copy_(_TOKEN * torch.randn(model.cls_token.shape, generator=generator))
-    images = torch.randn(count, 1, side, side, generator=generator)
+    images = torch.randn(count, 3, side, side, generator=generator)
     labels = torch.randint(_CLASSES, (count,), generator=generator)
     typical, own = Labelled(images[:_TYPICAL], labels[:_TYPICAL]), Labelled(images[_TYPICAL:], labels[_TYPICAL:])
     friendly = convert(model, STOCK)
     calibrate(friendly, typical.images, margin=_MARGIN)
     friendly.requires_grad_(False)
     private = prepared_model(friendly, typical.images, margin=_MARGIN)
-    adapter, public, batches = ParallelConfiguration(), private.public, 1 + setting.repeats
-    schedule = Schedule(rounds=1, learning_rate=_RATE, decay_rounds=())
-    reached = rehearsal(
-        Features(outputs=block_outputs(friendly, typical.images), labels=typical.labels),
-        adapter,
-        schedule,
-        FullBatches(setting.batch, batches),
-        classes=_CLASSES,
-        epsilon=public.epsilon,
-        seed=1,
-    )
-    sizes = step_sizes(public, adapter, classes=_CLASSES, batch=setting.batch)
-    learning = PublicLearning(
-        public=public,
-        scales=fitted_learning(reached, public, sizes, rate=_RATE).scales,
+    lesson = Lesson(
         adapter=adapter,
-        classes=_CLASSES,
+        schedule=Schedule(rounds=1, learning_rate=_RATE, decay_rounds=()),
         batch=setting.batch,
-        batches=batches,
-        schedule=schedule,
+        batches=max(1 + setting.repeats, 2),
+        classes=_CLASSES,
         seed=1,
         names=tuple(str(number) for number in range(_CLASSES)),
     )
+    learning, _ = rehearsed_learning(private, friendly, typical.images, typical.labels, lesson)
     return _Task(friendly, private, learning, own)
 
 
 def _arm(
-    reveal: Reveal, setting: AdaptationBenchmark, task: _Task, cores: frozenset[int], progress: Progress
-) -> LearningBatchMetrics:
-    def run(wanted: AdaptationBenchmark, given: _Task, ahead: int | None) -> SessionCosts:
-        when = "before" if ahead is None else "beside"
-        text = f"reveal = {reveal}, preprocessing {when} the batches, blocks: {wanted.blocks}, images: {wanted.batch}"
-        session = LearningSession(
-            model=given.model, learning=given.learning, reveal=reveal, own=given.own, ahead=ahead, cores=cores
-        )
-        return learn(session, lambda done: progress(f"{text}, batch {done} of {given.learning.batches}"))
+    name: str, setting: AdaptationBenchmark, task: _Task, cores: frozenset[int], progress: Progress
+) -> LearningMetrics:
+    def run(ahead: int | None) -> SessionCosts:
+        text = f"{name}, preprocessing {'before' if ahead is None else 'beside'} passes and steps"
+        session = LearningSession(model=task.model, learning=task.learning, own=task.own, ahead=ahead, cores=cores)
+        return learn(session, lambda done: progress(f"{text}, step {done} of {task.learning.batches}"))
 
-    timed = sorted(run(setting, task, None).batches[1:], key=lambda batch: batch.online_seconds)
+    before, beside = run(None), run(AHEAD)
+    timed = sorted(before.batches[1:], key=lambda batch: batch.online_seconds)
     middle = timed[len(timed) // 2]
-    beside = run(setting, task, AHEAD)
-    online, parts = middle.online_seconds, _parts(middle)
-
-    def smaller(name: Literal["blocks", "batch"]) -> list[SizeMetrics]:
-        whole: int = getattr(setting, name)
-        seconds = {whole: online}
-        for size in {max(whole // 4, 1), max(whole // 2, 1)} - {whole}:
-            wanted = replace(setting, blocks=size) if name == "blocks" else replace(setting, batch=size)
-            found = run(wanted, _task(wanted), None).batches[1:]
-            seconds[size] = median(batch.online_seconds for batch in found)
-        return _by_size(seconds)
-
-    return LearningBatchMetrics(
-        online_seconds=online,
+    passed = before.passes[-1]
+    return LearningMetrics(
+        online_seconds=middle.online_seconds,
         sustained_seconds=mean(batch.offline_seconds + batch.online_seconds for batch in beside.batches[1:]),
         model_owner_bytes=sum(cost.received for cost in middle.rounds),
         data_owner_bytes=sum(cost.sent for cost in middle.rounds),
-        dealer_bytes=_dealer_bytes(reveal, task.learning),
+        dealer_bytes=_dealer_bytes(task.learning, bringing=0),
         rounds=len(middle.rounds),
         peak_bytes=beside.peak_bytes,
-        seconds=parts,
-        backward_over_forward=parts.backward / parts.forward or None,
+        seconds=_parts(middle),
         preprocessing_wait_seconds=median(batch.offline_seconds for batch in timed),
         per_operation=per_operation(middle.rounds),
-        by_blocks=smaller("blocks"),
-        by_batch=smaller("batch"),
+        image=ImageMetrics(
+            online_seconds=passed.seconds / setting.batch,
+            sustained_seconds=_sustained(beside.passes[-1]) / setting.batch,
+            model_owner_bytes=passed.received // setting.batch,
+            data_owner_bytes=passed.sent // setting.batch,
+            dealer_bytes={
+                party: octets // setting.batch for party, octets in _dealer_bytes(task.learning, bringing=1).items()
+            },
+            rounds=passed.openings,
+        ),
+        plaintext=_plaintext(setting, task),
     )
 
 
-def _by_size(seconds: dict[int, float]) -> list[SizeMetrics]:
-    sizes = sorted(seconds)
-    marginal = [(seconds[size] - seconds[before]) / (size - before) for before, size in pairwise(sizes)]
-    return [
-        SizeMetrics(size=size, seconds=seconds[size], marginal_seconds=more)
-        for size, more in zip(sizes, [None, *marginal], strict=True)
-    ]
+def _sustained(passed: ImagesKept) -> float:
+    return passed.preprocessing_wait_seconds + passed.seconds
 
 
 def _part(cost: RoundCost) -> str:
-    if cost.stage != _STEP:
-        return "backbone"
     return "backward" if cost.operation.endswith(_BACKWARDS) else _PARTS.get(cost.operation, "head")
 
 
 def _parts(batch: PassCosts) -> PartSeconds:
-    found = dict.fromkeys(("backbone", "adapters", "head", "backward"), 0.0)
+    found = dict.fromkeys(("adapters", "head", "backward"), 0.0)
     for cost in batch.rounds:
         found[_part(cost)] += cost.seconds
-    return PartSeconds(**found, in_the_clear=batch.online_seconds - sum(found.values()))
+    return PartSeconds(**found, behind=batch.online_seconds - sum(found.values()))
 
 
-def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
-    """Bytes of the dealer's corrections in one batch, by recipient."""
-    all_blocks = (True,) * learning.public.sizes.blocks
-    passes = LearningPasses(learning, 0)
-    if reveal != "none":
-        passes = RevealedPasses(learning, 0, DATA, lambda number: all_blocks)
-    to_model_owner, to_data_owner = material_bytes(passes.course(1), learning.batch, learning.public.sizes)
+def _dealer_bytes(learning: PublicLearning, *, bringing: int) -> dict[str, int]:
+    """Bytes of the dealer's corrections in the first pass of a session, by recipient: in one that brings images, or in
+    a step."""
+    course = LearningPasses(learning, bringing).course(1)
+    to_model_owner, to_data_owner = material_bytes(course, learning.batch, learning.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
 
 
 def _plaintext(setting: AdaptationBenchmark, task: _Task) -> PlaintextStep:
-    first = each(torch.Tensor.float, task.learning.initial())
-    # The head reads the standardised token itself.
-    ones = torch.ones(task.learning.public.sizes.width)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=task.learning.epsilon)
-    images, labels = task.own.images[: setting.batch], task.own.labels[: setting.batch]
-    whole, steps = [], []
+    learning, norm = task.learning, head_norm(task.learning)
+    first = learning.initial()
+    part = Labelled(task.own.images[: setting.batch], task.own.labels[: setting.batch])
+    read = features(learning, task.transformer, part)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for _ in range(1 + setting.repeats):
-            began = time.perf_counter()
-            outputs = block_outputs(task.transformer, images)
-            outputs = outputs - outputs.mean(-1, keepdim=True)
-            middle = time.perf_counter()
-            stepped(first, descent(first, norm, outputs, labels).gradient, _RATE)
-            ended = time.perf_counter()
-            whole.append(ended - began)
-            steps.append(ended - middle)
+        return PlaintextStep(
+            step_seconds=_median_of(
+                lambda: stepped(first, descent(first, norm, read.outputs, read.labels).gradient, _RATE),
+                setting.repeats,
+            ),
+            image_seconds=_median_of(lambda: features(learning, task.transformer, part), setting.repeats)
+            / setting.batch,
+        )
     finally:
         torch.set_num_threads(threads)
-    return PlaintextStep(step_seconds=median(steps[1:]), with_backbone_seconds=median(whole[1:]))
+
+
+def _median_of(work: Callable[[], object], repeats: int) -> float:
+    """Seconds of some work, the first time not counted."""
+    found = []
+    for _ in range(1 + repeats):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return median(found[1:])

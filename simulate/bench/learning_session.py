@@ -1,7 +1,7 @@
 """One data owner that learns beside a model owner's model, with the dealer: each a process, over CURVE on loopback TCP.
 
-It is a round of `tacit adapt` at this data owner, with its batches one after the other. What comes behind them, once a
-round, is not there: the shares are kept at both owners, and no sum of them is asked for.
+It is a round of `tacit adapt` at this data owner: its images pass the blocks, and then batches follow each other. What
+comes behind them, once a round, is not there: the shares are kept at both owners, and no sum of them is asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from tacit.models.adapters.configuration import Reveal
-from tacit.parties.adaptation.data_owner import LearnerSettings
-from tacit.parties.adaptation.events import LearningSessionLost
+from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner
+from tacit.parties.adaptation.events import ImagesKept, LearningSessionLost
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile, TeachingSection
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts
@@ -45,7 +44,6 @@ from tacit.simulate.federation.party_files import (
     hold_party,
 )
 from tacit.simulate.federation.processes import Program, results
-from tacit.simulate.insecure.revealing_parties import Revealing, learner, teacher
 from tacit.simulate.private_inference.inference import DATA_OWNER
 
 _PATIENCE: Final = 120.0
@@ -59,8 +57,6 @@ class LearningSession:
 
     model: PrivateModel = field(repr=False)
     learning: PublicLearning = field(repr=False)
-    reveal: Reveal
-    """Which outputs of blocks the data owner receives."""
     own: Labelled
     """The data owner's images; they come again where the batches need more."""
     ahead: int | None
@@ -73,8 +69,9 @@ class LearningSession:
 class SessionCosts:
     """The cost of a session."""
 
+    passes: tuple[ImagesKept, ...]
+    """Of images through the blocks, at the data owner; likewise the batches."""
     batches: tuple[PassCosts, ...]
-    """At the data owner."""
     peak_bytes: dict[str, int]
     """Peak memory of each process, with all that it has loaded."""
 
@@ -99,12 +96,13 @@ def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCos
         programs = _programs(files, session)
         listening = {DEALER: (DEALER,), MODEL_OWNER: (MODEL_OWNER,)}
         found = asyncio.run(results(programs, progress, listening=listening, wanted=(DATA_OWNER,)))[DATA_OWNER]
-    batches = msgspec.convert(found, tuple[PassCosts, ...])
+    passes = msgspec.convert(found["passes"], tuple[ImagesKept, ...])
+    batches = msgspec.convert(found["batches"], tuple[PassCosts, ...])
     if any(batch.refused for batch in batches):
         raise BenchmarkError(
             "a batch was out of range of what the model owner has rehearsed: nothing was learned by it"
         )
-    return SessionCosts(batches, peaks)
+    return SessionCosts(passes, batches, peaks)
 
 
 def _programs(files: PartyFiles, session: LearningSession) -> dict[str, Program]:
@@ -127,13 +125,11 @@ def _programs(files: PartyFiles, session: LearningSession) -> dict[str, Program]
         adaptation=section,
         **files.common(MODEL_OWNER),
     )
-    hooks = partial(
-        SimulatedModelOwner, session.model, partial(teacher, Revealing(session.reveal)), ahead=session.ahead
-    )
+    hooks = partial(SimulatedModelOwner, session.model, ahead=session.ahead)
     state = files.state(MODEL_OWNER)
     state.make()
     state.learning.write_bytes(msgspec.msgpack.encode(learning))
-    own = {"files": files, "learning": learning, "reveal": session.reveal, "ahead": session.ahead, "cores": cores}
+    own = {"files": files, "learning": learning, "ahead": session.ahead, "cores": cores}
     return {
         DEALER: (hold_party, {"program": PartyProgram(files, DEALER, dealer, SimulatedDealer, cores)}),
         MODEL_OWNER: (hold_party, {"program": PartyProgram(files, MODEL_OWNER, owner, hooks, cores)}),
@@ -147,16 +143,16 @@ async def _data_owner(
     files: PartyFiles,
     addresses: dict[str, str],
     learning: PublicLearning,
-    reveal: Reveal,
     ahead: int | None,
     cores: frozenset[int],
     own: Labelled,
-) -> list[PassCosts]:
-    """Learn, and return the cost of every batch. BenchmarkError as soon as a session is lost: the cost of another one
-    does not count."""
+) -> dict[str, Any]:
+    """Learn, and return the cost of every pass and batch. BenchmarkError as soon as a session is lost: the cost of
+    another one does not count."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, cores)
     found: list[PassCosts] = []
+    passes: list[ImagesKept] = []
 
     def keep(costs: PassCosts) -> None:
         found.append(costs)
@@ -165,6 +161,8 @@ async def _data_owner(
     def tell(event: Event) -> None:
         if isinstance(event, LearningSessionLost):
             raise BenchmarkError(event.detail)
+        if isinstance(event, ImagesKept):
+            passes.append(event)
 
     owner = DataOwnerSettings(
         model_owner_address=addresses[MODEL_OWNER],
@@ -183,9 +181,9 @@ async def _data_owner(
         seed=(learning.seed, 0),
     )
     event_log = EventLog(EventFile(files.path / f"{DATA_OWNER}.jsonl", DATA_OWNER), tell)
-    owner_of_images = learner(Revealing(reveal), settings, own.images, own.labels, event_log, on_batch=keep)
+    owner_of_images = PrivateLearner(settings, own.images, own.labels, event_log, on_batch=keep)
     try:
         await owner_of_images.learn(1, None, ())
     finally:
         await owner_of_images.close()
-    return found
+    return {"passes": passes, "batches": found}

@@ -310,120 +310,123 @@ class BlockBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-b
 
 
 class PartSeconds(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a batch, by part."""
+    """Seconds of a step, by part."""
 
-    backbone: float
-    """Embedding and blocks."""
     adapters: float
+    """Checks of all parameters included."""
     head: float
     """Softmax and range checks included."""
     backward: float
-    in_the_clear: float
+    behind: float
     """From the last round to the parameters after the step."""
 
-    @property
-    def forward(self) -> float:
-        """All on shares before the backward pass."""
-        return self.backbone + self.adapters + self.head
 
+class ImageMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """An image's share of a pass through the blocks; bytes by sender."""
 
-class SizeMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch of a certain size, online."""
-
-    size: int
-    seconds: float
-    marginal_seconds: float | None
-    """For each block or image more than the size before; null for the first."""
-
-
-class LearningBatchMetrics(PassMetrics, frozen=True, kw_only=True):
-    """The cost of a batch of learning."""
-
-    seconds: PartSeconds
-    backward_over_forward: float | None
-    """Null where the backward pass is in the clear."""
-    preprocessing_wait_seconds: float
-    """Until the correlated randomness of a batch was made and received, before the batch."""
-    per_operation: dict[str, OperationMetrics]
-    by_blocks: list[SizeMetrics]
-    by_batch: list[SizeMetrics]
+    online_seconds: float
+    sustained_seconds: float
+    """While correlated randomness is made and sent."""
+    model_owner_bytes: int
+    data_owner_bytes: int
+    dealer_bytes: dict[str, int]
+    """By recipient."""
+    rounds: int
+    """Of a pass, whatever the number of its images."""
 
 
 class PlaintextStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The same step in the clear, in float32 on one thread."""
+    """The same in the clear, on one thread."""
 
     step_seconds: float
-    """From the outputs of all blocks to the parameters."""
-    with_backbone_seconds: float
-    """From the images."""
+    image_seconds: float
+    """Of an image through the blocks."""
 
 
-class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-adapt.3"):
-    """The cost of batches of private adaptation, at the data owner."""
+class LearningMetrics(PassMetrics, frozen=True, kw_only=True):
+    """The cost of a step on kept shares, and of an image's pass before."""
 
+    seconds: PartSeconds
+    preprocessing_wait_seconds: float
+    """Until the correlated randomness of a step was made and received, before the step."""
+    per_operation: dict[str, OperationMetrics]
+    image: ImageMetrics
+    plaintext: PlaintextStep
+
+
+class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-adapt.4"):
+    """The cost of private adaptation, at the data owner."""
+
+    model: str
+    """An architecture of timm's; its weights were random."""
     blocks: int
+    tokens: int
+    width: int
     batch: int
     repeats: int
     cores: int
     """Shared by all parties."""
-    arms: dict[str, LearningBatchMetrics]
-    """Costs by the outputs of blocks that are revealed to data owners: none, or all."""
-    plaintext: PlaintextStep
+    arms: dict[str, LearningMetrics]
+    """Costs by what is learned."""
 
     def view(self) -> Iterator[Table | str]:
-        """Times by part, bytes by party, and times by size."""
+        """Times by part, bytes by party."""
         names = (
-            "online",
-            "of it embedding and blocks",
-            "of it adapters",
+            "an image's pass: online",
+            "sustained",
+            "rounds",
+            "in the clear",
+            "a step: online",
+            "of it adapters, and checks of parameters",
             "of it head, softmax and range checks",
             "of it backward",
-            "of it in the clear",
-            "backward / forward",
+            "of it behind the last round",
             "correlated randomness alone",
             "sustained",
             "rounds",
+            "in the clear",
         )
         values = [
             (
+                arm.image.online_seconds,
+                arm.image.sustained_seconds,
+                arm.image.rounds,
+                arm.plaintext.image_seconds,
                 arm.online_seconds,
                 *msgspec.structs.astuple(arm.seconds),
-                arm.backward_over_forward,
                 arm.preprocessing_wait_seconds,
                 arm.sustained_seconds,
                 arm.rounds,
+                arm.plaintext.step_seconds,
             )
             for arm in self.arms.values()
         ]
         yield Table(
-            title=f"a batch, images: {self.batch}, blocks: {self.blocks}",
-            columns=(Column("seconds"), *(Column(f"reveal {reveal}", _amount) for reveal in self.arms)),
+            title=f"images of a batch: {self.batch}, blocks: {self.blocks}, tokens: {self.tokens}, width: {self.width}",
+            columns=(Column("seconds"), *(Column(name, _amount) for name in self.arms)),
             rows=list(zip(names, *values, strict=True)),
         )
-        yield _by_party("reveal", self.arms)
-        for unit, sizes in (("block", "by_blocks"), ("image", "by_batch")):
-            yield Table(
-                columns=(
-                    Column("reveal"),
-                    Column(f"{unit}s", plain),
-                    Column("seconds", decimals(3)),
-                    Column(f"ms for each {unit} more", decimals(0)),
-                ),
-                rows=[
-                    (
-                        reveal,
-                        one.size,
-                        one.seconds,
-                        None if one.marginal_seconds is None else 1e3 * one.marginal_seconds,
-                    )
-                    for reveal, arm in self.arms.items()
-                    for one in getattr(arm, sizes)
-                ],
-            )
+        yield Table(
+            columns=(
+                Column("learned"),
+                Column("of", prose),
+                Column("model owner sends", byte_count),
+                Column("data owner sends", byte_count),
+                *(Column(f"dealer sends to {party}", byte_count) for party in (_MODEL_OWNER, _DATA_OWNER)),
+            ),
+            rows=[
+                (name, of, one.model_owner_bytes, one.data_owner_bytes, *map(one.dealer_bytes.get, _PARTIES[:2]))
+                for name, arm in self.arms.items()
+                for of, one in (("an image's pass", arm.image), ("a step", arm))
+            ],
+        )
+        yield Table(
+            columns=(Column("learned"), *(Column(f"peak memory of {party}", byte_count) for party in _PARTIES)),
+            rows=[(name, *map(arm.peak_bytes.get, _PARTIES)) for name, arm in self.arms.items()],
+        )
         yield (
-            f"in the clear, on one thread: {1e3 * self.plaintext.step_seconds:.1f} ms for the step, "
-            f"{1e3 * self.plaintext.with_backbone_seconds:.1f} ms with the blocks. All parties ran on {self.cores} "
-            "cores; sustained: batches back to back, their correlated randomness made beside them"
+            f"in the clear: on one thread. All parties ran on {self.cores} cores; sustained: back to back, correlated "
+            "randomness made beside it"
         )
 
 
