@@ -225,7 +225,7 @@ def draw(result: StudyResult) -> Figure:
     return figure
 
 
-_PROBE: Final = learning(rounds=10, batches=40, rate=0.02, decay_rounds=(7,), own=128)
+_PROBE: Final = learning(rounds=10, batches=20, rate=0.02, decay_rounds=(7,), own=128)
 _ADAPTERS: Final = learning(rounds=4, batches=2, rate=0.003, decay_rounds=(), own=128)
 STUDY: Final = Study(
     name="foundation",
@@ -239,11 +239,11 @@ STUDY: Final = Study(
     ),
     columns=COLUMNS,
     full=size(
-        probe=_PROBE, probe_images=2000, adapters=_ADAPTERS, adapter_images=96, test_images=1000, image_size=112
+        probe=_PROBE, probe_images=600, adapters=_ADAPTERS, adapter_images=48, test_images=1000, image_size=112
     ),
     small=size(
-        probe=_PROBE, probe_images=300, adapters=_ADAPTERS, adapter_images=48, test_images=1000, image_size=56,
-        differences=("56 x 56 pixels, and 300 training images instead of 2,000 at 112 x 112",),
+        probe=_PROBE, probe_images=96, adapters=_ADAPTERS, adapter_images=48, test_images=1000, image_size=56,
+        differences=("56 x 56 pixels, and 96 training images for a linear probe, instead of 600 at 112 x 112",),
     ),
     claims=tuple(_claims()),
     draw=draw,
