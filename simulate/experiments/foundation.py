@@ -187,6 +187,7 @@ def details(result: StudyResult) -> list[Table | str]:
     ]  # fmt: skip
     parties = list(dict.fromkeys(name for _, run in adapted for name in run.peak_bytes))
     peaks = [[found.name, *(run.peak_bytes.get(name, 0) / 1e6 for name in parties)] for found, run in adapted]
+    refused = [f"{found.name}: {run.refused}." for found in result.finished for run in found.runs if run.refused]
     memory = [Column("row"), *(Column(f"{name} (MB)", decimals(0)) for name in parties)]
     return [
         Table(columns=columns, rows=costs, title="cost by part, with the first seed"),
@@ -194,6 +195,7 @@ def details(result: StudyResult) -> list[Table | str]:
         "owner, divided by the images of all. A step is the median over all, as one of a data owner. What the secure "
         "sums send is not in it.",
         Table(columns=memory, rows=peaks, title="peak memory of a process"),
+        *refused,
     ]  # fmt: skip
 
 
@@ -221,7 +223,8 @@ def draw(result: StudyResult) -> Figure:
             axes.grid(axis="y")
         panels[0].set_ylabel("test accuracy (%)")
     names = [f"{SHARES.name}, round by round", f"{CLEAR.name}, at the end", f"{ALONE.name}, at the end"]
-    figure.legend(grid[0][0].get_lines(), names, loc="outside lower center", ncols=3)
+    if adapted:
+        figure.legend(grid[0][0].get_lines(), names, loc="outside lower center", ncols=3)
     return figure
 
 

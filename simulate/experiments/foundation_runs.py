@@ -16,6 +16,7 @@ from itertools import accumulate
 
 import msgspec
 
+from tacit.parties.inference.tables import BoundError
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.protocol.core.events import Event
 from tacit.simulate.adaptation.clear import InTheClear, Judge
@@ -78,7 +79,12 @@ class PreparedFoundation(Prepared):
 
         begin = time.perf_counter()
         make_folder(experiment, folder)
-        summary = self.request.run(adapt(experiment, folder, device=self.request.device, show=shown))
+        try:
+            summary = self.request.run(adapt(experiment, folder, device=self.request.device, show=shown))
+        except BoundError as error:
+            # A result as well: other rows go on.
+            nothing = dict.fromkeys(quantity.name for quantity in columns.COLUMNS)
+            return Run(seed=seed, values=nothing, seconds=time.perf_counter() - begin, refused=str(error))
         if summary.failed or len(summary.completed) < experiment.federation.rounds:
             raise ProcessError(f"{row.name}, seed {seed}: a round was lost: {summary.ended}")
         found, learned = setting(experiment, folder.path, seed=seed), read_learning(folder)

@@ -108,6 +108,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """null: not run by the parties of a federation."""
     adaptation: AdaptedRun | None = None
     """null: not run by the parties of an adaptation."""
+    refused: str = ""
+    """Why nothing could be measured: what is learned does not fit the arithmetic on shares."""
 
 
 class Statistic(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,21 @@ def test_a_miniature_by_real_parties(tmp_path: Path) -> None:
     assert (tmp_path / "plot.svg").stat().st_size > 10_000
 
 
+def test_what_does_not_fit_is_a_result_with_its_reason(tmp_path: Path) -> None:
+    sizes = {"model": "test_vit", "image_size": 32, "rank": 2, "probe_images": 60, "adapter_images": 48}
+    wild = learning(rounds=2, batches=2, rate=1.0, decay_rounds=(), own=64)
+    study = replace(STUDY, full=size(probe=wild, adapters=wild, test_images=40, **sizes))
+    work = prepare(study, request(tmp_path), small=False, patterns=("adapters, IID",))
+    run_study(work, Nobody())
+    result = work.result(command="tacit experiment foundation")
+    (row,) = result.finished
+    assert row.runs[0].values == dict.fromkeys(quantity.name for quantity in COLUMNS)
+    (*_, reason) = study.details(result)
+    assert "adapters, IID: what a rehearsal reached does not fit a step of learning on shares" in str(reason)
+    assert [verdict.reproduced for verdict in result.verdicts] == [None, None]
+    study.draw(result)
+
+
 def test_more_images_than_there_are_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"images.npz has 90 training images; all parties together need 124"):
         prepare(replace(STUDY, full=TINY), request(tmp_path, images=90), small=False)
