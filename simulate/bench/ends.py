@@ -46,6 +46,7 @@ from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.states import Phase
 from tacit.secagg.ring import Ring, Words
+from tacit.simulate.federation.memory import status_bytes
 
 SERVER: Final = "server"
 Frames = list[Frame]
@@ -185,10 +186,10 @@ def processor_seconds(process: int) -> float:
 
 
 def _status_bytes(field: str, process: int | Literal["self"] = "self") -> int:
-    for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise BenchmarkError(f"this system does not report {field}; memory is measured on Linux only")
+    found = status_bytes(field, process)
+    if found is None:
+        raise BenchmarkError(f"this system does not report {field}; memory is measured on Linux only")
+    return found
 
 
 MOST_CLIENTS = 200

@@ -26,23 +26,13 @@ from tacit.parties.runs.experiment import Deadlines, FederationSection
 from tacit.parties.runs.results import Column, Table, decimals, plain, thousands
 from tacit.simulate.experiments.criteria import verdict
 from tacit.simulate.experiments.data import check_sample, find
+from tacit.simulate.experiments.foundation_settings import ALONE, CLEAR, COLUMNS, SHARES, FoundationRow
 from tacit.simulate.experiments.measures import Prepared, Request, Row, StudyError
 from tacit.simulate.experiments.results import AdaptedRun, Quantity, StudyResult, StudyRow, Verdict
 from tacit.simulate.experiments.study import Claim, Size, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SHARES: Final = Quantity(name="double-blind", unit="%", decimals=1)
-"""Accuracy on test images after the last round, as the next two."""
-CLEAR: Final = Quantity(name="in the clear", unit="%", decimals=1)
-ALONE: Final = Quantity(name="data owners alone", unit="%", decimals=1)
-"""Their mean."""
-REFUSED: Final = Quantity(name="batches refused", decimals=0)
-BATCHES: Final = Quantity(name="batches", decimals=0)
-IMAGES: Final = Quantity(name="images", decimals=0)
-"""Of all data owners, that passed the blocks."""
-COLUMNS: Final = (SHARES, CLEAR, ALONE, BATCHES, REFUSED, IMAGES)
 
 POINTS: Final = 0.005
 """By which the accuracy on shares may be below that in the clear."""
@@ -51,16 +41,6 @@ SPLITS: Final = {
     "Dirichlet 0.1": DataConfiguration(partition="dirichlet", alpha=0.1),
 }
 PROBE, ADAPTERS = "linear probe", "adapters"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundationRow(Row):
-    """What is learned, and how images are divided."""
-
-    experiment: AdaptationExperiment
-    """Without seed, checkpoint and place of the images."""
-    images: int
-    """Training images of all data owners together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +68,7 @@ class Foundation:
             raise StudyError(f"{name}: rows that Foundation measures are each a FoundationRow")
         images = find(request.data, clients=max(row.experiment.clients for row in chosen), halved=False, classes=(10,))
         check_sample(images, max(row.images + row.experiment.adaptation.own_images for row in chosen))
-        return PreparedFoundation(settings=self, images=images, request=request)
+        return PreparedFoundation(test_images=self.test_images, images=images, request=request)
 
 
 def row(adapted: str, split: str) -> str:

@@ -25,12 +25,12 @@ from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import setting
 from tacit.simulate.adaptation.summary import state_of
-from tacit.simulate.bench.ends import BenchmarkError, highest_bytes
-from tacit.simulate.experiments import foundation as columns
+from tacit.simulate.experiments import foundation_settings as columns
 from tacit.simulate.experiments.data import StudyImages, sample, stored
-from tacit.simulate.experiments.foundation import Foundation, FoundationRow
+from tacit.simulate.experiments.foundation_settings import FoundationRow
 from tacit.simulate.experiments.measures import Prepared, Row
 from tacit.simulate.experiments.results import AdaptedRun, PartCost, Run
+from tacit.simulate.federation.memory import status_bytes
 from tacit.simulate.federation.party_files import MODEL_OWNER
 from tacit.simulate.federation.processes import ProcessError, Show, warm_up
 
@@ -45,16 +45,16 @@ class Peaks:
         """Take note of it."""
         for party in multiprocessing.active_children():
             # One that has just ended had its peak before.
-            with suppress(OSError, BenchmarkError):
-                if party.pid is not None:
-                    self.bytes[party.name] = highest_bytes(party.pid)
+            with suppress(OSError):
+                if party.pid is not None and (found := status_bytes("VmHWM", party.pid)):
+                    self.bytes[party.name] = found
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFoundation(Prepared):
     """Rows whose images are found."""
 
-    settings: Foundation
+    test_images: int
     images: StudyImages
 
     @property
@@ -113,7 +113,7 @@ class PreparedFoundation(Prepared):
         replace, base, request = msgspec.structs.replace, row.experiment, self.request
         place = request.out / "data" / f"{row.images}.npz"
         train = row.images + base.adaptation.own_images
-        sample(self.images, place, train=train, test=self.settings.test_images)
+        sample(self.images, place, train=train, test=self.test_images)
         images = stored(self.images, place)
         return replace(
             base,

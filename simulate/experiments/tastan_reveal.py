@@ -15,43 +15,17 @@ from typing import Final
 
 import msgspec
 
-from tacit.models.adapters.configuration import AdaptationConfiguration, Reveal
-from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
-from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.parties.runs.experiment import FederationSection
+from tacit.models.adapters.configuration import AdaptationConfiguration
+from tacit.models.configuration import TrainingConfiguration
+from tacit.simulate.experiments import tastan_reveal_settings as columns
 from tacit.simulate.experiments.criteria import verdict
 from tacit.simulate.experiments.data import find
 from tacit.simulate.experiments.measures import Prepared, Request, Row
 from tacit.simulate.experiments.page import points
-from tacit.simulate.experiments.results import Quantity, StudyRow, Verdict
+from tacit.simulate.experiments.results import StudyRow, Verdict
 from tacit.simulate.experiments.study import Claim, Size, Study
+from tacit.simulate.experiments.tastan_reveal_settings import CLEAR, COLUMNS, ROWS, RevealSettings, experiment
 from tacit.simulate.experiments.tastan_tables import PAPER, TWIN, VIT
-
-CLEAR: Final = "in the clear"
-REVEALS: Final[tuple[Reveal, ...]] = ("none", "sampled", "all")
-ROWS: Final = (CLEAR, *REVEALS)
-
-ACCURACY: Final = Quantity(name="balanced accuracy", decimals=3)
-"""On the test images after the last round."""
-DATA_OWNER_SENT: Final = Quantity(name="sent by a data owner", unit="MB")
-"""For one batch, as the next three: the median. In the clear there are no parties, which send or wait."""
-MODEL_OWNER_SENT: Final = Quantity(name="sent by the model owner", unit="MB")
-ONLINE: Final = Quantity(name="online phase", unit="s")
-WAITED: Final = Quantity(name="waiting for preprocessing", unit="s")
-REFUSED: Final = Quantity(name="batches refused", decimals=0)
-"""Out of range."""
-REVEALED: Final = Quantity(name="outputs revealed", decimals=0)
-"""Of single images; this and what follows is of one data owner, and of rows with something to copy from."""
-ORDERED: Final = Quantity(name="orders found", unit="%", decimals=1)
-"""Share of the outputs that were given to their own image, but for the last block's."""
-COPIES: Final = Quantity(name="copies", decimals=0)
-ERROR: Final = Quantity(name="largest error", decimals=3)
-"""Of a copy on pairs that were held out, relative to what the blocks add."""
-AGREEMENT: Final = Quantity(name="agreement", decimals=3)
-"""Of the victim with copies in the place of its blocks, with the victim: a share of the test images."""
-WITHOUT: Final = Quantity(name="agreement without the blocks", decimals=3)
-COPIED: Final = (REVEALED, ORDERED, COPIES, ERROR, AGREEMENT, WITHOUT)
-COLUMNS: Final = (ACCURACY, DATA_OWNER_SENT, MODEL_OWNER_SENT, ONLINE, WAITED, REFUSED, *COPIED)
 
 AS_ACCURATE: Final = 0.01
 """How far below the rounds in the clear the accuracy may be on average."""
@@ -60,15 +34,8 @@ AGREES: Final = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class RevealedOutputs:
+class RevealedOutputs(RevealSettings):
     """Adapt a model by real parties, with another reveal in every row; see Measure."""
-
-    experiment: AdaptationExperiment
-    """Without data, seed, known classes and what is revealed."""
-    copy_epochs: int
-    copy_learning_rate: float
-    classes: tuple[int, ...] = ()
-    """See Federations."""
 
     def summary(self, rows: Sequence[Row]) -> str:
         """See Measure."""
@@ -85,7 +52,7 @@ class RevealedOutputs:
 
 
 def _as_accurate(rows: Mapping[str, StudyRow]) -> Verdict:
-    ours, clear = (rows[name].values(ACCURACY.name) for name in ("none", CLEAR))
+    ours, clear = (rows[name].values(columns.ACCURACY.name) for name in ("none", CLEAR))
     return verdict(
         {"none less in the clear": [one - other for one, other in zip(ours, clear, strict=True)]},
         claim=f"with none it is at most {100 * AS_ACCURATE:.0f} point less accurate than in the clear",
@@ -95,7 +62,8 @@ def _as_accurate(rows: Mapping[str, StudyRow]) -> Verdict:
 
 def _copies(name: str, rows: Mapping[str, StudyRow]) -> Verdict:
     agreement, without, ordered = (
-        statistics.mean(rows[name].values(quantity.name)) for quantity in (AGREEMENT, WITHOUT, ORDERED)
+        statistics.mean(rows[name].values(quantity.name))
+        for quantity in (columns.AGREEMENT, columns.WITHOUT, columns.ORDERED)
     )
     return Verdict(
         claim=f"{name}: one data owner copies the blocks",
@@ -136,25 +104,6 @@ FULL_DIFFERENCES: Final = (
     "owners adapt to the second half",
     "a round has 16 batches of each data owner; the paper's text gives it one",
 )
-
-
-def experiment(
-    *,
-    model: ModelConfiguration,
-    training: TrainingConfiguration,
-    clients: int,
-    rounds: int,
-    epochs: int,
-    adaptation: AdaptationConfiguration,
-) -> AdaptationExperiment:
-    """What parties run by."""
-    return AdaptationExperiment(
-        federation=FederationSection(clients=clients, rounds=rounds),
-        model=model,
-        data=DataConfiguration(partition="iid"),
-        training=training,
-        adaptation=msgspec.structs.replace(adaptation, backbone_epochs=epochs),
-    )
 
 
 _ROWS: Final = tuple(Row(name=name) for name in ROWS)
@@ -202,5 +151,5 @@ STUDY: Final = Study(
         Claim(rows=("none", CLEAR), judge=_as_accurate),
         *(Claim(rows=(name,), judge=partial(_copies, name)) for name in ("sampled", "all")),
     ),
-    draw=lambda result: points(result, ACCURACY.name, ONLINE.name, AGREEMENT.name),
+    draw=lambda result: points(result, columns.ACCURACY.name, columns.ONLINE.name, columns.AGREEMENT.name),
 )

@@ -31,11 +31,11 @@ from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.run import adapt, make_folder
 from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
 from tacit.simulate.adaptation_audit.copies import RevealedPass, RevealedRows, centred, copied_blocks
-from tacit.simulate.experiments import tastan_reveal as columns
+from tacit.simulate.experiments import tastan_reveal_settings as columns
 from tacit.simulate.experiments.data import StudyImages
 from tacit.simulate.experiments.measures import Prepared, Row, Values
 from tacit.simulate.experiments.results import Run
-from tacit.simulate.experiments.tastan_reveal import CLEAR, COLUMNS, RevealedOutputs
+from tacit.simulate.experiments.tastan_reveal_settings import CLEAR, COLUMNS, RevealSettings
 from tacit.simulate.federation.processes import ProcessError, Show, warm_up
 from tacit.simulate.insecure.revealed_outputs import revealed_blocks
 
@@ -108,7 +108,7 @@ class _Seed:
 class PreparedReveals(Prepared):
     """Rows whose images are found."""
 
-    settings: RevealedOutputs
+    settings: RevealSettings
     images: StudyImages
     _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
     """State of the measured seed alone."""

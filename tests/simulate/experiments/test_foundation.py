@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 from tacit.simulate.experiments.data import DataError
 from tacit.simulate.experiments.engine import prepare, run_study
-from tacit.simulate.experiments.foundation import ALONE, CLEAR, COLUMNS, SHARES, STUDY, learning, size
+from tacit.simulate.experiments.foundation import STUDY, learning, size
+from tacit.simulate.experiments.foundation_settings import ALONE, CLEAR, COLUMNS, SHARES
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.page import write
 from tacit.simulate.experiments.results import Run, StudyRow

@@ -20,7 +20,9 @@ from tacit.simulate.experiments.adaptation_images import DataPart
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import Run, StudyRow
-from tacit.simulate.experiments.tastan_reveal import (
+from tacit.simulate.experiments.tastan_reveal import STUDY, RevealedOutputs
+from tacit.simulate.experiments.tastan_reveal_runs import batches_of, copies, revealed_passes
+from tacit.simulate.experiments.tastan_reveal_settings import (
     ACCURACY,
     AGREEMENT,
     CLEAR,
@@ -28,11 +30,8 @@ from tacit.simulate.experiments.tastan_reveal import (
     COPIED,
     ORDERED,
     ROWS,
-    STUDY,
     WITHOUT,
-    RevealedOutputs,
 )
-from tacit.simulate.experiments.tastan_reveal_runs import batches_of, copies, revealed_passes
 from tests.simulate.experiments.conftest import Nobody
 
 assert STUDY.small is not None
