@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from tacit.cli import output
+from tacit.cli.progress import Progress
 from tacit.parties.adaptation.events import (
     AdaptersEvaluated,
     BatchEnded,
@@ -24,7 +25,7 @@ class AdaptationScreen:
     def __init__(self, console: Console, experiment: AdaptationExperiment) -> None:
         self.begun = False
         """Whether a party has reported anything."""
-        self.status = console.status("starting")
+        self.progress = Progress(console)
         self._console = console
         self._rounds = experiment.federation.rounds
         self._most_batches = experiment.adaptation.batches * experiment.clients
@@ -36,11 +37,11 @@ class AdaptationScreen:
         line = self._state.take(event)
         self.begun = self.begun or bool(event.party)
         if isinstance(event, PreparationStarted):
-            self.status.update(line.text)
+            self.progress.update(line.text)
         elif isinstance(event, ImagesKept) and not event.peer:
-            self.status.update(self._passing())
+            self.progress.update(self._passing())
         elif isinstance(event, BatchEnded) and not event.peer:
-            self.status.update(self._progress(event.round))
+            self.progress.update(self._progress(event.round))
         elif isinstance(event, AdaptersEvaluated):
             learned = self._state.learned.get(event.round)
             output.say(self._console, f"{line.text}; {learned.summary}" if learned else line.text)

@@ -156,9 +156,12 @@ def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
 def measured(work: Callable[[Callable[[str], None]], Found], json_file: Path | None, *, failed: Failures) -> Found:
     """Return the result of the work, after it is shown and written. The work is passed a function that takes its
     progress in words; failed: errors that are not those of wrong input."""
+    # Imported here: it takes its line from this module.
+    from tacit.cli.progress import Progress
+
     console = screen()
-    with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), console.status("starting") as status:
-        found = work(status.update)
+    with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), Progress(console) as progress:
+        found = work(progress.update)
     show(console, found)
     keep_json(json_file, found)
     return found

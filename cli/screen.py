@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tacit.cli.output import say, terminal
+from tacit.cli.progress import Progress
 from tacit.parties.runs.events import RunOpened
 from tacit.parties.runs.results import Column, Table, byte_count, prose
 from tacit.parties.runs.state import PartyState, RunState
@@ -85,12 +87,20 @@ class PartyTable:
             left = max(0.0, (self._rounds - results[-1].round) * each - (now - results[-1].time))
             yield Text(f"{results[-1].round} of {self._rounds} rounds are done; about {_duration(left)} left")
 
+    def line(self) -> str:
+        """The same in one line: rounds that are over, and what the clients are at."""
+        clients = [party for name, party in list(self._state.parties.items()) if name != self._state.server]
+        if not clients:
+            return "loading torch, once for all parties"
+        phases = Counter(_phase(party) for party in clients)
+        at = ", ".join(f"{count} {phase}" for phase, count in phases.most_common(MOST_WAITS))
+        over = sum(1 for round in self._state.rounds if round.result)
+        return f"{over} of {self._rounds} rounds are over; of {len(clients)} clients {at}"
+
     def _row(self, party: PartyState, now: float) -> tuple[str | float, ...]:
         heard = party.heard or now
-        phase = "starting" if party.phase is None else party.phase.value.lower().replace("_", " ")
-        if party.ended is not None:
-            phase = "failed" if party.failed else "ended"
-        elif party.done:
+        phase = _phase(party)
+        if party.done and party.ended is None:
             phase = f"{phase} {party.done:.0%}"
         waits, waiting = "", self._state.waiting
         if waiting and party.name == self._state.server and party.ended is None:
@@ -98,6 +108,12 @@ class PartyTable:
             waits = f"{named} ({now - self._state.waiting_since:.0f} s)"
         moved = (sum(counts.values()) for counts in (party.sent, party.received))
         return (party.name, phase, now - (party.since or heard), *moved, now - heard, waits)
+
+
+def _phase(party: PartyState) -> str:
+    if party.ended is not None:
+        return "failed" if party.failed else "ended"
+    return "starting" if party.phase is None else party.phase.value.lower().replace("_", " ")
 
 
 def _duration(seconds: float) -> str:
@@ -117,15 +133,16 @@ class Screen:
         """The proposal that was shown last."""
         self._table = PartyTable(self._state, experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
+        self._progress = Progress(console, self._table.line)
 
     def __enter__(self) -> Screen:
         self._say(f"starting the processes; run directory {self._place}")
-        if self._console.is_terminal:
-            self._live.start()
+        (self._live.start if self._console.is_terminal else self._progress.__enter__)()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._live.stop()
+        self._progress.__exit__()
 
     def show(self, event: Event) -> None:
         """Show one event of a party, if it matters: of clients only warnings, and models that they evaluate."""

@@ -1,13 +1,13 @@
-"""The progress of `tacit experiment`: a bar over all runs, and a line for each that is over."""
+"""The progress of `tacit experiment`: the present run, and a line for each that is over."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tacit.cli.output import say
+from tacit.cli.progress import Progress
 from tacit.parties.runs.events import PartyFailed
 from tacit.parties.session.events import RoundEnded
 from tacit.protocol.core.events import Event
@@ -18,7 +18,7 @@ from tacit.simulate.federation.processes import Show
 
 
 class StudyScreen:
-    """The progress of a study; without a terminal, the lines alone."""
+    """The progress of a study."""
 
     def __init__(self, console: Console, work: PreparedStudy) -> None:
         self._say = partial(say, console)
@@ -30,30 +30,26 @@ class StudyScreen:
         self._kept = sum(work.finished(job) is not None for job in jobs)
         self._total = len(jobs)
         self._over = self._kept
-        self._progress = Progress(
-            BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
-            console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._progress.add_task("starting", total=len(jobs), completed=self._over)
+        self._progress = Progress(console)
 
     def __enter__(self) -> StudyScreen:
         kept = f", {self._kept} of them finished before" if self._kept else ""
         self._say(f"{self._total} {self._kind}{kept}")
-        self._progress.start()
+        self._progress.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        self._progress.__exit__()
 
     def began(self, title: str) -> Show:
         """A run, or the training before all runs, begins."""
-        self._progress.update(self._task, description=title)
+        self._show(title)
 
         def show(event: Event) -> None:
             if isinstance(event, ModelPretrained):
                 self._say(event.text)
             elif isinstance(event, RoundEnded):
-                self._progress.update(self._task, description=f"{title}, round {event.round}{self._rounds}")
+                self._show(f"{title}, round {event.round}{self._rounds}")
             elif isinstance(event, PartyFailed) and event.level == "warning":
                 self._say(f"  {title}, {event.party}: {event.text}", style="yellow")
 
@@ -62,10 +58,12 @@ class StudyScreen:
     def ended(self, title: str, run: Run) -> None:
         """A run is over."""
         self._over += 1
-        self._progress.update(self._task, completed=self._over)
         found = [
             f"{quantity.name} {value:.{quantity.decimals}f} {quantity.unit}".rstrip()
             for quantity in self._columns
             if (value := run.values[quantity.name]) is not None
         ]
         self._say(f"{self._over:>4} of {self._total}  {title}: {', '.join(found)}; {run.seconds:.1f} s")
+
+    def _show(self, running: str) -> None:
+        self._progress.update(f"{self._over} of {self._total} runs are over; {running}")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.interruption import interruptible
+from tacit.cli.progress import Progress
 from tacit.parties.runs.reveals import GIVES_AWAY
 
 if TYPE_CHECKING:  # What it imports takes a moment to load.
@@ -99,7 +100,7 @@ def adapt(
         output.warn(f'reveal = "{chosen.adaptation.reveal}": {GIVES_AWAY}')
     with output.complaining(((RunDirectoryError,), output.WRONG_INPUT), (OSError, output.FAILED)):
         warm_up()
-        with console.status("loading torch"):
+        with Progress(console, "loading torch"):
             # Imported here, after all that can be judged without it, and while the fork server loads the same.
             from tacit.cli.adaptation_screen import AdaptationScreen
             from tacit.simulate.adaptation.plan import Folder
@@ -109,7 +110,7 @@ def adapt(
         make_folder(chosen, folder)
     screen = AdaptationScreen(console, chosen)
     try:
-        with screen.status:
+        with screen.progress:
             summary = asyncio.run(interruptible(run(chosen, folder, device=device, show=screen.show)))
     except KeyboardInterrupt:
         raise output.failure(f"interrupted; what was learned is in {folder.path}", output.INTERRUPTED) from None

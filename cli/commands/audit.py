@@ -12,6 +12,7 @@ import typer
 
 from tacit.cli import output
 from tacit.cli.interruption import interruptible
+from tacit.cli.progress import Progress
 from tacit.parties.runs.results import Column, Table, prose
 
 
@@ -101,8 +102,8 @@ def audit(
         else:
             drawn = secrets.randbits(31) if seed is None else seed
             work = partial(run_audit, audit_plan(experiment, seed=drawn, **asked))
-        with console.status("") as status:
-            result, pictures = asyncio.run(interruptible(work(status.update)))
+        with Progress(console) as progress:
+            result, pictures = asyncio.run(interruptible(work(progress.update)))
         result.write(directory / "audit.json")
         write_page(result, pictures, directory / "audit.html")
     output.keep_json(json_file, result)

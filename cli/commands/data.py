@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, screen, show
+from tacit.cli.progress import Progress
 from tacit.parties.runs.results import Column, Result, Table, percent, thousands
 
 if TYPE_CHECKING:
@@ -147,18 +146,13 @@ def inspect(
 
     Exit status: 0 done; 1 the file of --json cannot be written; 2 wrong input.
     """
-    errors = Console(stderr=True, highlight=False)
-    columns = (SpinnerColumn(), *Progress.get_default_columns(), TimeElapsedColumn())
     given = {
         "source": source,
         "directory": None if directory is None else str(directory),
         "partition": partition,
         "alpha": alpha,
     }
-    with (
-        complaining(((ValueError, OSError), WRONG_INPUT)),
-        Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress,
-    ):
+    with complaining(((ValueError, OSError), WRONG_INPUT)), Progress(screen(), "importing") as progress:
         found = _description(_chosen(experiment, given, clients, seed), progress)
     keep_json(json_file, found)
     show(screen(), found)
@@ -226,17 +220,16 @@ def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed:
 
 def _description(experiment: Experiment, progress: Progress) -> DataDescription:
     """Describe a data set by counts only, no image. Raises ValueError or OSError, naming the file."""
-    reading = progress.add_task("importing", total=None)
     import numpy as np
 
     from tacit.models.data import read, statistics
     from tacit.simulate.federation.hosting import largest_weight, shares
 
-    progress.update(reading, description=f"reading {experiment.data.source}")
+    progress.update(f"reading {experiment.data.source}")
     source = read(experiment.data)
     sizes = _sizes(source, progress)
     seed = experiment.federation.seed or 0
-    progress.update(reading, description="mean and standard deviation of the pixels")
+    progress.update("mean and standard deviation of the pixels")
     mean, std = statistics(source.train.images, image_size=experiment.model.image_size)
     labels, centres, classes = source.train.labels, source.train.centres, len(source.class_names)
     parts = shares(experiment, source, seed)
@@ -269,7 +262,9 @@ def _description(experiment: Experiment, progress: Progress) -> DataDescription:
 def _sizes(source: Source, progress: Progress) -> Counter[tuple[int, int]]:
     sizes: Counter[tuple[int, int]] = Counter()
     for images, what in ((source.train.images, "training"), (source.test.images, "test")):
-        sizes.update(progress.track(images.sizes(), total=len(images), description=f"sizes of {what} images"))
+        for number, size in enumerate(images.sizes()):
+            progress.update(f"sizes of {what} images: {number:,} of {len(images):,}")
+            sizes[size] += 1
     return sizes
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from tacit.cli import output
+from tacit.cli.progress import Progress
 
 
 def distill(
@@ -55,7 +56,7 @@ def distill(
         check_memory(chosen.model, bytes_each=TRAINING_BYTES[chosen.training.optimizer], available=available_memory())
         directory = out or default_directory(f"{chosen.name}-student")
         claim(directory)
-    with output.complaining(), console.status("loading torch"):
+    with output.complaining(), Progress(console, "loading torch"):
         # Imported here, after all that can be judged without it.
         from tacit.models.friendly.polynomials import ActivationError
 
@@ -77,7 +78,7 @@ def distill(
         status.update("distilling")
 
     try:
-        with console.status("training the teacher") as status:
+        with Progress(console, "training the teacher") as status:
             result = distil(chosen, device=device, out=directory, progress=progress)
     except KeyboardInterrupt:
         reason = "interrupted"

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from tacit.cli import output
+from tacit.cli.progress import Progress
 from tacit.protocol.core.errors import printable
 
 _STYLES = {"ok": "green", "warning": "yellow", "untested": "dim", "absent": "yellow", "wrong": "red"}
@@ -43,7 +44,7 @@ def preflight(
         from tacit.parties.hosting.preflight import Readiness, preflight
 
         findings = []
-        with console.status("testing"):
+        with Progress(console, "testing"):
             for finding in preflight(file, chosen):
                 findings.append(finding)
                 line = Text(f"{finding.check:<16}{finding.state:<10}", style=_STYLES[finding.state])

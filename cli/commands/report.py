@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, say, screen, show, warn
+from tacit.cli.progress import Progress
 
 
 def report(
@@ -46,7 +47,9 @@ def report(
             # Imported here: what draws takes half a second to load.
             from tacit.simulate.report.page import write_report
 
-            typer.echo(write_report(run, *others or (), out=out, on_unread=warn))
+            with Progress(screen(), "reading the logs and drawing"):
+                page = write_report(run, *others or (), out=out, on_unread=warn)
+            typer.echo(page)
             if not others:
                 from tacit.parties.runs.experiment import load
                 from tacit.parties.runs.summary import summarise
@@ -74,13 +77,16 @@ def compare(
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.report import comparison
 
-    with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT), (OSError, FAILED)):
+    console = screen()
+    with (
+        complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT), (OSError, FAILED)),
+        Progress(console, "reading the logs"),
+    ):
         found = comparison.compare(runs)
         page = comparison.comparison_page(found)
         with writing(out):
             out.write_text(page, encoding="utf-8")
     keep_json(json_file, found)
-    console = screen()
     show(console, found)
     say(console, str(out))
 

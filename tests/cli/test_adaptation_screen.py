@@ -25,7 +25,7 @@ def shown(*events: Event) -> tuple[list[str], str]:
     screen = AdaptationScreen(Console(file=text, highlight=False, width=200), experiment)
     for event in events:
         screen.show(event)
-    return text.getvalue().splitlines(), str(screen.status.status)
+    return text.getvalue().splitlines(), str(screen.progress.text)
 
 
 def test_an_evaluation_is_one_line_with_what_was_learned() -> None:
