@@ -19,6 +19,7 @@ from rich.table import Column as RichColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tacit.cli.progress import Progress
 from tacit.parties.runs.results import Caution, Result, Table, prose
 from tacit.protocol.core.errors import printable
 
@@ -156,9 +157,6 @@ def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
 def measured(work: Callable[[Callable[[str], None]], Found], json_file: Path | None, *, failed: Failures) -> Found:
     """Return the result of the work, after it is shown and written. The work is passed a function that takes its
     progress in words; failed: errors that are not those of wrong input."""
-    # Imported here: it takes its line from this module.
-    from tacit.cli.progress import Progress
-
     console = screen()
     with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), Progress(console) as progress:
         found = work(progress.update)

@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tacit.cli.output import say
+from tacit.protocol.core.errors import printable
 
 FIRST: Final = 2.0
 """Seconds until the first line where there is no terminal."""
@@ -56,4 +56,5 @@ class Progress:
         while not self._over.wait(wait):
             wait = EVERY
             text = self.text if isinstance(self.text, str) else self.text()
-            say(self._console, f"{text} ({time.monotonic() - began:.0f} s)")
+            line = f"{text} ({time.monotonic() - began:.0f} s)"
+            self._console.print(printable(line), markup=False, soft_wrap=True)

@@ -101,7 +101,10 @@ def audit(
             work = partial(audit_adaptation, adaptation_audit_plan(path, run, seed=seed, **asked))
         else:
             drawn = secrets.randbits(31) if seed is None else seed
-            work = partial(run_audit, audit_plan(experiment, seed=drawn, **asked))
+            plan = audit_plan(experiment, seed=drawn, **asked)
+            for one in plan.unattackable:
+                output.say(console, one.text, style="yellow")
+            work = partial(run_audit, plan)
         with Progress(console) as progress:
             result, pictures = asyncio.run(interruptible(work(progress.update)))
         result.write(directory / "audit.json")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, screen, show
+from tacit.cli.progress import Progress
 from tacit.protocol.core.errors import printable
 
 if TYPE_CHECKING:
@@ -98,6 +99,40 @@ def peer(
     _end(verdicts, json_file)
 
 
+@app.command()
+def client(
+    case: Annotated[
+        list[str] | None, typer.Option(help="Play only this case, after the honest one. Repeatable.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Play a cheating server against a client of this installation, in a process of its own, with fresh keys.
+
+    Exit status: 0 all cases passed; 1 some failed, the client's process ended, or the file cannot be written; 2 wrong
+    input.
+    """
+    import asyncio
+    import tempfile
+
+    from tacit.cli.interruption import interruptible
+    from tacit.simulate.conformance.peer.own_client import play_cases
+    from tacit.simulate.conformance.peer.play import chosen
+    from tacit.simulate.conformance.peer.script import PeerError
+    from tacit.simulate.federation.processes import ProcessError, warm_up
+
+    console = screen()
+    with (
+        complaining((PeerError, WRONG_INPUT), ((ProcessError, OSError), FAILED)),
+        tempfile.TemporaryDirectory(prefix="tacit-") as folder,
+        Progress(console, "starting the client") as progress,
+    ):
+        cases = chosen("server", case or ())
+        warm_up()
+        playing = play_cases(Path(folder) / "client", progress.update, cases)
+        verdicts = asyncio.run(interruptible(playing))
+    _end(verdicts, json_file)
+
+
 def _end(verdicts: VectorVerdicts | PeerVerdicts, json_file: Path | None) -> None:
     """Show and keep the verdicts, and end the command."""
     show(screen(), verdicts)
@@ -109,5 +144,5 @@ PANEL: Final = "Settings and results"
 COMMANDS: Final = {"conformance": app}
 RESULTS: Final = {
     "vectors": ("conformance vectors", "tacit.simulate.conformance.vectors:VectorVerdicts"),
-    "peer": ("conformance peer", "tacit.simulate.conformance.peer.script:PeerVerdicts"),
+    "peer": ("conformance peer, conformance client", "tacit.simulate.conformance.peer.script:PeerVerdicts"),
 }

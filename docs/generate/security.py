@@ -29,13 +29,15 @@ nothing is protected: it says nothing about the protection.
 
 {images}
 
+Each row has the best that the adversary had of any observation; [security.json](security.json) has every attack on
+each.
+
 ## Labels, and coordinates of one client alone
 
-Labels are counted from the gradient of the classifier ([how](../models/attacks/closed_form.py)); the baseline guesses
-them as they are distributed among other images. At a coordinate to which one honest client contributed alone, an
-observation is that client's value, encrypted if the model is.
-
-{observations}
+The last columns are of what an observation discloses beside images. Labels are counted from the gradient of the
+classifier ([how](../models/attacks/closed_form.py)); the baseline guesses them as they are distributed among other
+images. At a coordinate to which one honest client contributed alone, an observation is that client's value, encrypted
+if the model is.
 
 ## Limits of the closed form
 
@@ -49,15 +51,6 @@ a gradient, steps of plain SGD on the same image, clients whose gradients are ad
 {reach}.
 
 {changed}
-
-## A cheating server
-
-The cases of the [conformance kit](conformance.md#cases-as-server), played by `tacit audit` against a client in a
-process of its own, in active mode, with fresh keys. After each follows an honest round, whose sum must contain the
-client's update: *takes part* says that it does. The last are of the runs in which a server leaves clients out, which
-[nothing forbids without groups](groups.md). {passed} of {cases} passed.
-
-{cheats}
 
 ## Which configuration to use
 
@@ -96,15 +89,11 @@ def security_page(path: Path = AUDIT) -> str:
     return _PAGE.format(
         seed=audit.seed,
         baseline=audit.baseline.psnr or 0.0,
-        images=_lines(audit.image_table()),
-        observations=_lines(audit.observation_table()),
+        images=_lines(audit.summary_table()),
         count=audit.closed_form[0].metrics.images,
         channel=_lines(channel),
         reach=closed_form_reach(audit.closed_form),
         changed=_lines(changed),
-        passed=sum(one.passed for one in audit.server_cheats),
-        cases=len(audit.server_cheats),
-        cheats=_lines(audit.cheat_table()),
     )
 
 

@@ -302,6 +302,7 @@ class _Audit:
             image_attacks=tuple(self.image_attacks),
             baseline=image_metrics(self.baseline, self.baseline) if self.baseline else None,
             model_attacks=tuple(self.model_attacks),
+            configured=f"reveal-{self.plan.experiment.adaptation.reveal}",
         )
 
 

@@ -9,12 +9,16 @@ from typing import Final
 
 import msgspec
 
+from tacit.models.attacks.closed_form import POSITIONS, PROJECTION, PatchEmbedding
 from tacit.models.configuration import DataConfiguration
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.audit.arms import AuditArm, arms_of, default_arms, default_experiment
 from tacit.simulate.audit.attacks import ATTACKS, Attack, Budget, usual
-from tacit.simulate.audit.cheating_server import SUBTRACTION, subtraction_arms
+from tacit.simulate.audit.results import Unattackable
+from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.subtraction import SUBTRACTION, subtraction_arms
 from tacit.simulate.audit.views import WIRE, RunTerms
+from tacit.simulate.federation.hosting import shares
 from tacit.simulate.federation.processes import SERVER
 from tacit.simulate.federation.run import party_names
 
@@ -32,16 +36,24 @@ class AdversaryError(ValueError):
 class AuditPlan:
     """The plan of an audit.
 
-    adversaries: each the colluding parties; none: those of `usual_adversaries`. images: the most that are attacked of
-    one kind of observation.
+    adversaries: each the colluding parties; none: those of `usual_adversaries`. configured: the arm of the experiment
+    that was given, if one was. unattackable: what the configuration rules out, which `attacks` do not have. images: the
+    most that are attacked of one kind of observation.
     """
 
     arms: tuple[AuditArm, ...]
     attacks: tuple[Attack, ...]
     adversaries: tuple[tuple[str, ...], ...] = ()
+    configured: str = ""
+    unattackable: tuple[Unattackable, ...] = ()
     images: int
     budget: Budget
     out: Path
+
+    @property
+    def names(self) -> list[str]:
+        """All attacks that were chosen, those that are ruled out among them."""
+        return [attack.name for attack in self.attacks] + [name for one in self.unattackable for name in one.attacks]
 
 
 def audit_plan(
@@ -69,16 +81,78 @@ def audit_plan(
         if name not in ATTACKS:
             raise AdversaryError(f"there is no attack {name!r}: expected {', '.join(ATTACKS)}")
     arms = tuple(default_arms(base) if experiment is None else arms_of(base))
-    if SUBTRACTION in names and (not adversaries or SERVER in adversaries):
+    configured = "" if experiment is None else arms[-1].name
+    chosen = [ATTACKS[name] for name in dict.fromkeys(names)]
+    aimed = [attack for attack in chosen if _aims(attack, arms)]
+    ruled_out = _ruled_out(aimed if not attacks else chosen, arms, adversaries, seed)
+    refused = {name for one in ruled_out for name in one.attacks}
+    left = tuple(attack for attack in aimed if attack.name not in refused)
+    if SUBTRACTION in [attack.name for attack in left] and (not adversaries or SERVER in adversaries):
         arms += tuple(subtraction_arms(base))
     return AuditPlan(
         arms=arms,
-        attacks=tuple(ATTACKS[name] for name in dict.fromkeys(names)),
+        attacks=left,
+        configured=configured,
+        unattackable=ruled_out,
         adversaries=tuple(colluding(given, clients) for given in adversaries),
         images=images,
         budget=Budget(full=full, seed=seed),
         out=out,
     )
+
+
+def _aims(attack: Attack, arms: Sequence[AuditArm]) -> bool:
+    """Whether the attack has a target in any of these configurations."""
+    if attack.of_differences:
+        return any(arm.experiment.aggregation.mode != "none" for arm in arms)
+    return any(attack.against(arm.experiment) for arm in arms)
+
+
+def _ruled_out(
+    attacks: Sequence[Attack], arms: Sequence[AuditArm], adversaries: Sequence[str], seed: int
+) -> tuple[Unattackable, ...]:
+    """Return the attacks that cannot be made, joined by their reasons. ValueError as the start of a server."""
+    first = arms[0].experiment
+    subject = AuditedRun.of(first, seed)
+    images = first.training.fedsgd_images
+    if not first.training.sends_gradients:
+        images = min(map(len, shares(first, subject.data.source, subject.seed)))
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for attack in attacks:
+        if reason := _reason(attack, arms, adversaries, subject, images):
+            reasons.setdefault(reason, []).append(attack.name)
+    return tuple(
+        Unattackable(attacks=tuple(names), reason=reason, remedy=remedy) for (reason, remedy), names in reasons.items()
+    )
+
+
+def _reason(
+    attack: Attack, arms: Sequence[AuditArm], adversaries: Sequence[str], subject: AuditedRun, images: int
+) -> tuple[str, str] | None:
+    """Return why this attack cannot be made, and the change with which it can; None if it can be tried."""
+    if not _aims(attack, arms):
+        return "the configuration has nothing that they are made for", f"add {attack.target}"
+    if missing := [need for need in attack.needs if not any(need.met(arm.experiment) for arm in arms)]:
+        return missing[0].reason, f"set {missing[0].remedy}"
+    if attack.of_differences and adversaries and SERVER not in adversaries:
+        return "no server alone is among the adversaries", f"add --as {SERVER}"
+    if attack.with_keys and adversaries and not any(SERVER in one and "client" in one for one in adversaries):
+        return "no server with a member is among the adversaries", f"add --as {SERVER}+client-1"
+    if images != 1:
+        return (
+            f"they read an update of one image, and here it is of {images}",
+            'set training.algorithm = "fedsgd", training.fedsgd_images = 1 and policy.least_images = 1',
+        )
+    if attack.of_embeddings:
+        model = subject.first_model()
+        try:
+            PatchEmbedding.of(model)
+        except ValueError as error:
+            return str(error), "take a vision transformer with a trained position embedding"
+        trained = {entry.name for entry in subject.task.layout(model).entries}
+        if fixed := [name for name in (PROJECTION, POSITIONS) if name not in trained]:
+            return f"{fixed[0]} is not trained, and so never sent", 'set model.tune = "all", or add it to model.train'
+    return None
 
 
 def colluding(given: str, clients: int) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration in words."""
     experiment: Experiment
     subtracts: bool = False
-    """Whether its server cheats, and leaves clients out of sums (cheating_server.py)."""
+    """Whether its server cheats, and leaves clients out of sums (subtraction.py)."""
 
 
 def default_experiment() -> Experiment:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from tacit.models.attacks.closed_form import (
 from tacit.models.attacks.model_key import KnownPlaintext, gram, most_like, with_key
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.audit.cheating_server import SUBTRACTION
 from tacit.simulate.audit.results import (
     NOT_ATTACKED,
     NOT_RECONSTRUCTED,
@@ -45,6 +44,7 @@ from tacit.simulate.audit.results import (
 )
 from tacit.simulate.audit.scores import mean_interval
 from tacit.simulate.audit.subjects import AttackInput, AuditedRun
+from tacit.simulate.audit.subtraction import SUBTRACTION
 from tacit.simulate.audit.views import DIFFERENCE, MASKED, ON_THE_WIRE, WITH_KEYS, UpdateView, contributors
 
 CLOSED_FORM: Final = "closed-form"
@@ -63,15 +63,24 @@ Pick = Callable[[torch.Tensor], int]
 """The choice among candidates [n, C, S, S], normalised."""
 
 
+class Need(NamedTuple):
+    """A setting that an attack needs: whether an experiment has it, the reason if not, and the key that gives it."""
+
+    met: Callable[[Experiment], bool]
+    reason: str
+    remedy: str
+
+
 @dataclass(frozen=True)
 class Attack:
     """One attack.
 
     source: its origin. run: returns images [n, C, S, S], normalised; an attack that only re-identifies images returns
     the choice; ValueError, with the reason, if it cannot be used. against: whether it attacks the protections of an
-    experiment. with_keys: whether it needs a member's key of the model. of_differences: whether it attacks the
-    difference of two sums, which no other does. pools: whether it also attacks several rounds on the same images as
-    one.
+    experiment, and target the key that gives it one. needs: further settings without which it has nothing to work with.
+    of_embeddings: whether it reads the gradients of patch and position embedding. with_keys: whether it needs a
+    member's key of the model. of_differences: whether it attacks the difference of two sums, which no other does.
+    pools: whether it also attacks several rounds on the same images as one.
     """
 
     name: str
@@ -79,6 +88,9 @@ class Attack:
     source: str
     run: Callable[[AttackInput, Budget], torch.Tensor | Pick]
     against: Callable[[Experiment], bool] = lambda experiment: True
+    target: str = ""
+    needs: tuple[Need, ...] = ()
+    of_embeddings: bool = True
     with_keys: bool = False
     of_differences: bool = False
     pools: bool = False
@@ -209,6 +221,22 @@ def _rounds(given: AttackInput) -> list[inversion.RoundGradients]:
     return [inversion.RoundGradients(model=one.model, gradients=one.gradients) for one in (given, *given.others)]
 
 
+def _encrypted(experiment: Experiment) -> bool:
+    return experiment.encryption is not None
+
+
+_ENCRYPTION: Final = "[encryption]"
+_FIRST_MODEL: Final = Need(
+    lambda experiment: experiment.encryption is not None and experiment.encryption.initial_model == "server",
+    "the clients make the first model, and no server knows it in the clear",
+    'encryption.initial_model = "server"',
+)
+_RENEWAL: Final = Need(
+    lambda experiment: experiment.encryption is not None and experiment.encryption.rekey_every > 0,
+    "keys are never renewed, so that no former one differs",
+    "encryption.rekey_every = 1",
+)
+
 ATTACKS: Final[Mapping[str, Attack]] = {
     attack.name: attack
     for attack in (
@@ -224,6 +252,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "alternating least squares, against binary weights",
             _alternating,
             lambda experiment: experiment.protection.facts().form is WeightForm.COORDINATE,
+            'protection.scheme = "binary-weights"',
             pools=True,
         ),
         Attack(
@@ -231,21 +260,25 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "finds the key of model encryption by the first model, then solves the same equations",
             "the server knows the model that it made, and its ciphertext",
             _known_plaintext,
-            lambda experiment: experiment.encryption is not None,
+            _encrypted,
+            _ENCRYPTION,
+            (_FIRST_MODEL,),
         ),
         Attack(
             "gram",
             "re-identifies images by inner products of their patches, which an orthogonal key keeps; has no image",
             "ciphertexts of model encryption alone",
             _gram,
-            lambda experiment: experiment.encryption is not None,
+            _encrypted,
+            _ENCRYPTION,
         ),
         Attack(
             "insider",
             "decrypts with the key of a member, then solves the same equations",
             "every holder of the key of model encryption can decrypt",
             _insider,
-            lambda experiment: experiment.encryption is not None,
+            _encrypted,
+            _ENCRYPTION,
             with_keys=True,
         ),
         Attack(
@@ -253,7 +286,9 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "the same with the key before the last renewal",
             "the state of a removed member",
             _former_key,
-            lambda experiment: experiment.encryption is not None,
+            _encrypted,
+            _ENCRYPTION,
+            (_RENEWAL,),
             with_keys=True,
         ),
         Attack(
@@ -261,7 +296,9 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "decrypts the model before a renewal, and finds the new key by the same model under it",
             "known plaintext, which a removed member has for the server",
             _removed_member,
-            lambda experiment: experiment.encryption is not None,
+            _encrypted,
+            _ENCRYPTION,
+            (_RENEWAL,),
             with_keys=True,
         ),
         Attack(
@@ -269,15 +306,23 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "solves the same equations for the difference of two opened sums",
             "a server that repeats a round without a client, from a model next to the first",
             _closed_form,
+            target='aggregation.mode = "active"',
             of_differences=True,
         ),
         Attack("april", "solves the equations of the first attention", "Lu et al. 2022, section 3.1", _april),
-        Attack("april-search", "seeks an image with these gradients", "Lu et al. 2022, section 3.2", _april_search),
+        Attack(
+            "april-search",
+            "seeks an image with these gradients",
+            "Lu et al. 2022, section 3.2",
+            _april_search,
+            of_embeddings=False,
+        ),
         Attack(
             "dlg",
             "seeks an image with these gradients by L-BFGS",
             "Zhu et al. 2019, Zhao et al. 2020",
             _deep_leakage,
+            of_embeddings=False,
             pools=True,
         ),
         Attack(
@@ -285,6 +330,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
             "seeks an image whose gradients have the same direction",
             "Geiping et al. 2020",
             _inverting_gradients,
+            of_embeddings=False,
             pools=True,
         ),
     )

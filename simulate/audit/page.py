@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tacit.parties.runs.directory import writing
-from tacit.simulate.audit.results import AuditResult, closed_form_reach
+from tacit.simulate.audit.results import RE_IDENTIFIED, RECONSTRUCTED, AuditResult, closed_form_reach
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.report.page import rendered
 
@@ -50,12 +50,16 @@ class Pictures:
 def write_page(result: AuditResult, pictures: Sequence[Pictures], path: Path) -> None:
     """Write the page; pictures: those of each attack on images. OSError, with the remedy, if it cannot be written."""
     channel, changed = result.closed_form_tables()
+    headings, heat = result.heat_map()
     values = {
         "title": "What leaks \N{EN DASH} Tacit audit",
         "pictured": True,
         "candidates": CANDIDATES,
         "result": result,
         "attacks": list(zip(result.image_attacks, pictures, strict=True)),
+        "headings": headings,
+        "heat": heat,
+        "shades": {RECONSTRUCTED: 60, RE_IDENTIFIED: 20},
         "channel": channel,
         "changed": changed,
         "reach": closed_form_reach(result.closed_form),

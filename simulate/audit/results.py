@@ -6,11 +6,11 @@ This module imports nothing that attacks need, so that the schema is printed wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tacit.parties.runs.results import NOTHING, Column, Result, Table, decimals, percent, plain, prose
+from tacit.parties.runs.results import NOTHING, Column, Result, Table, decimals, percent, prose
 
 RECONSTRUCTED: Final = "reconstructed"
 RE_IDENTIFIED: Final = "re-identified, not reconstructed"
@@ -103,6 +103,20 @@ class ImageAttackResult(msgspec.Struct, frozen=True, kw_only=True):
     scores: tuple[ImageScore, ...] = ()
 
 
+class Unattackable(msgspec.Struct, frozen=True, kw_only=True):
+    """Attacks that the configuration rules out, known before anything runs."""
+
+    attacks: tuple[str, ...]
+    reason: str
+    remedy: str
+    """The change to the configuration, or to the command, that makes it attackable."""
+
+    @property
+    def text(self) -> str:
+        """All in one line."""
+        return f"{', '.join(self.attacks)}: not attacked, because {self.reason}; {self.remedy}"
+
+
 class LabelMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Labels counted from the gradient of the classifier, compared with the shares that they have in other images."""
 
@@ -145,20 +159,6 @@ class ClosedFormResult(msgspec.Struct, frozen=True, kw_only=True):
     setting: str
     metrics: ImageMetrics
     """The baseline stands for an image of which the gradient has nothing left."""
-
-
-class ServerCheat(msgspec.Struct, frozen=True, kw_only=True):
-    """A cheating server with an honest client, in a case of the conformance kit."""
-
-    case: str
-    action: str
-    """What the server does, as the verb of a sentence about it."""
-    expected: str
-    """What the specification has a client do then."""
-    observed: str
-    """What the client did."""
-    passed: bool
-    """Whether both are the same."""
 
 
 class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +216,7 @@ def _verdict(verdict: str, reason: str) -> str:
     return f"{verdict}: {reason}" if reason else verdict
 
 
-class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.2"):
+class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
     """Attacks on a configuration, on parts of it, and on the same without protection."""
 
     seed: int
@@ -230,12 +230,11 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.2"):
     """Empty if the closed form was not asked for, or cannot be used on the model."""
     closed_form_unusable: str = ""
     """Why it cannot be used; else empty."""
-    server_cheats: tuple[ServerCheat, ...] = ()
-    """Empty if no configuration has a secure sum, or the server is not among the adversaries."""
-    server_cheats_skipped: str = ""
-    """Why no server cheated, in a configuration with a secure sum; else empty."""
     model_attacks: tuple[ModelAttackResult, ...] = ()
     """Attacks on the model of an adaptation."""
+    configured: str = ""
+    """Name of the configuration that was given; empty if none was."""
+    unattackable: tuple[Unattackable, ...] = ()
 
     @property
     def not_observed(self) -> list[str]:
@@ -244,65 +243,76 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.2"):
         return list(dict.fromkeys(missing))
 
     def view(self) -> Iterable[Table | str]:
-        """All tables that have rows."""
-        yield from (
-            table
-            for table in (self.image_table(), self.observation_table(), self.model_table(), *self.closed_form_tables())
-            if table.rows
-        )
+        """All tables that have rows, and at the end the headlines."""
+        tables = self.summary_table(), self.model_table(), *self.closed_form_tables()
+        yield from (table for table in tables if table.rows)
         if self.closed_form:
             yield f"the closed form reconstructs images up to {closed_form_reach(self.closed_form)}"
-        if self.server_cheats:
-            yield self.cheat_table()
-        elif self.server_cheats_skipped:
-            yield f"no cheating server was played: {self.server_cheats_skipped}"
+        yield from (one.text for one in self.unattackable)
+        yield from self.headlines()
 
-    def image_table(self) -> Table:
-        """Attacks on images."""
-        columns = (
-            *_place("observation"),
-            Column("honest clients", plain, minor=5),
-            Column("attack"),
-            Column("PSNR (dB)", decimals(1)),
-            Column("re-identified", percent(), minor=4),
-            Column("verdict", prose),
-        )
-        rows = []
+    def places(self) -> dict[tuple[str, str], tuple[list[ImageAttackResult], list[ObservationResult]]]:
+        """Results by configuration and adversary."""
+        found: dict[tuple[str, str], tuple[list[ImageAttackResult], list[ObservationResult]]] = {}
         for row in self.image_attacks:
-            measured = (None, None) if row.metrics is None else (row.metrics.psnr, row.metrics.re_identification_rate)
-            place = (row.configuration, row.adversary, row.observation, row.honest_clients)
-            rows.append((*place, row.attack, *measured, _verdict(row.verdict, row.reason)))
-        return Table(columns=columns, rows=rows)
+            found.setdefault((row.configuration, row.adversary), ([], []))[0].append(row)
+        for seen in self.observations:
+            found.setdefault((seen.configuration, seen.adversary), ([], []))[1].append(seen)
+        return found
 
-    def image_matrix(self) -> Table:
-        """The same with a column for every attack."""
-        attacks = list(dict.fromkeys(row.attack for row in self.image_attacks))
-        lines: dict[tuple[Any, ...], dict[str, str]] = {}
-        for row in self.image_attacks:
-            place = (row.configuration, row.adversary, row.observation, row.honest_clients)
-            lines.setdefault(place, {})[row.attack] = _outcome(row)
-        columns = (*_place("observation"), Column("honest clients", plain), *(Column(name, prose) for name in attacks))
-        return Table(
-            columns=columns,
-            rows=[(*place, *(found.get(name, "") for name in attacks)) for place, found in lines.items()],
-        )
+    def headlines(self) -> list[str]:
+        """The outcome for the given configuration, by adversary, and for servers that cheat in it."""
+        lines = []
+        for (configuration, adversary), (attacks, seen) in self.places().items():
+            arm = (*attacks, *seen)[0].arm
+            whose = "your configuration" if arm == self.configured else configuration
+            if self.configured and (arm == self.configured or arm.startswith("subtraction")):
+                labels = "; labels reconstructed" if any(one.verdict == RECONSTRUCTED for one in seen) else ""
+                lines.append(f"{whose}: {_headline('images', adversary, attacks)}{labels}")
+        models = [row for row in self.model_attacks if row.arm == self.configured]
+        for adversary in dict.fromkeys(row.adversary for row in models):
+            rows = [row for row in models if row.adversary == adversary]
+            lines.append(f"your configuration: {_headline('model', adversary, rows)}")
+        return lines
 
-    def observation_table(self) -> Table:
-        """Disclosed labels, and coordinates of single clients."""
+    def summary_table(self) -> Table:
+        """The best that each adversary had in each configuration."""
         columns = (
-            *_place("observation"),
-            Column("honest clients", plain, minor=4),
-            Column("coordinates of one client alone", percent(1)),
+            Column("configuration", prose),
+            Column("adversary", prose),
+            Column("images", prose),
             Column("labels right", percent()),
-            Column("baseline", percent()),
-            Column("labels", prose),
+            Column("baseline", percent(), minor=2),
+            Column("coordinates of one client alone", percent(1), minor=3),
         )
         rows = []
-        for row in self.observations:
-            labels = (None, None) if row.labels is None else (row.labels.accuracy, row.labels.baseline_accuracy)
-            place = (row.configuration, row.adversary, row.observation, row.honest_clients)
-            rows.append((*place, row.single_client_share, *labels, _verdict(row.verdict, row.reason)))
+        for place, (attacks, seen) in self.places().items():
+            labels = max((one.labels for one in seen if one.labels), key=lambda one: one.accuracy, default=None)
+            share = max((one.single_client_share for one in seen), default=None)
+            best = best_of(attacks)
+            rows.append(
+                (
+                    *place,
+                    NOT_ATTACKED if best is None else f"{outcome(best)}: {best.attack}",
+                    *((None, None) if labels is None else (labels.accuracy, labels.baseline_accuracy)),
+                    share,
+                )
+            )
         return Table(columns=columns, rows=rows)
+
+    def heat_map(self) -> tuple[list[str], list[tuple[str, str, list[HeatCell]]]]:
+        """Headings, and a row of cells for each configuration and adversary."""
+        names = list(dict.fromkeys(row.attack for row in self.image_attacks))
+        lines = []
+        for place, (attacks, seen) in self.places().items():
+            cells = [_cell([row for row in attacks if row.attack == name]) for name in names]
+            if self.observations:
+                right = [one for one in seen if one.labels]
+                best = max(right, key=lambda one: one.labels.accuracy if one.labels else 0.0, default=None)
+                text = f"{best.labels.accuracy:.0%}" if best and best.labels else ""
+                cells.append(HeatCell(text, best.verdict if best else NOT_ATTACKED, best.observation if best else ""))
+            lines.append((*place, cells))
+        return [*names, *(["labels right"] if self.observations else [])], lines
 
     def model_table(self) -> Table:
         """Attacks on the model of an adaptation."""
@@ -345,22 +355,6 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.2"):
             _closed_form_table("update of", ((f"{one.factor}: {one.setting}", one.metrics) for one in changed)),
         )
 
-    def cheat_table(self) -> Table:
-        """Cases of a cheating server, with failed ones flagged."""
-        columns = (
-            Column("case"),
-            Column("the server", prose),
-            Column("a client must", prose),
-            Column("the client", prose),
-            Column("verdict"),
-        )
-        rows = [
-            (one.case, one.action, one.expected, one.observed, "passed" if one.passed else "FAILED")
-            for one in self.server_cheats
-        ]
-        flagged = {place for place, one in enumerate(self.server_cheats) if not one.passed}
-        return Table(columns=columns, rows=rows, flagged=flagged)
-
 
 def closed_form_reach(results: Sequence[ClosedFormResult]) -> str:
     """The last setting of each factor up to which images are reconstructed; 0 if the first fails."""
@@ -378,12 +372,55 @@ def _place(observation: str) -> Iterator[Column]:
     yield Column(observation, prose, minor=3)
 
 
-def _outcome(row: ImageAttackResult) -> str:
+class HeatCell(NamedTuple):
+    """A cell of the heat map: the best result in a few characters, its verdict, and the rest in words."""
+
+    text: str
+    verdict: str
+    about: str
+
+
+def best_of(rows: Sequence[ImageAttackResult]) -> ImageAttackResult | None:
+    """Return the result that says most against the configuration; None for none."""
+
+    def strength(row: ImageAttackResult) -> tuple[bool, bool, bool, float]:
+        found = row.metrics
+        if found is None or row.verdict == NOT_ATTACKED:
+            return False, False, False, 0.0
+        return found.reconstructed, found.re_identified, True, found.psnr or 0.0
+
+    return max(rows, key=strength, default=None)
+
+
+def outcome(row: ImageAttackResult) -> str:
+    """The verdict with its metrics, or with the reason why there is none."""
     found = row.metrics
-    if found is None:
-        return row.verdict
-    image = "" if found.psnr is None else f"{found.psnr:.1f} dB, SSIM {found.ssim:.2f}, "
+    if found is None or row.verdict == NOT_ATTACKED:
+        return _verdict(row.verdict, row.reason)
+    image = "" if found.psnr is None else f"{found.psnr:.1f} dB, "
     return f"{row.verdict} ({image}{found.re_identification_rate:.0%} re-identified)"
+
+
+def _cell(rows: Sequence[ImageAttackResult]) -> HeatCell:
+    best = best_of(rows)
+    if best is None:
+        return HeatCell("", NOT_ATTACKED, "")
+    found = None if best.verdict == NOT_ATTACKED else best.metrics
+    text = ""
+    if found is not None:
+        text = f"{found.re_identification_rate:.0%}" if found.psnr is None else f"{found.psnr:.1f} dB"
+    return HeatCell(text, best.verdict, f"{best.observation}: {outcome(best)}")
+
+
+def _headline(what: str, adversary: str, rows: Sequence[ImageAttackResult | ModelAttackResult]) -> str:
+    for verdict, words in (
+        (RECONSTRUCTED, RECONSTRUCTED),
+        (RE_IDENTIFIED, f"{RE_IDENTIFIED},"),
+        (NOT_RECONSTRUCTED, "not reconstructed"),
+    ):
+        if attacks := dict.fromkeys(row.attack for row in rows if row.verdict == verdict):
+            return f"{what} {words} by {adversary} ({', '.join(attacks)})"
+    return f"{what} not attacked by {adversary}"
 
 
 def _closed_form_table(first: str, settings: Iterable[tuple[str, ImageMetrics]]) -> Table:

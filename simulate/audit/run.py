@@ -2,8 +2,7 @@
 
 The unprotected arm comes first, and in it the server alone, whichever adversaries are asked for. An attack that fails
 there counts as not attacking anything. Recordings hold what their parties received and drew, keys among it; they are
-removed when their arm has been attacked, and when the audit is interrupted. Last, if there is a secure sum, a server
-cheats a client.
+removed when their arm has been attacked, and when the audit is interrupted.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from pathlib import Path
 import msgspec
 import torch
 
-from tacit.parties.runs.directory import RunDirectory, claim
+from tacit.parties.runs.directory import claim
 from tacit.simulate.audit.adversaries import AuditPlan, present, usual_adversaries
 from tacit.simulate.audit.arms import UNPROTECTED, AuditArm
 from tacit.simulate.audit.attacks import CLOSED_FORM, Attack, Observations
-from tacit.simulate.audit.cheating_server import PLAYED, differences, left_out, one_image_each, play_cases, why_skipped
 from tacit.simulate.audit.limits import closed_form_limits
 from tacit.simulate.audit.page import Pictures
 from tacit.simulate.audit.results import (
@@ -33,10 +31,10 @@ from tacit.simulate.audit.results import (
     ClosedFormResult,
     ImageAttackResult,
     ImageScore,
-    ServerCheat,
 )
 from tacit.simulate.audit.scores import Pixels, image_metrics, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun, pooled
+from tacit.simulate.audit.subtraction import differences, one_image_each
 from tacit.simulate.audit.views import TAP, WIRE, UpdateView, observed, on_the_wire
 from tacit.simulate.federation.processes import SERVER, in_daemon_thread
 from tacit.simulate.federation.recording import read
@@ -57,8 +55,6 @@ async def audit(plan: AuditPlan, progress: Progress) -> tuple[AuditResult, list[
             subject, recordings = await _recorded(plan, arm)
             adversaries = plan.adversaries or usual_adversaries(subject.terms)
             if arm.subtracts:
-                run = RunDirectory(plan.out / "runs" / arm.name)
-                found.server_cheats.append(left_out(arm, run, subject.terms.clients))
                 adversaries = ((SERVER,),)
             # Every attack proves itself on single uploads, whichever adversaries are asked for.
             first = [(SERVER,)] if arm.name == UNPROTECTED else []
@@ -72,18 +68,12 @@ async def audit(plan: AuditPlan, progress: Progress) -> tuple[AuditResult, list[
                         views = observed(recordings, parties, subject.terms)
                     # A search of hours must not delay Ctrl-C.
                     await in_daemon_thread(partial(found.attack, arm, subject, recordings, parties, views))
-            if arm.name == UNPROTECTED and any(attack.name == CLOSED_FORM for attack in plan.attacks):
+            if arm.name == UNPROTECTED and CLOSED_FORM in plan.names:
                 progress("limits of the closed form")
                 await in_daemon_thread(partial(found.limit, subject))
         finally:
             # Keys are in them.
             shutil.rmtree(plan.out / "recordings", ignore_errors=True)
-    if not plan.adversaries or (SERVER,) in plan.adversaries:
-        modes = [arm.experiment.aggregation.mode for arm in plan.arms]
-        found.server_cheats_skipped = why_skipped(modes)
-        if PLAYED in modes:
-            cases = await play_cases(plan.out / "runs" / "server-cheats", progress)
-            found.server_cheats = [*cases, *found.server_cheats]
     return found.result(), found.pictures
 
 
@@ -103,8 +93,6 @@ class _Audit:
     observations: Observations = field(default_factory=Observations)
     closed_form: tuple[ClosedFormResult, ...] = ()
     closed_form_unusable: str = ""
-    server_cheats: list[ServerCheat] = field(default_factory=list)
-    server_cheats_skipped: str = ""
 
     def limit(self, subject: AuditedRun) -> None:
         """Find the limits of the closed form, or why it cannot be used."""
@@ -122,8 +110,8 @@ class _Audit:
             observations=tuple(self.observations.results),
             closed_form=self.closed_form,
             closed_form_unusable=self.closed_form_unusable,
-            server_cheats=tuple(self.server_cheats),
-            server_cheats_skipped=self.server_cheats_skipped,
+            configured=self.plan.configured,
+            unattackable=self.plan.unattackable,
         )
 
     def attack(

@@ -57,7 +57,7 @@ async def play(
     wait: seconds for any sign of the party; tell: receives instructions for its operator. Raises PeerError,
     KeyFileError, RosterFileError or EndpointError.
     """
-    cases = _chosen(side, names)
+    cases = chosen(side, names)
     for part, address, sides in (("dealer", addresses.dealer, _WITH_DEALER), ("sums", addresses.sums, _WITH_SUMS)):
         if (side in sides) != (address is not None):
             there = f"no {part}: leave its address out" if address else f"the {part} too: give its address as well"
@@ -107,7 +107,8 @@ def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tel
     return AgainstDealer(keyring, keyring.ours[0], address, wait=wait)
 
 
-def _chosen(side: Side, names: Sequence[str]) -> list[Case]:
+def chosen(side: Side, names: Sequence[str]) -> list[Case]:
+    """Return the cases of these names, by default all, the honest one first. PeerError for a name that is none."""
     known = {case.name: case for case in CASES[side]}
     for name in names:
         if name not in known:

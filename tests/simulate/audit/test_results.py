@@ -16,10 +16,8 @@ SECURITY = Path(__file__).parents[3] / "docs" / "security.json"
 
 @pytest.fixture(scope="module")
 def result() -> AuditResult:
-    """The recorded audit of the bundled protections, with a failed cheat and attacks on a model."""
+    """The recorded audit of the bundled protections, one of which is taken for a given one, and attacks on a model."""
     recorded = msgspec.json.decode(SECURITY.read_bytes(), type=AuditResult)
-    first, *others = recorded.server_cheats
-    failed = msgspec.structs.replace(first, observed="takes no part", passed=False)
     metrics = ModelMetrics(
         images=180,
         agreement=0.9,
@@ -44,13 +42,26 @@ def result() -> AuditResult:
         metrics=metrics,
     )
     nothing = msgspec.structs.replace(copied, verdict=NOT_ATTACKED, reason="nothing to copy", metrics=None)
-    return msgspec.structs.replace(recorded, server_cheats=(failed, *others), model_attacks=(copied, nothing))
+    return msgspec.structs.replace(recorded, configured="secure-sum-3", model_attacks=(copied, nothing))
 
 
-def test_a_failed_cheat_is_flagged(result: AuditResult) -> None:
-    tables = [item for item in result.view() if isinstance(item, Table)]
-    assert [table.flagged for table in tables if table.flagged] == [{0}]
-    assert "the closed form reconstructs images up to batch 1, local steps 5, cohort 1" in result.view()
+def test_the_best_of_each_adversary_is_one_row_and_a_headline_ends_the_screen(result: AuditResult) -> None:
+    summary, *others = result.view()
+    assert isinstance(summary, Table)
+    assert len(summary.rows) == len(result.places()) < 60
+    assert "the closed form reconstructs images up to batch 1, local steps 5, cohort 1" in others
+    own = [line for line in others if isinstance(line, str) and line.startswith("your configuration: ")]
+    assert own == [
+        "your configuration: images re-identified, not reconstructed, by server (closed-form); labels reconstructed",
+        "your configuration: images re-identified, not reconstructed, by server+client-3 (closed-form); "
+        "labels reconstructed",
+        "your configuration: images reconstructed by server+client-2+client-3 (closed-form); labels reconstructed",
+        "your configuration: images re-identified, not reconstructed, by client-3 (closed-form); labels reconstructed",
+    ]
+    without_groups, with_groups = (line for line in others[-2:] if isinstance(line, str))
+    assert "no groups, a server that leaves out" in without_groups
+    assert "images reconstructed by server (subtraction)" in without_groups
+    assert "not reconstructed, by server (subtraction)" in with_groups
 
 
 def test_model_attacks_show_the_largest_error_and_a_reason(result: AuditResult) -> None:
@@ -63,8 +74,9 @@ def test_the_page_has_all_tables(result: AuditResult, tmp_path: Path) -> None:
     path = tmp_path / "audit.html"
     write_page(result, [Pictures(true=[], reconstructed=[])] * len(result.image_attacks), path)
     page = path.read_text()
-    assert page.count("<table>") == 6
-    assert "50 of 51 passed" in page
+    assert page.count("<table>") == 4
+    assert "Your configuration: images reconstructed by server+client-2+client-3" in page
+    assert page.count("color-mix") > 20
 
 
 def test_configurations_without_observations_are_named_once(result: AuditResult) -> None:

@@ -27,7 +27,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
 from tacit.secagg.packing import Total
-from tacit.simulate.audit.cheating_server import DrawingTask
+from tacit.simulate.conformance.peer.own_client import DrawingTask
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model
 from tacit.simulate.world.federation import small_configuration

@@ -1,8 +1,7 @@
-"""A cheating server in an audit: its cases with a live client, and its differences of sums that leave clients out."""
+"""A server in an audit that leaves clients out, and its differences of sums."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -10,25 +9,16 @@ import numpy as np
 import pytest
 
 from tacit.models.data import load, read
-from tacit.parties.runs.directory import RunDirectory
-from tacit.parties.session.event_log import EventFile
-from tacit.parties.session.events import ClientRoundEnded
-from tacit.simulate.audit import cheating_server as module
 from tacit.simulate.audit.adversaries import audit_plan
 from tacit.simulate.audit.arms import default_experiment
-from tacit.simulate.audit.cheating_server import (
+from tacit.simulate.audit.subjects import AuditedRun
+from tacit.simulate.audit.subtraction import (
     SUBTRACTION,
     differences,
-    left_out,
     one_image_each,
-    play_cases,
     subtraction_arms,
-    why_skipped,
 )
-from tacit.simulate.audit.subjects import AuditedRun
-from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES
 from tacit.simulate.federation.hosting import shares
-from tacit.simulate.federation.processes import ProcessError, serve
 from tacit.simulate.federation.recording import OpenedSum
 
 ALONE, GROUPS = subtraction_arms(default_experiment())
@@ -96,57 +86,3 @@ def test_a_difference_is_the_mean_of_those_who_were_left_out(tmp_path: Path) -> 
     np.testing.assert_array_equal(left.model, subject.terms.keeper().flat)
     # Every round was aborted.
     assert list(differences([], subject.terms)) == []
-
-
-@pytest.mark.parametrize(
-    ("codes", "observed", "passed"),
-    [
-        (("MEMBERS", "MEMBERS"), "refuses MEMBERS, round over", (False, True)),
-        ((None, None), "takes part", (True, False)),
-        ((None, "MEMBERS"), "takes part, refuses MEMBERS, round over", (False, False)),
-    ],
-)
-def test_what_clients_did_is_read_in_their_own_logs(
-    tmp_path: Path, codes: tuple[str | None, ...], observed: str, passed: tuple[bool, bool]
-) -> None:
-    run = RunDirectory(tmp_path)
-    clients = ("client-1", *(f"client-{number}" for number in range(2, 2 + len(codes))))
-    for client, code in zip(clients[1:], codes, strict=True):
-        path = run.events(client)
-        path.parent.mkdir(exist_ok=True)
-        with EventFile(path, client) as log:
-            log.write(ClientRoundEnded(round=1, code=None, detail=""))
-            log.write(ClientRoundEnded(round=2, code=code, detail=""))
-    found = [left_out(arm, run, clients) for arm in (ALONE, GROUPS)]
-    assert [one.observed for one in found] == [observed, observed]
-    assert tuple(one.passed for one in found) == passed
-
-
-@pytest.mark.end_to_end
-def test_a_process_of_ours_refuses_what_it_is_to_refuse(tmp_path: Path) -> None:
-    # With one that ends the session, after which the client joins again.
-    cases = [
-        case for case in CLIENT_CASES if case.name in ("honest", "both-kinds", "replayed-round", "split-survivors")
-    ]
-    announced: list[str] = []
-    found = asyncio.run(play_cases(tmp_path / "live", announced.append, cases))
-    assert [(one.case, one.expected, one.passed) for one in found] == [
-        (case.name, case.expected, True) for case in cases
-    ]
-    assert [one.observed for one in found] == [case.expected for case in cases]
-    assert announced == [f"the server {case.does}" for case in cases]
-
-
-@pytest.mark.end_to_end
-def test_a_client_that_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A process that is given what it does not take.
-    monkeypatch.setattr(module, "live_client", serve)
-    with pytest.raises(ProcessError, match="client-4, against which a server cheats, ended: TypeError"):
-        asyncio.run(play_cases(tmp_path / "live", lambda text: None, CLIENT_CASES[:1]))
-
-
-@pytest.mark.parametrize(
-    ("modes", "said"), [(("none", "active"), ""), (("none",), ""), (("none", "semi-honest"), "in semi-honest mode")]
-)
-def test_only_active_mode_is_cheated(modes: tuple[str, ...], said: str) -> None:
-    assert why_skipped(modes)[: len(said) or None] == said
