@@ -165,9 +165,9 @@ def measured(work: Callable[[Callable[[str], None]], Found], json_file: Path | N
     return found
 
 
-def json_option(help: str, *, metavar: str | None = None) -> Any:
+def json_option(help: str, *, metavar: str | None = None, panel: str | None = None) -> Any:
     """The option --json: a file for programs, looked at before the command begins and written last."""
-    return typer.Option("--json", metavar=metavar, help=help, callback=_check_json)
+    return typer.Option("--json", metavar=metavar, help=help, callback=_check_json, rich_help_panel=panel)
 
 
 def _check_json(json_file: Path | None) -> Path | None:
@@ -212,10 +212,12 @@ def all_answered(answers: PrivateAnswers) -> None:
         )
 
 
-def device_option(help: str) -> Any:
+def device_option(help: str, *, panel: str | None = None) -> Any:
     """The option --device of a command that starts others. Its name is checked before torch is loaded; whether there
     is such a device is for the command to find out."""
-    return typer.Option(help=help, callback=_check_device)
+    return typer.Option(
+        metavar="NAME", help=help, callback=_check_device, show_default=panel is None, rich_help_panel=panel
+    )
 
 
 def _check_device(device: str) -> str:

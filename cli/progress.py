@@ -14,7 +14,7 @@ from tacit.protocol.core.errors import printable
 FIRST: Final = 2.0
 """Seconds until the first line where there is no terminal."""
 EVERY: Final = 10.0
-"""Seconds between two lines."""
+"""Seconds between two lines at the beginning; later a tenth of the time so far."""
 
 
 class Progress:
@@ -54,7 +54,7 @@ class Progress:
     def _repeat(self) -> None:
         began, wait = time.monotonic(), self._first
         while not self._over.wait(wait):
-            wait = EVERY
+            wait = max(EVERY, (time.monotonic() - began) / 10)
             text = self.text if isinstance(self.text, str) else self.text()
             line = f"{text} ({time.monotonic() - began:.0f} s)"
             self._console.print(printable(line), markup=False, soft_wrap=True)

@@ -51,7 +51,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        _join_lines(self)
+        _set(self)
 
     def main(
         self,
@@ -91,9 +91,13 @@ def _at_home(arg: str) -> str:
     return f"{option}{equals}{os.path.expanduser(value)}"
 
 
-def _join_lines(command: Any) -> None:
-    """Make a line of every paragraph of the help of a command, and of those below it; typer does of the first alone."""
+def _set(command: Any) -> None:
+    """Make a line of every paragraph of the help of a command, and of those below it, where typer does so of the first
+    alone; and show flags without the type of a value, which they do not take."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
     for one in getattr(command, "commands", {}).values():
-        _join_lines(one)
+        _set(one)

@@ -15,17 +15,21 @@ def config(
         typer.Option(help="Print the file of a party on a host of its own instead."),
     ] = None,
     adaptation: Annotated[bool, typer.Option("--adaptation", help="Print that of `tacit adapt` instead.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="The keys alone that most simulations change.")] = False,
 ) -> None:
     """Print the default experiment file, with every key explained."""
     from tacit.parties.hosting.party_file import party_toml
     from tacit.parties.runs.adaptation import AdaptationExperiment
     from tacit.parties.runs.experiment import Experiment
-    from tacit.parties.runs.reference import experiment_toml
+    from tacit.parties.runs.reference import SHORT, experiment_toml
 
-    if party is not None and adaptation:
-        raise failure("--adaptation is an experiment, and --party a party: choose one", WRONG_INPUT)
+    if (party is not None) + adaptation + short > 1:
+        raise failure("--party, --adaptation and --short print files of their own: choose one", WRONG_INPUT)
     experiment = AdaptationExperiment() if adaptation else Experiment()
-    typer.echo(experiment_toml(experiment) if party is None else party_toml(party), nl=False)
+    if party is not None:
+        typer.echo(party_toml(party), nl=False)
+    else:
+        typer.echo(experiment_toml(experiment, only=SHORT if short else ()), nl=False)
 
 
 PANEL: Final = "Settings and results"

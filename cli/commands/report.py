@@ -64,9 +64,15 @@ def report(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, two or more.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Page to write.")] = Path("comparison.html"),
+    exported: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Write the curves there too, as SVG, PNG and CSV."),
+    ] = None,
     json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
 ) -> None:
     """Put several runs onto one page: what differs in their experiments, their curves, results and costs.
+
+    Runs that differ in nothing but their seeds are one line, with mean and standard deviation.
 
     Exit status: 0 the page is written; 1 it, or the file of --json, cannot be written; 2 wrong input.
     """
@@ -86,9 +92,11 @@ def compare(
         page = comparison.comparison_page(found)
         with writing(out):
             out.write_text(page, encoding="utf-8")
+        files = [] if exported is None else comparison.export(found, exported)
     keep_json(json_file, found)
     show(console, found)
-    say(console, str(out))
+    for path in (*files, out):
+        say(console, str(path))
 
 
 PANEL: Final = "Settings and results"

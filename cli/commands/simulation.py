@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -18,7 +20,15 @@ if TYPE_CHECKING:
     from tacit.parties.runs.summary import Summary
     from tacit.protocol.core.events import Event
 
-STARTED = time.time()
+_STARTED = [time.time()]
+"""When the command began, for its first run."""
+
+
+_What = partial(typer.Option, rich_help_panel="What is run")
+_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run"))
+_Result = partial(typer.Option, rich_help_panel=(RESULT := "Results"))
+_Fault = partial(typer.Option, rich_help_panel="Faults on purpose (docs/faults.md)")
+_AT: Final = "PARTY@PHASE[:ROUND]"
 
 
 def simulate(
@@ -26,67 +36,48 @@ def simulate(
     experiment: Annotated[
         Path | None, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; `tacit config` prints one.")
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of the run, those of a resumed run included.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes the model reproducible, bit for bit.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that host all clients, which take turns in them; 0: one for each.")
-    ] = None,
+    clients: Annotated[int | None, _What(help="Number of clients.")] = None,
+    rounds: Annotated[int | None, _What(help="Rounds, those of a resumed run included.")] = None,
+    seed: Annotated[int | None, _What(help="Makes the model reproducible, bit for bit.")] = None,
+    seeds: Annotated[str | None, _What(metavar="0-4|0,2,7", help="A run for each; mean and spread.")] = None,
+    limit: Annotated[int | None, _What(min=1, metavar="N", help="Most training images of a client.")] = None,
+    settings: Annotated[list[str] | None, _What("--set", metavar="KEY=VALUE", help="As in training.epochs=2.")] = None,
+    resume: Annotated[Path | None, _What(metavar="RUN", help="Continue the run in this directory.")] = None,
+    workers: Annotated[int | None, _How(help="Processes of all clients; 0: one for each.")] = None,
+    device: Annotated[str, output.device_option("cpu (the default) or cuda.", panel=HOW)] = "cpu",
     engine: Annotated[
-        Literal["processes", "ray"], typer.Option(help="What starts the processes of clients (ray: extra ray).")
+        Literal["processes", "ray"], _How(metavar="NAME", help="processes, or the package ray.", show_default=False)
     ] = "processes",
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A cluster of Ray; without it, one on this machine.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most training images of a client.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As in training.epochs=2. Repeatable."),
-    ] = None,
-    device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
-    json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Record every update, and check every secure sum.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this directory.")] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Kill a party when it enters a phase. Repeatable."),
-    ] = None,
-    stall: Annotated[
-        list[str] | None, typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Freeze a party. Repeatable.")
-    ] = None,
-    restart: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Kill a client and start it again. Repeatable."),
-    ] = None,
-    slow: Annotated[
-        list[str] | None, typer.Option(metavar="PARTY:KBIT", help="Limit a link, in 1,000 bits/s. Repeatable.")
-    ] = None,
-    cheat: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CLIENT@HOW[:ROUND]", help="Let a client cheat in a round. Repeatable."),
-    ] = None,
-    dashboard: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Show the run in a browser; :8080 for this machine alone."),
-    ] = None,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write metrics by round for TensorBoard there (extra tensorboard)."),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+    address: Annotated[str | None, _How(metavar="HOST:PORT", help="Cluster of Ray; default this machine.")] = None,
+    verify: Annotated[bool, _How("--verify", help="Record updates, and check every secure sum.")] = False,
+    out: Annotated[Path | None, _Result(metavar="DIR", help="Default runs/<time>-<name>.")] = None,
+    json_file: Annotated[Path | None, output.json_option("The summary.", metavar="FILE", panel=RESULT)] = None,
+    dashboard: Annotated[str | None, _Result(metavar="HOST:PORT", help="Show it in a browser, as at :8080.")] = None,
+    tensorboard: Annotated[Path | None, _Result(metavar="DIR", help="Write metrics for TensorBoard.")] = None,
+    quiet: Annotated[bool, _Result("--quiet", help="Show nothing but errors.")] = False,
+    drop: Annotated[list[str] | None, _Fault(metavar=_AT, help="Kill a party when it enters a phase.")] = None,
+    stall: Annotated[list[str] | None, _Fault(metavar=_AT, help="Freeze a party.")] = None,
+    restart: Annotated[list[str] | None, _Fault(metavar=_AT, help="Kill a client, start it again.")] = None,
+    slow: Annotated[list[str] | None, _Fault(metavar="PARTY:KBIT", help="Limit a link.")] = None,
+    cheat: Annotated[list[str] | None, _Fault(metavar="CLIENT@HOW[:ROUND]", help="Let a client cheat.")] = None,
 ) -> None:
     """Train a model with one server and several clients on this machine, under secure aggregation.
 
-    Every party is a process of its own, or many clients share a few (--workers); they talk over ZeroMQ with CURVE on
-    loopback TCP. Without arguments five clients train a small vision transformer on scikit-learn's digits.
-
-    Parties are server, client-1, client-2, ...; phases are ADVERTISE_KEYS, SHARE_KEYS, TRAIN, MASKED_INPUT,
-    CONSISTENCY_CHECK and UNMASK; rounds count from 1. Clients cheat by words, commitment, complaint or upload.
-
-    Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
-    130 Ctrl-C.
+    Every party is a process, or many clients share a few (--workers). Without arguments five clients train a small
+    vision transformer on scikit-learn's digits. Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input;
+    3 a round was aborted; 4 the server was lost; 130 Ctrl-C.
     """
+    if seeds is not None:
+        raise _each(
+            seeds,
+            {"--seed": seed, "--resume": resume, "--dashboard": dashboard},
+            partial(
+                simulate, context, experiment, clients=clients, rounds=rounds, limit=limit, settings=settings,
+                workers=workers, device=device, engine=engine, address=address, verify=verify,
+                tensorboard=tensorboard, quiet=quiet, drop=drop, stall=stall, restart=restart, slow=slow, cheat=cheat,
+            ),
+            experiment=experiment, out=out, json_file=json_file, console=Console(highlight=False, quiet=quiet),
+        )  # fmt: skip
     from tacit.cli.screen import Screen
     from tacit.models.configuration import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
@@ -164,7 +155,13 @@ def simulate(
         elif address is not None:
             raise output.failure("--address is of a cluster of Ray: add --engine ray", output.WRONG_INPUT)
         ray = (address or "") if engine == "ray" else None
-        options = {"ray": ray, "device": device, "verify": verify, "started": STARTED, "faults": faults}
+        options = {
+            "ray": ray,
+            "device": device,
+            "verify": verify,
+            "started": _STARTED.pop() if _STARTED else time.time(),
+            "faults": faults,
+        }
         if resume is not None:
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:
@@ -223,6 +220,45 @@ def simulate(
     output.show(console, summary)
     output.say(console, f"everything is in {plan.run.path}")
     raise output.outcome(summary, plan.run.path)
+
+
+def _each(
+    text: str,
+    others: dict[str, object],
+    run: Callable[..., None],
+    *,
+    experiment: Path | None,
+    out: Path | None,
+    json_file: Path | None,
+    console: Console,
+) -> typer.Exit:
+    """Run each seed into a directory of its own, and show mean and spread. Return what ends the command: 3 if a round
+    of any run was aborted; what else ends a run ends all."""
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, load
+    from tacit.simulate.experiments.measures import read_seeds
+    from tacit.simulate.federation.run import default_directory
+
+    if given := [name for name, value in others.items() if value is not None]:
+        raise output.failure(f"--seeds makes a run of its own for every seed: leave out {given[0]}", output.WRONG_INPUT)
+    with output.complaining(((ValueError, ExperimentError), output.WRONG_INPUT), (OSError, output.FAILED)):
+        numbers = read_seeds(text)
+        place = out or default_directory((Experiment() if experiment is None else load(experiment)).name)
+    status, runs = 0, []
+    for number in numbers:
+        runs.append(place / f"seed-{number}")
+        try:
+            run(seed=number, out=runs[-1])
+        except typer.Exit as ended:
+            if ended.exit_code not in (0, output.ABORTED):
+                raise
+            status = status or ended.exit_code
+    from tacit.simulate.report.comparison import compare
+
+    found = compare(runs)
+    output.keep_json(json_file, found)
+    output.show(console, found)
+    output.say(console, f"everything is in {place}; `tacit compare {place}/seed-*` draws it")
+    return typer.Exit(status)
 
 
 PANEL: Final = "On this machine"

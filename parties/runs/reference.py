@@ -6,6 +6,7 @@ Nothing here is written by hand twice: descriptions, accepted values and default
 import textwrap
 from collections.abc import Collection
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 from msgspec.inspect import StructType
@@ -17,18 +18,41 @@ from tacit.parties.runs.reveals import PROTECTS
 _WIDTH = 100
 
 
-def experiment_toml(experiment: Experiment) -> str:
-    """An experiment as TOML, every key explained in comments; parses back to the same experiment."""
-    return commented_toml(experiment, type(experiment))
+SHORT: Final = (
+    "name",
+    "federation.clients",
+    "federation.rounds",
+    "federation.seed",
+    "data.source",
+    "data.partition",
+    "data.alpha",
+    "model.name",
+    "model.image_size",
+    "training.optimizer",
+    "training.learning_rate",
+    "training.epochs",
+    "training.batch_size",
+    "aggregation.mode",
+    "protection.scheme",
+)
+"""Keys that most simulations change."""
 
 
-def commented_toml(value: msgspec.Struct, kind: type[msgspec.Struct]) -> str:
+def experiment_toml(experiment: Experiment, *, only: Collection[str] = ()) -> str:
+    """An experiment as TOML, every key explained in comments; parses back to the same experiment. only: the keys, if
+    not all are wanted."""
+    return commented_toml(experiment, type(experiment), only=only)
+
+
+def commented_toml(value: msgspec.Struct, kind: type[msgspec.Struct], *, only: Collection[str] = ()) -> str:
     """A configuration of this kind as TOML, every key explained in comments; parses back to the same.
 
     What it does not have, a section or the keys of other protections, stands there as a comment.
     """
     lines: list[str] = []
     for key in keys(kind):
+        if only and not any(one == key.path or (key.is_section and one.startswith(f"{key.path}.")) for one in only):
+            continue
         name, absent = _name(key), not holds(value, key)
         mark = "# " if absent else ""
         if key.is_section:

@@ -231,6 +231,6 @@ def _curves(summary: AdaptationSummary) -> list[Markup]:
         return [(at, value) for at, value in known if value is not None]
 
     return [
-        compared_curves({name: points(key) for name, key in curves.items()}, metric=metric)
+        compared_curves({name: [points(key)] for name, key in curves.items()}, metric=metric)
         for metric, curves in _MEASURED.items()
     ]

@@ -8,19 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from statistics import median
-from typing import Any, Final
+from statistics import fmean, median, stdev
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, writing
 from tacit.parties.runs.experiment import Experiment, holds, keys, literal, load
 from tacit.parties.runs.reading import read_state
-from tacit.parties.runs.results import Column, Result, Table, byte_count, decimals, duration, plain, prose, thousands
+from tacit.parties.runs.results import (
+    Column,
+    Result,
+    Table,
+    byte_count,
+    decimals,
+    duration,
+    plain,
+    prose,
+    thousands,
+    write_csv,
+)
 from tacit.parties.runs.state import RunState
+
+if TYPE_CHECKING:
+    from tacit.simulate.report.figures import Points
 
 MOST_RUNS: Final = 16
 """Lines that a figure has room for."""
+_CURVE: Final = ("accuracy", "balanced_accuracy", "loss")
 
 
 class ComparedRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +72,25 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     curve: list[ComparedRound]
 
 
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity over runs that differ in nothing but the seed."""
+
+    mean: float
+    deviation: float | None
+    """Standard deviation of a sample; None for one run."""
+
+
+class ComparedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of one experiment, which differ in nothing but name and seed."""
+
+    name: str
+    runs: list[str]
+    final_accuracy: Spread | None
+    final_balanced_accuracy: Spread | None
+    best_accuracy: Spread | None
+    final_loss: Spread | None
+
+
 class KeyDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A key of the experiment with the value in each run; null where a run has no such key."""
 
@@ -87,15 +121,33 @@ _COSTS: Final = {
 """By field of a run."""
 
 
+def _spread(found: Spread) -> str:
+    return f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
+
+
+_GROUPS: Final = {
+    "name": Column("Runs"),
+    "final_accuracy": Column("Final accuracy", _spread),
+    "final_balanced_accuracy": Column("Balanced accuracy", _spread),
+    "best_accuracy": Column("Best accuracy", _spread, minor=1),
+    "final_loss": Column("Final loss", _spread),
+}
+"""By field of a group."""
+
+
 class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
     """Several runs, and what differs in their experiments."""
 
     runs: list[ComparedRun]
     differences: list[KeyDifference]
+    """Without the seed."""
+    groups: list[ComparedGroup]
 
     def view(self) -> Iterator[Table | str]:
-        """Differing keys, and the results and costs of all runs."""
-        yield self.difference_table if self.differences else "the experiments are the same"
+        """Differing keys, means over seeds, and the results and costs of all runs."""
+        yield self.difference_table if self.differences else f"the experiments are the same{self._seeds}"
+        if self.repeated:
+            yield self.group_table
         yield self.result_table
         yield self.cost_table
 
@@ -109,17 +161,50 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
         return Table(columns=[Column("Key"), *(Column(run.run, prose) for run in self.runs)], rows=rows)
 
     @property
+    def repeated(self) -> bool:
+        """Whether an experiment was run with several seeds."""
+        return len(self.groups) < len(self.runs)
+
+    @property
+    def _seeds(self) -> str:
+        return " but for their seeds" if len({run.seed for run in self.runs}) > 1 else ""
+
+    @property
+    def group_table(self) -> Table:
+        """Mean and standard deviation over the runs of each experiment."""
+        return self._table(_GROUPS, "Mean and standard deviation over runs of one experiment", self.groups)
+
+    def lines(self, metric: str) -> dict[str, list[Points]]:
+        """Curves of the runs by the name of their group; empty where no run has the metric."""
+        curves = {run.run: [(one.round, getattr(one, metric)) for one in run.curve] for run in self.runs}
+        found = {group.name: [curves[name] for name in group.runs] for group in self.groups}
+        known = any(value is not None for points in curves.values() for _, value in points)
+        return found if known else {}
+
+    @property
+    def curve_table(self) -> Table:
+        """Every round of every run."""
+        named = {name: group.name for group in self.groups for name in group.runs}
+        columns = [Column(name) for name in ("group", "run", "seed", "round", *_CURVE)]
+        rows = [
+            (named[run.run], run.run, run.seed, one.round, *(getattr(one, key) for key in _CURVE))
+            for run in self.runs
+            for one in run.curve
+        ]
+        return Table(columns=columns, rows=rows)
+
+    @property
     def result_table(self) -> Table:
         """What each run learned."""
-        return self._table(_RESULTS, "Rounds completed, and the model after the last")
+        return self._table(_RESULTS, "Rounds completed, and the model after the last", self.runs)
 
     @property
     def cost_table(self) -> Table:
         """Time and payload of each run."""
-        return self._table(_COSTS, "Medians of rounds and of client training; server's payload and protocol")
+        return self._table(_COSTS, "Medians of rounds and of client training; server's payload and protocol", self.runs)
 
-    def _table(self, columns: dict[str, Column], title: str) -> Table:
-        rows = [[getattr(run, field) for field in columns] for run in self.runs]
+    def _table(self, columns: dict[str, Column], title: str, found: Sequence[ComparedRun | ComparedGroup]) -> Table:
+        rows = [[getattr(one, field) for field in columns] for one in found]
         return Table(columns=list(columns.values()), rows=rows, title=title)
 
 
@@ -128,8 +213,6 @@ def compare(directories: Sequence[Path]) -> Comparison:
 
     RunDirectoryError for a directory that is no run, twice the same, or too many; ExperimentError, EventLogError.
     """
-    if len(directories) > MOST_RUNS:
-        raise RunDirectoryError(f"{len(directories)} runs: at most {MOST_RUNS} fit onto one page; name fewer")
     resolved = [directory.resolve() for directory in directories]
     for number, directory in enumerate(directories):
         RunDirectory.of_a_run(directory)
@@ -142,7 +225,27 @@ def compare(directories: Sequence[Path]) -> Comparison:
         _run(label, directory, read_state(directory / "events"))
         for label, directory in zip(labels, directories, strict=True)
     ]
-    return Comparison(runs=runs, differences=_differences(experiments))
+    groups = _groups(runs, experiments, resolved)
+    if len(groups) > MOST_RUNS:
+        raise RunDirectoryError(f"{len(groups)} experiments: at most {MOST_RUNS} fit onto one page; name fewer")
+    return Comparison(runs=runs, differences=_differences(experiments), groups=groups)
+
+
+def export(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write curves as SVG and PNG, and rounds and results as CSV, into a folder; return the files. OSError."""
+    from tacit.simulate.report.figures import save_compared
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "rounds.csv", folder / "results.csv"]
+    for table, path in zip((comparison.curve_table, comparison.result_table), files, strict=True):
+        with writing(path):
+            write_csv(table, path)
+    for metric in ("accuracy", "loss"):
+        if lines := comparison.lines(metric):
+            drawn = [folder / f"{metric}{suffix}" for suffix in (".svg", ".png")]
+            save_compared(lines, drawn, metric=metric)
+            files += drawn
+    return files
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -151,11 +254,8 @@ def comparison_page(comparison: Comparison) -> str:
     from tacit.simulate.report.figures import compared_curves
     from tacit.simulate.report.page import rendered
 
-    def points(run: ComparedRun, metric: str) -> list[tuple[int, float | None]]:
-        return [(one.round, getattr(one, metric)) for one in run.curve if getattr(one, metric) is not None]
-
-    drawn = {metric: {run.run: points(run, metric) for run in comparison.runs} for metric in ("accuracy", "loss")}
-    curves = [compared_curves(runs, metric=metric) for metric, runs in drawn.items() if any(runs.values())]
+    drawn = {metric: comparison.lines(metric) for metric in ("accuracy", "loss")}
+    curves = [compared_curves(lines, metric=metric) for metric, lines in drawn.items() if lines]
     title = f"{len(comparison.runs)} runs \N{EN DASH} Tacit comparison"
     return rendered("comparison.html.j2", {"title": title, "comparison": comparison, "curves": curves})
 
@@ -194,13 +294,57 @@ def _run(label: str, directory: Path, state: RunState) -> ComparedRun:
     )
 
 
+def _groups(
+    runs: Sequence[ComparedRun], experiments: Sequence[Experiment], places: Sequence[Path]
+) -> list[ComparedGroup]:
+    """Put runs that differ in nothing but name and seed together, named by their folder if they have one of their
+    own."""
+    found: dict[bytes, list[int]] = {}
+    for number, one in enumerate(experiments):
+        federation = msgspec.structs.replace(one.federation, seed=None)
+        same = msgspec.json.encode(msgspec.structs.replace(one, name="-", federation=federation))
+        found.setdefault(same, []).append(number)
+    groups = []
+    for members in found.values():
+        names = [runs[number].run for number in members]
+        folders = {places[number].parent for number in members}
+        others = {places[number].parent for number in range(len(runs)) if number not in members}
+        name = names[0]
+        if len(names) > 1:
+            name = (
+                folders.pop().name
+                if len(folders) == 1 and not folders & others
+                else f"{name} and {len(names) - 1} more"
+            )
+        spreads = {key: _over([getattr(runs[number], key) for number in members]) for key in list(_GROUPS)[1:]}
+        groups.append(ComparedGroup(name=name, runs=names, **spreads))
+    names = [group.name for group in groups]
+    return [
+        group
+        if names.count(group.name) == 1
+        else msgspec.structs.replace(group, name=f"{group.name} ({group.runs[0]})")
+        for group in groups
+    ]
+
+
+def _over(values: Sequence[float | None]) -> Spread | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(mean=fmean(known), deviation=stdev(known) if len(known) > 1 else None)
+
+
 def _differences(experiments: Sequence[Experiment]) -> list[KeyDifference]:
-    """The keys in which these are not all the same."""
-    found = []
+    """The keys, but the seed, in which these are not all the same. A key that several schemes have is one."""
+    found: dict[str, list[Any]] = {}
     for key in keys(Experiment):
-        if not key.is_section:
-            get = attrgetter(key.path)
-            values = [msgspec.to_builtins(get(one)) if holds(one, key) else None for one in experiments]
-            if any(value != values[0] for value in values):
-                found.append(KeyDifference(key=key.path, values=values))
-    return found
+        if not key.is_section and key.path != "federation.seed":
+            get, values = attrgetter(key.path), found.setdefault(key.path, [None] * len(experiments))
+            for number, one in enumerate(experiments):
+                if holds(one, key):
+                    values[number] = msgspec.to_builtins(get(one))
+    return [
+        KeyDifference(key=path, values=values)
+        for path, values in found.items()
+        if any(value != values[0] for value in values)
+    ]

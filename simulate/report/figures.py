@@ -12,6 +12,8 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import fmean, stdev
 from typing import Final, Literal
 
 import matplotlib
@@ -81,6 +83,11 @@ _STYLE = {
     "figure.constrained_layout.use": True,
 }
 
+_MARKS: Final = "os^DvPX*"
+_DASHES: Final = ("-", "--", "-.", ":")
+
+Points = Sequence[tuple[int, float | None]]
+"""Values by round."""
 Unit = tuple[float, str]
 Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""
@@ -119,22 +126,60 @@ def learning_curve(rounds: Sequence[RoundState], *, metric: str, failed: Sequenc
         return _svg(figure, metric)
 
 
-def compared_curves(runs: Mapping[str, Sequence[tuple[int, float | None]]], *, metric: str) -> Markup:
-    """`accuracy` or `loss` by round of several runs, by their names."""
+def compared_curves(lines: Mapping[str, Sequence[Points]], *, metric: str) -> Markup:
+    """`accuracy` or `loss` by round of several runs by their names, or the mean and spread of runs of one name."""
     with style():
-        figure = Figure(figsize=(WIDTH, 2.7 + 0.18 * len(runs)))
-        axes = figure.subplots()
-        for number, (name, points) in enumerate(runs.items()):
-            line = ("-", "--", ":")[number // len(PALETTE) % 3]
-            size = 4 if len(points) <= 40 else 0
-            colour, label = PALETTE[number % len(PALETTE)], shortened(name, 40)
-            if points:
-                axes.plot(*zip(*points, strict=True), f"o{line}", color=colour, label=label, markersize=size)
-        _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
-        highest = max((value for points in runs.values() for _, value in points if value is not None), default=1.0)
-        axes.set_ylim(0, 1.02 if metric == "accuracy" else 1.05 * highest)
-        figure.legend(loc="outside lower center", handlelength=1.8)
-        return _svg(figure, metric)
+        return _svg(_compared(lines, metric), metric)
+
+
+def save_compared(lines: Mapping[str, Sequence[Points]], paths: Sequence[Path], *, metric: str) -> None:
+    """Write the same to files, of the kinds that their suffixes name. OSError if one cannot be written."""
+    with style():
+        for path in paths:
+            _compared(lines, metric).savefig(path, dpi=200, metadata=None if path.suffix == ".png" else {"Date": None})
+
+
+def _compared(lines: Mapping[str, Sequence[Points]], metric: str) -> Figure:
+    figure = Figure(figsize=(WIDTH, 2.7 + 0.18 * len(lines)))
+    axes = figure.subplots()
+    shown: list[float] = []
+    for number, (name, runs) in enumerate(lines.items()):
+        found = means(runs)
+        if not found:
+            continue
+        rounds, centres, spreads = zip(*found, strict=True)
+        colour, label = PALETTE[number % len(PALETTE)], shortened(name, 40)
+        # Later lines are thinner, and all have marks of their own, so that each shows where several are the same.
+        axes.plot(
+            rounds,
+            centres,
+            f"{_MARKS[number % len(_MARKS)]}{_DASHES[number % len(_DASHES)]}",
+            color=colour,
+            label=label,
+            linewidth=1.2 + 2.4 * (1 - number / len(lines)),
+            markersize=3 + 4 * (1 - number / len(lines)) if len(found) <= 40 else 0,
+        )
+        low, high = ([at + sign * by for at, by in zip(centres, spreads, strict=True)] for sign in (-1, 1))
+        if len(runs) > 1:
+            axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        shown += [*low, *high]
+    _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
+    if shown:
+        least, most = min(shown), max(shown)
+        margin = 0.05 * (most - least) or 0.05 * abs(most) or 0.05
+        axes.set_ylim(max(0.0, least - margin), most + margin)
+    figure.legend(loc="outside lower center", handlelength=2.6)
+    return figure
+
+
+def means(runs: Sequence[Points]) -> list[tuple[int, float, float]]:
+    """Return round, mean and standard deviation of the values that runs have in it; 0 of one alone."""
+    values: dict[int, list[float]] = {}
+    for points in runs:
+        for at, value in points:
+            if value is not None:
+                values.setdefault(at, []).append(value)
+    return [(at, fmean(found), stdev(found) if len(found) > 1 else 0.0) for at, found in sorted(values.items())]
 
 
 def confusion_matrix(found: TestClasses) -> Markup:

@@ -101,13 +101,61 @@ def test_keys_that_one_experiment_does_not_have_are_no_value(tacit: Invoke, tmp_
     assert "No run has completed a round." in (tmp_path / "page.html").read_text()
 
 
+def test_seeds_of_one_experiment_are_one_line_with_mean_and_spread(tacit: Invoke, tmp_path: Path) -> None:
+    wide = "[model]\nwidth = 32\n"
+    runs = [
+        held(tmp_path / arm / f"seed-{seed}", f"{toml}[federation]\nseed = {seed}\n", 0.2, final)
+        for arm, toml, finals in (("narrow", "", (0.5, 0.7)), ("wide", wide, (0.25, 0.25)))
+        for seed, final in enumerate(finals)
+    ]
+    page, figures, folder = tmp_path / "page.html", tmp_path / "figures.json", tmp_path / "figures"
+    result = tacit("compare", *runs, "--out", page, "--json", figures, "--export", folder)
+    assert result.exit_code == 0, result.output
+    found = check_output(figures, "comparison")
+    assert [(group["name"], len(group["runs"])) for group in found["groups"]] == [("narrow", 2), ("wide", 2)]
+    narrow = found["groups"][0]["final_accuracy"]
+    assert (round(narrow["mean"], 6), round(narrow["deviation"], 6)) == (0.6, round(0.02**0.5, 6))
+    assert "0.600 ± 0.141" in result.stdout
+    assert [one["key"] for one in found["differences"]] == ["model.width"]
+    assert "0.600 ± 0.141" in page.read_text()
+    names = {
+        "rounds.csv",
+        "results.csv",
+        *(f"{metric}{kind}" for metric in ("accuracy", "loss") for kind in (".svg", ".png")),
+    }
+    assert {path.name for path in folder.iterdir()} == names
+    rows = (folder / "rounds.csv").read_text().splitlines()
+    assert rows[0] == "group,run,seed,round,accuracy,balanced_accuracy,loss"
+    assert rows[1].startswith("narrow,")
+    assert len(rows) == 1 + 8
+    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (folder / "accuracy.svg").read_text()
+
+
+def test_a_key_of_several_schemes_is_named_once(tacit: Invoke, tmp_path: Path) -> None:
+    schemes = ("dp-gaussian", "fixed-position", "none")
+    runs = [held(tmp_path / name, f'[protection]\nscheme = "{name}"\n', 0.5) for name in schemes]
+    result = tacit("compare", *runs, "--out", tmp_path / "page.html", "--json", tmp_path / "figures.json")
+    assert result.exit_code == 0, result.output
+    found = check_output(tmp_path / "figures.json", "comparison")["differences"]
+    assert [one["values"] for one in found if one["key"] == "protection.scheme"] == [list(schemes)]
+
+
+def test_more_experiments_than_a_figure_has_lines_are_refused(tacit: Invoke, tmp_path: Path) -> None:
+    runs = [held(tmp_path / str(rounds), f"[federation]\nrounds = {rounds}\n", 0.5) for rounds in range(1, 18)]
+    result = tacit("compare", *runs)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "tacit: 17 experiments: at most 16 fit onto one page; name fewer\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
         (["run"], "one run is no comparison: name two or more run directories"),
         (["run", "nowhere"], "nowhere is no run directory: experiment.toml is missing"),
         (["run", "run"], "run is named twice; name every run once"),
-        (["run"] * 17, "17 runs: at most 16 fit onto one page; name fewer"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(

@@ -83,6 +83,9 @@ def test_a_missing_experiment_file(tacit: Invoke, tmp_path: Path) -> None:
         (["--rounds", 0], "command line: federation.rounds = 0: expected an integer from 1 to 100000"),
         (["--seed", -1], "command line: federation.seed = -1: expected an integer from 0 to 9223372036854775807, or"),
         (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
+        (["--seeds", "1,0"], "--seeds 1,0: every seed once, in ascending order"),
+        (["--seeds", "0,1", "--seed", 1], "--seeds makes a run of its own for every seed: leave out --seed"),
+        (["--seeds", "0", "--rounds", 0], "command line: federation.rounds = 0: expected an integer from 1 to 100000"),
     ],
 )
 def test_a_bad_option(tacit: Invoke, tmp_path: Path, arguments: list[object], expected: str) -> None:

@@ -284,3 +284,20 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_as_if_it_had_not_been(
     whole = tmp_path / "whole"
     assert tacit("simulate", slow, "--rounds", asked + 1, "--seed", 7, "--out", whole).exit_code == 0
     assert Run(resumed, run).model == Run(resumed, whole).model
+
+
+def test_every_seed_is_a_run_and_the_end_has_mean_and_spread(
+    tacit: Invoke, write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    experiment, out, file = (
+        write_experiment(tmp_path / "small.toml", rounds=1),
+        tmp_path / "runs",
+        tmp_path / "found.json",
+    )
+    result = tacit("simulate", experiment, "--seeds", "3,5", "--out", out, "--json", file)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    found = json.loads(file.read_bytes())
+    assert [run["seed"] for run in found["runs"]] == [3, 5]
+    assert [group["runs"] for group in found["groups"]] == [["seed-3", "seed-5"]]
+    assert f" \N{PLUS-MINUS SIGN} {found['groups'][0]['final_accuracy']['deviation']:.3f}" in result.stdout
+    assert sorted(path.name for path in out.iterdir()) == ["seed-3", "seed-5"]
