@@ -450,6 +450,14 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             le=0.5,
         ),
     ] = 0.0
+    metrics: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,24}$")], ...],
+        Meta(
+            description="Names of numbers that training.factory returns in a mapping; the sum tells their mean over "
+            "the clients, weighted by their samples.",
+            max_length=8,
+        ),
+    ] = ()
     factory: Annotated[
         FactoryName,
         Meta(
@@ -512,6 +520,11 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             raise ValueError(
                 f'training.server_learning_rate = {self.server_learning_rate}: with training.server_optimizer = "none" '
                 'the server adds the mean update; set it to "momentum" or "adam"'
+            )
+        if self.metrics and (not self.factory or len(set(self.metrics)) < len(self.metrics)):
+            raise ValueError(
+                f"training.metrics = {list(self.metrics)}: each names, once, a number that training.factory returns; "
+                "set that too, or leave it out"
             )
         if self.factory and (self.proximal or self.augment):
             key = "proximal" if self.proximal else "augment"

@@ -56,6 +56,8 @@ class LocalStatistics:
     """Cross-entropy in nats, summed over the images."""
     correct: int
     """Images whose largest logit is that of their label."""
+    own: tuple[float, ...] = ()
+    """Metrics of a training step of one's own, which are no sums."""
 
     def __add__(self, other: "LocalStatistics") -> "LocalStatistics":
         return LocalStatistics(

@@ -17,7 +17,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -53,7 +53,8 @@ class Workload:
     model: () -> nn.Module, of float32 tensors. data: (client, clients) -> what that client has, the first being 0:
     images and labels (x, y), or anything that `train` takes. train: (model, data) -> None if it trained the model in
     place, another trained model or its state dictionary, or an update: a flat vector or a mapping of names to tensors,
-    to be added. With a third parameter `context` it is given a Context.
+    to be added; and a mapping of metrics, alone or beside one of these. With a third parameter `context` it is given a
+    Context.
     """
 
     model: Callable[[], Any] | None = None
@@ -143,8 +144,10 @@ class Workload:
         seed: int,
         device: torch.device,
         context: Context | None = None,
-    ) -> None:
-        """Train the model in place by the function of one's own. FactoryError; ValueError for another model.
+        metrics: Sequence[str] = (),
+    ) -> tuple[float, ...]:
+        """Train the model in place by the function of one's own, and return the metrics of these names. FactoryError;
+        ValueError for another model.
 
         context: given to a function that has a parameter of this name."""
         import torch
@@ -158,8 +161,9 @@ class Workload:
         with seeded(seed, device), told("the training step", self.train):
             more = {"context": context} if context is not None and _takes_context(self.train) else {}
             found = self.train(model, data, **more)
+        found, own = self._apart(found, layout, metrics)
         if found is None or found is model:
-            return
+            return own
         if isinstance(found, nn.Module):
             after = layout.flatten(found)
             layout.load_local(model, layout.local(found))
@@ -171,6 +175,30 @@ class Workload:
                 "(a vector, or a mapping of names to tensors)"
             )
         layout.load_into(model, after)
+        return own
+
+    def _apart(self, found: Any, layout: Layout, names: Sequence[str]) -> tuple[Any, tuple[float, ...]]:
+        """What a step returned, without its metrics, and those. A mapping of numbers is metrics where the model has no
+        tensors of these names; beside something else they are the second of two."""
+        given: Mapping[str, Any] = {}
+        if isinstance(found, tuple) and len(found) == 2 and _is_metrics(found[1]):
+            found, given = found
+        elif _is_metrics(found) and found.keys().isdisjoint(entry.name for entry in layout.entries):
+            found, given = None, found
+        if given.keys() != set(names):
+            told = f'training={{"metrics": {list(map(str, given))}}}' if given else "leave training.metrics out"
+            raise FactoryError(
+                f"the training step {title(self.train)} returned the metrics {sorted(map(str, given))}, and "
+                f"training.metrics = {list(names)}: return those, or write {told}"
+            )
+        own = {name: float(given[name]) for name in names}
+        for name, value in own.items():
+            if not abs(value) <= LARGEST_METRIC:
+                raise FactoryError(
+                    f"the training step {title(self.train)} returned the metric {name} = {value}: expected a number "
+                    f"from -{LARGEST_METRIC:g} to {LARGEST_METRIC:g}"
+                )
+        return found, tuple(own.values())
 
     def _after(self, found: Any, layout: Layout, before: Flat, trained: Flat) -> Flat:
         """The weights that a vector or mapping leads to: it is an update to be added, or, as that of
@@ -206,6 +234,22 @@ class Workload:
                 has = f"{list(shapes[name])}" if name in shapes else "no such tensor"
                 raise FactoryError(f"{place} has {name!r} of shape {list(tensor.shape)}, and the model {has}")
         return layout.concatenate(tensors)
+
+
+LARGEST_METRIC: Final = 1000.0
+"""Of a training step of one's own, in magnitude."""
+
+
+def _is_metrics(found: Any) -> bool:
+    """Whether it is a mapping of names to numbers, one each."""
+    return (
+        isinstance(found, Mapping)
+        and len(found) > 0
+        and all(
+            isinstance(value, int | float) or (getattr(value, "shape", None) == () and hasattr(value, "item"))
+            for value in found.values()
+        )
+    )
 
 
 _FEW: Final = 8

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from tacit.models.layout import Flat, Layout, LayoutEntry
 from tacit.models.training import CPU
-from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, read_task, update_units
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, own_means, read_task, update_units
 from tacit.parties.protections.sides import Basis, Moved
 from tacit.parties.session.events import HeldOut, RoundEnded
 from tacit.parties.session.task import Octets, ServerTask, UnusableSumError
@@ -162,6 +162,7 @@ class Keeper(ServerTask):
             train_loss=metrics["loss"] * LOSS_UNIT / samples if samples and "loss" in metrics else None,
             clipped=metrics.get("clipped"),
             held_out=_held_out(ended.round - 1, metrics),
+            metrics=own_means(self._training.metrics, metrics),
         )
 
     def _moved(self, step: npt.NDArray[np.float64], moved: Moved) -> Flat:

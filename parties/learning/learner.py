@@ -33,7 +33,15 @@ from tacit.models.training import (
 from tacit.models.tripwire import suspicious
 from tacit.models.workload import Labelled, Workload, samples_of
 from tacit.parties.learning.remembered import Remembered
-from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, Task, check_configuration, read_task, update_units
+from tacit.parties.learning.task import (
+    HELD_OUT_METRICS,
+    LOSS_UNIT,
+    Task,
+    check_configuration,
+    own_metrics,
+    read_task,
+    update_units,
+)
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import (
     Basis,
@@ -281,7 +289,9 @@ class Learner:
             self.layout.load_local(self._model, buffers)
             learned = Learned(np.zeros_like(flat), 0, NOTHING, NOTHING)
         trained, buffers = time.perf_counter(), self.layout.local(self._model)
-        protected = self._side.protect(Trained(round, flat, learned.values, learned.samples, seeds[2], group))
+        own = np.asarray(learned.statistics.own or (0.0,) * len(self.task.training.metrics), np.float32)
+        protected = self._side.protect(Trained(round, flat, learned.values, learned.samples, seeds[2], group, own))
+        protected = protected if protected.own is not None else replace(protected, own=own)
         local = LocalWork(
             kept=protected.kept,
             layers=protected.layers,
@@ -349,6 +359,9 @@ class Learner:
         metrics = draft.protected.metrics | {"samples": reported.samples, "clipped": clipped}
         if not self.task.training.factory:
             metrics |= {"correct": reported.correct, "loss": round(reported.loss_sum / LOSS_UNIT)}
+        if names := self.task.training.metrics:
+            counts = self.task.protection.counts_samples(self.task.training)
+            metrics |= own_metrics(names, draft.protected.own, draft.statistics.samples if counts else 1)
         if self.task.training.held_out:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))

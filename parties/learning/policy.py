@@ -147,6 +147,7 @@ TASK_RULES: Final[Mapping[str, Rule]] = {
         for key in ("server_optimizer", "server_learning_rate", "server_momentum")
     },
     "training.buffers": Rule("training.buffers", "any: averaged ones are part of the sum, local ones leave no client"),
+    "training.metrics": Rule("training.metrics", "any: they are part of the sum, and of what noise covers"),
     "training.held_out": Rule("training.held_out", "any: metrics are part of the sum"),
     "training.factory": Rule("training.factory", "none, or one of factories", ("factories",), _factory("training")),
     "classes": Rule("data.classes", _OWN, code=Code.LOCAL),

@@ -7,16 +7,18 @@ itself: `configure` derives it, at the server, and once more at every client, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.description import OWN_VIT, ModelDescription
-from tacit.models.layout import Layout
+from tacit.models.layout import Flat, Layout
 from tacit.models.update_units import UpdateUnits
-from tacit.models.workload import Workload
+from tacit.models.workload import LARGEST_METRIC, Workload
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.encryption import Encryption, check_together
@@ -45,6 +47,22 @@ HELD_OUT_METRICS: Final = ("held_out", "held_out_correct", "held_out_loss")
 round began with makes of them."""
 
 LOSS_UNIT: Final = 2.0**-16
+
+_OWN: Final = "own"
+"""The weight of metrics of a training step of one's own; each of these has its name behind it."""
+_OWN_UNIT: Final = 2.0**-14
+
+
+def own_metrics(names: Sequence[str], values: Flat, weight: int) -> dict[str, int]:
+    """Return what a client adds to the sum for metrics of these names; values are cut to LARGEST_METRIC."""
+    whole = np.rint((np.clip(values, -LARGEST_METRIC, LARGEST_METRIC) + LARGEST_METRIC) / _OWN_UNIT).astype(np.int64)
+    return {_OWN: weight} | {f"{_OWN}_{name}": int(value) * weight for name, value in zip(names, whole, strict=True)}
+
+
+def own_means(names: Sequence[str], total: Mapping[str, int]) -> dict[str, float]:
+    """Return their weighted means from the sum; none without weight."""
+    weight = total.get(_OWN, 0)
+    return {name: total[f"{_OWN}_{name}"] * _OWN_UNIT / weight - LARGEST_METRIC for name in names if weight}
 
 
 class TaskLabel:
@@ -161,7 +179,9 @@ def configure(
         renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
         facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
     judged = HELD_OUT_METRICS if training.held_out else ()
-    metrics = (OWN_METRICS if training.factory else METRICS) + judged + protection.metrics(model, terms.clients)
+    own = (_OWN, *(f"{_OWN}_{name}" for name in training.metrics)) if training.metrics else ()
+    metrics = (OWN_METRICS if training.factory else METRICS) + own + judged
+    metrics += protection.metrics(model, terms.clients)
     packing = Proposal(**chosen).packing_of(
         form=facts.form, tensor_sizes=layout.tensor_sizes, metrics=metrics, ring_bits=ring_bits
     )

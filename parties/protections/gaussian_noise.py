@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import numpy as np
 from msgspec import Meta
@@ -26,6 +26,12 @@ from tacit.protocol.sum.configuration import Proposal
 
 if TYPE_CHECKING:
     from tacit.models.training import LocalStatistics
+
+
+METRICS_PART: Final = 0.3
+"""Norm of the metrics of a training step of one's own, together, in that of an update."""
+LARGEST_NOISY_METRIC: Final = 10.0
+"""In magnitude; a larger one is cut to it, as the noise grows with it."""
 
 
 def cost_of(noise: Noise | None) -> float:
@@ -102,11 +108,18 @@ class _Client(ClientSide):
         self._noise = noise
 
     def protect(self, trained: Trained) -> Protected:
-        count = noise_bytes(len(trained.values))
+        # Metrics are part of what is shortened and made noisy: the update gives way to them a little.
+        noise, size = self._noise, len(trained.values)
+        part = METRICS_PART if len(trained.own) else 0.0
+        scale = (part * noise.norm if noise.norm else 1.0) / math.sqrt(max(1, len(trained.own))) / LARGEST_NOISY_METRIC
+        own = (np.clip(trained.own, -LARGEST_NOISY_METRIC, LARGEST_NOISY_METRIC) * scale).astype(np.float32)
+        update = shortened(trained.values, noise.norm * math.sqrt(1.0 - part**2))
+        together = np.concatenate([update, own])
+        count = noise_bytes(len(together))
         seeded = self.basis.seed is not None
         random = np.random.default_rng(trained.random).bytes(count) if seeded else os.urandom(count)
-        values = noisy(shortened(trained.values, self._noise.norm), self._noise.deviation, random)
-        return weighted(replace(trained, values=values), 1)
+        values = noisy(shortened(together, noise.norm), noise.deviation, random)
+        return replace(weighted(replace(trained, values=values[:size]), 1), own=values[size:] / scale)
 
     def reported(self, statistics: LocalStatistics) -> LocalStatistics:
         # What is accounted for is the noise of the update; numbers without noise would reveal more.

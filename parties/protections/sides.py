@@ -132,6 +132,8 @@ class Trained:
     random: np.random.SeedSequence
     """Of this round, for the side's own draws; used only if the party is seeded."""
     group: Group | None
+    own: Flat = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Metrics of a training step of one's own."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class Protected:
     """What the weights multiply the values by: () or [D]."""
     metrics: dict[str, int] = field(default_factory=dict)
     """Those that the protection adds to the sum."""
+    own: Flat | None = None
+    """Metrics of a training step of one's own, if the protection changes them."""
     kept: int = 0
     """Coordinates that were kept back as whole tensors."""
     layers: tuple[str, ...] = ()
@@ -181,8 +185,10 @@ class ClientSide:
             context = Context(
                 round=round, client=basis.client, device=device, configuration=training, generator=generator
             )
-            basis.workload.step(basis.model, data, basis.layout, seed=seed, device=device, context=context)
-            return LocalStatistics(samples=samples_of(x, otherwise=1), loss_sum=0.0, correct=0)
+            own = basis.workload.step(
+                basis.model, data, basis.layout, seed=seed, device=device, context=context, metrics=training.metrics
+            )
+            return LocalStatistics(samples=samples_of(x, otherwise=1), loss_sum=0.0, correct=0, own=own)
         assert y is not None
         return train(basis.model, x, y, training, seed=seed, device=device, proceed=proceed)
 

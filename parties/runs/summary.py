@@ -57,6 +57,8 @@ class RoundMetrics(msgspec.Struct, frozen=True, kw_only=True):
     clipped: int | None
     """Clipped coordinates of all updates."""
     held_out: HeldOut | None
+    metrics: dict[str, float]
+    """Means of what training steps of one's own returned."""
     accuracy: float | None
     balanced_accuracy: float | None
     """Mean over the classes of the test images; null where the server has none."""
@@ -205,6 +207,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
             "train_loss", "held_out_round", "held_out_images", "held_out_accuracy", "held_out_loss", "samples",
             "clipped", "cohort", "survivors", "dropped", "seconds", "bytes_sent",
         )  # fmt: skip
+        own = list(dict.fromkeys(name for one in self.rounds for name in one.metrics))
         rows = [
             (
                 *(one.round, one.status, one.code, one.culprit, one.accuracy, one.balanced_accuracy, one.loss),
@@ -212,10 +215,11 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
                 *_values(one.held_out, "round", "images", "accuracy", "loss"),
                 *(one.samples, one.clipped, len(one.cohort), len(one.survivors), len(one.dropped)),
                 *(one.seconds, sum(one.bytes_sent.values())),
+                *(one.metrics.get(name) for name in own),
             )
             for one in self.rounds
         ]
-        return Table(columns=[Column(name) for name in names], rows=rows)
+        return Table(columns=[Column(name) for name in (*names, *(f"metric_{name}" for name in own))], rows=rows)
 
     @property
     def client_table(self) -> Table:

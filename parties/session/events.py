@@ -272,6 +272,8 @@ class RoundEnded(Event, frozen=True, kw_only=True):
     clipped: int | None = None
     """Clipped coordinates of all updates."""
     held_out: HeldOut | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    """Means of what training steps of one's own returned."""
     accuracy: float | None = None
     balanced_accuracy: float | None = None
     loss: float | None = None
@@ -287,6 +289,7 @@ class RoundEnded(Event, frozen=True, kw_only=True):
         said = f"completed by {len(self.survivors)} of {clients} clients"
         said += "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
         said += "" if self.loss is None else f", loss {self.loss:.3f}"
+        said += "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
         if self.held_out is not None:
             said += f", held-out accuracy after round {self.held_out.round} {self.held_out.accuracy:.3f}"
         said += f", {self.clipped:,} coordinates clipped" if self.clipped else ""

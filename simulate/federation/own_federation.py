@@ -181,8 +181,8 @@ class _Following:
         found: Mapping[str, float] | float = {}
         if self._evaluate is not None:
             found = self._evaluate(FederationResult(self._directory, self._experiment, None).model)
-        metrics = {"accuracy": float(found)} if isinstance(found, int | float) else found
-        accuracy = metrics.get("accuracy", event.accuracy)
+        judged = {"accuracy": float(found)} if isinstance(found, int | float) else dict(found)
+        metrics, accuracy = event.metrics | judged, judged.get("accuracy", event.accuracy)
         if accuracy is not None and accuracy > self._best and self._checkpoints:
             self._best = accuracy
             self._keep("best")

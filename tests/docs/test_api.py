@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import doctest
 import importlib
 import re
@@ -86,6 +87,16 @@ def test_an_mlp_learns_images_as_mnist_has_them(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 def test_a_model_of_timm_goes_through_a_loop_of_its_own(tmp_path: Path) -> None:
     assert accuracy(example("timm_loop.py", "3", folder=tmp_path)) > 0.15
+
+
+@pytest.mark.end_to_end
+def test_lora_on_a_model_of_timm_is_resumed_and_loaded_into_timm(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="peft is not installed (extra dev)")
+    assert len((EXAMPLES / "lora.py").read_text().splitlines()) <= 40
+    done = example("lora.py", folder=tmp_path)
+    assert accuracy(done) > 0.15
+    assert [line.split()[0] for line in done.said if "loss" in line] == ["3", "4", "5"]
+    assert len(list(csv.DictReader((tmp_path / "runs" / "lora" / "rounds.csv").open()))) == 5
 
 
 @pytest.mark.exhaustive

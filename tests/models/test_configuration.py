@@ -52,6 +52,7 @@ FIELDS = [
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
     (TrainingConfiguration, "buffers", ["average", "local"], ["global"]),
     (TrainingConfiguration, "held_out", [0.0, 0.5], [-0.1, 0.51]),
+    (TrainingConfiguration, "metrics", [(), ("loss", "f1")], ["loss", ["a b"], ["x" * 25], list("abcdefghi")]),
     (
         TrainingConfiguration,
         "factory",
@@ -75,6 +76,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
         return {"name": "other", "checkpoint": "given.safetensors"}
     if name == "server_learning_rate":
         return {"server_optimizer": "adam"}
+    if name == "metrics":
+        return {"factory": "package.module:function"}
     if name in ("decay", "decay_rounds"):
         return {"decay": 0.5, "decay_rounds": (3,)}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
@@ -110,6 +113,8 @@ def test_unknown_fields_are_refused(section: type[msgspec.Struct]) -> None:
 VIT = {"name": "vit_tiny_patch16_224"}
 
 CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
+    (TrainingConfiguration, {"metrics": ["loss"]}, "training.metrics = .'loss'.: each names, once"),
+    (TrainingConfiguration, {"factory": "m:f", "metrics": ["f1", "f1"]}, "training.metrics = .*: each names, once"),
     (ModelConfiguration, {"image_size": 30}, "image_size 30 must be a multiple of model.patch_size 8"),
     (ModelConfiguration, {"name": "lenet", "width": 64}, 'model.width = 64: "lenet" has its own sizes; leave it out'),
     (ModelConfiguration, {"width": 65}, "width 65 must be a multiple of model.heads"),

@@ -382,3 +382,33 @@ def test_images_and_labels_of_other_types_are_refused_with_the_remedy(x: Any, y:
     with pytest.raises(FactoryError, match=message):
         Workload(data=lambda client, clients: (x, y)).share(0, 3)
     assert Workload(data=lambda client, clients: (x, y), train=in_place).share(0, 3)[0] is x
+
+
+def test_a_step_returns_metrics_alone_or_beside_its_update() -> None:
+    update = np.ones(3, np.float32)
+    for returned, names, expected in (
+        ({"loss": 0.5, "seen": 3}, ("loss", "seen"), (0.5, 3.0)),
+        ({"loss": torch.tensor(0.25), "f1": np.float64(0.5)}, ("f1", "loss"), (0.5, 0.25)),
+        ((update, {"loss": -1.5}), ("loss",), (-1.5,)),
+        ((None, {"loss": True}), ("loss",), (1.0,)),
+        (None, (), ()),
+        (update, (), ()),
+    ):
+        model = net()
+        layout = Layout.of(model)
+        workload = Workload(train=lambda model, data, returned=returned: returned)
+        assert workload.step(model, None, layout, seed=1, device=CPU, metrics=names) == expected
+    for returned, names, reason in (
+        (
+            {"loss": 0.5},
+            (),
+            r"returned the metrics \['loss'\], and training.metrics = \[\]: .*training=\{\"metrics\": \['loss'\]\}",
+        ),
+        ({"loss": 0.5}, ("loss", "f1"), r"training.metrics = \['loss', 'f1'\]"),
+        (None, ("loss",), "returned the metrics \\[\\], and .* leave training.metrics out"),
+        ({"loss": float("nan")}, ("loss",), "metric loss = nan: expected a number from -1000 to 1000"),
+        ({"loss": 1e6}, ("loss",), "metric loss = 1000000.0"),
+    ):
+        workload = Workload(train=lambda model, data, returned=returned: returned)
+        with pytest.raises(FactoryError, match=reason):
+            workload.step(net(), None, Layout.of(net()), seed=1, device=CPU, metrics=names)

@@ -153,3 +153,30 @@ def test_a_command_goes_on_with_the_run_of_a_script_unless_it_was_edited(tmp_pat
     rounds = json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"]
     assert [(one["round"], one["status"]) for one in rounds] == [(1, "completed"), (2, "completed")]
     assert found["bias"].shape == (1,)
+
+
+def measuring(model: Any, data: Any, context: Any) -> dict[str, float]:
+    step(model, data)
+    return {"loss": 0.5 + context.round, "client": float(context.client)}
+
+
+def test_metrics_of_a_step_are_means_in_the_sum_and_noisy_where_updates_are(tmp_path: Path) -> None:
+    names = {"training": {"metrics": ["loss", "client"]}}
+    for number, (keys, error) in enumerate(
+        (
+            ({}, 1e-3),
+            ({"aggregation": {"mode": "none"}, "policy": {"modes": ["none"]}}, 1e-3),
+            ({"protection": {"scheme": "dp-gaussian", "dp_noise": 0.001}}, 0.2),
+        )
+    ):
+        seen: list[Round] = []
+        result = made(tmp_path / str(number), 2, train=measuring, **names, **keys).run(on_round=seen.append)
+        assert [set(one.metrics) for one in seen] == [{"loss", "client"}] * 2
+        for one in result.summary.rounds:
+            assert abs(one.metrics["loss"] - 0.5 - one.round) < error
+            assert one.metrics["client"] + error > 0.0
+            assert result.metrics[one.round] == one.metrics
+        noise = [abs(one.metrics["loss"] - 0.5 - one.round) for one in result.summary.rounds]
+        assert (max(noise) > 2e-4) == (error > 0.1), noise
+        rows = list(csv.DictReader((tmp_path / str(number) / "rounds.csv").open()))
+        assert float(rows[1]["metric_loss"]) == result.summary.rounds[1].metrics["loss"]
