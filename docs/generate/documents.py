@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from docs.generate.choosing import choosing_page
+from docs.generate.configuration import adaptation_markdown, party_markdown, reference_markdown
 from docs.generate.diagrams import page
 from docs.generate.events import events_page
 from docs.generate.metrics import metrics_page
@@ -16,8 +17,6 @@ from docs.generate.security import security_page
 from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
-from tacit.parties.hosting.party_file import party_markdown
-from tacit.parties.runs.reference import adaptation_markdown, reference_markdown
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,

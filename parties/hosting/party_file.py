@@ -35,7 +35,7 @@ from tacit.parties.learning.policy import ClientPolicy, rules
 from tacit.parties.links.endpoint import host_of
 from tacit.parties.runs.experiment import Aggregation, Deadlines, literal, read_section, refusal
 from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
-from tacit.parties.runs.reference import commented_toml, tables
+from tacit.parties.runs.reference import commented_toml
 from tacit.protocol.adaptation.messages import Purpose
 from tacit.protocol.core.roster import Role
 from tacit.protocol.inference.audit import audited_of
@@ -678,44 +678,6 @@ def _judged() -> Iterator[str]:
     """Every field of a proposal, with the values that a client accepts."""
     for field, rule in rules():
         yield f"{field}: {rule.accepts}"
-
-
-def party_markdown() -> str:
-    """The reference page of the file (docs/party-file.md)."""
-    lines = [
-        "# The party file",
-        "",
-        "A party on a host of its own is told everything by one TOML file, PARTY.toml ([how](hosts.md)). Its key",
-        "`role` says which of the tables below has its other keys; `tacit config --party ROLE` prints an example.",
-        "Paths are taken from the folder of the file. There is no seed: on hosts all randomness comes from the",
-        "operating system.",
-    ]
-    for role, kind in ROLES.items():
-        lines += ["", f'## role = "{role}"', *tables(kind, level="###")]
-        if kind is ClientFile:
-            lines += _judged_table()
-    return "\n".join([*lines, ""])
-
-
-def _judged_table() -> list[str]:
-    policy = ClientPolicy()
-    lines = [
-        "",
-        "### What a client accepts",
-        "",
-        "A client judges every field of a server's proposal, which is a configuration and the task inside it, and",
-        "refuses one that is not accepted with this code. The keys are those of `[policy]`, each with its default.",
-        "",
-        "| field | key of the experiment | accepted | keys of `[policy]` | code |",
-        "|---|---|---|---|---|",
-    ]
-    for field, rule in rules():
-        names = (name for name in rule.policy if name != "protections")
-        keys = [f"`{name} = {literal(getattr(policy, name))}`" for name in names]
-        if "protections" in rule.policy:
-            keys.insert(0, "`protections`: all")
-        lines.append(f"| `{field}` | `{rule.key}` | {rule.accepts} | {', '.join(keys)} | {rule.code.name} |")
-    return lines
 
 
 def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -291,7 +291,8 @@ class Learner:
         trained, buffers = time.perf_counter(), self.layout.local(self._model)
         own = np.asarray(learned.statistics.own or (0.0,) * len(self.task.training.metrics), np.float32)
         protected = self._side.protect(Trained(round, flat, learned.values, learned.samples, seeds[2], group, own))
-        protected = protected if protected.own is not None else replace(protected, own=own)
+        if not len(protected.own):
+            protected = replace(protected, own=own)
         local = LocalWork(
             kept=protected.kept,
             layers=protected.layers,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ Weights = int | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 Moved = npt.NDArray[np.bool_]
 Memory = Mapping[str, npt.NDArray[Any]]
 """Arrays by their names."""
+_NONE: Final = np.zeros(0, np.float32)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,7 +133,7 @@ class Trained:
     random: np.random.SeedSequence
     """Of this round, for the side's own draws; used only if the party is seeded."""
     group: Group | None
-    own: Flat = field(default_factory=lambda: np.zeros(0, np.float32))
+    own: Flat = field(default_factory=lambda: _NONE)
     """Metrics of a training step of one's own."""
 
 
@@ -147,7 +148,7 @@ class Protected:
     """What the weights multiply the values by: () or [D]."""
     metrics: dict[str, int] = field(default_factory=dict)
     """Those that the protection adds to the sum."""
-    own: Flat | None = None
+    own: Flat = field(default_factory=lambda: _NONE)
     """Metrics of a training step of one's own, if the protection changes them."""
     kept: int = 0
     """Coordinates that were kept back as whole tensors."""

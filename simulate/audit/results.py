@@ -264,7 +264,7 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
         """The outcome for the given configuration, by adversary, and for servers that cheat in it."""
         lines = []
         for (configuration, adversary), (attacks, seen) in self.places().items():
-            arm = (*attacks, *seen)[0].arm
+            arm = next(iter({*(row.arm for row in attacks), *(row.arm for row in seen)}))
             whose = "your configuration" if arm == self.configured else configuration
             if self.configured and (arm == self.configured or arm.startswith("subtraction")):
                 labels = "; labels reconstructed" if any(one.verdict == RECONSTRUCTED for one in seen) else ""

@@ -85,6 +85,8 @@ class Federations:
     mean: tuple[float, ...] = ()
     """By which images are shifted, for each channel as a fraction of 255; without it that of all training images."""
     std: tuple[float, ...] = ()
+    alpha: float = 0.0
+    """Dirichlet concentration with which clients share the images; 0: alike."""
     record_moves: bool = False
     """Whether to record which coordinates every round moves."""
 
@@ -183,6 +185,8 @@ class PreparedFederations(Prepared):
         if self.settings.checkpoint and self.request.checkpoint is not None:
             model = replace(model, checkpoint=str(self.request.checkpoint.resolve()))
         data = self.federated
+        if self.settings.alpha:
+            data = replace(data, partition="dirichlet", alpha=self.settings.alpha)
         if self.settings.mean:
             data = data.given(self.settings.mean, self.settings.std)
         images = len(self.images.source.train.labels)
@@ -192,7 +196,11 @@ class PreparedFederations(Prepared):
             federation=replace(experiment.federation, seed=seed),
             data=data,
             model=model,
-            aggregation=replace(experiment.aggregation, max_weight=-(-images // experiment.clients)),
+            # Alike, each has its part; else one may have nearly all.
+            aggregation=replace(
+                experiment.aggregation,
+                max_weight=images if self.settings.alpha else -(-images // experiment.clients),
+            ),
         )
 
     def start(self, begin: Callable[[str], Show]) -> None:

@@ -176,7 +176,9 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     def lines(self, metric: str) -> dict[str, list[Points]]:
         """Curves of the runs by the name of their group; empty where no run has the metric."""
-        curves = {run.run: [(one.round, getattr(one, metric)) for one in run.curve] for run in self.runs}
+        curves: dict[str, Points] = {
+            run.run: [(one.round, getattr(one, metric)) for one in run.curve] for run in self.runs
+        }
         found = {group.name: [curves[name] for name in group.runs] for group in self.groups}
         known = any(value is not None for points in curves.values() for _, value in points)
         return found if known else {}

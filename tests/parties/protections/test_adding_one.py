@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docs.generate.configuration import reference_markdown
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections import catalogue
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.runs.experiment import ExperimentError, parse
-from tacit.parties.runs.reference import experiment_toml, reference_markdown
+from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.sum.configuration import Configuration
