@@ -54,7 +54,7 @@ STUDY: Final = Study(
     name="optimizers",
     paper="A table of our own",
     shows=f"accuracy by optimiser and schedule, {CLIENTS} clients, classes by Dirichlet({ALPHA:g})",
-    claim="",
+    claim="none; a comparison",
     settings=(("training", f"AdamW, batches of 16, 2 epochs in each of {ROUNDS} rounds, learning rate 0.001"),),
     full=size(
         ModelConfiguration(image_size=32, patch_size=8, width=64, depth=2, heads=4),
