@@ -144,8 +144,9 @@ def read_described(path: Path) -> Pretrained:
         remedy = "; `tacit models merge` makes it one model" * (about.trained == "lora")
         raise ValueError(refusal(path, f"has adapters beside its blocks{remedy}"))
     check_known(about.architecture, key="architecture")
+    arguments: dict[str, Any] = dict(about.arguments)
     try:
-        model: Any = timm.create_model(about.architecture, **about.arguments)
+        model: Any = timm.create_model(about.architecture, **arguments)
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())[:_SHOWN]
         raise ValueError(refusal(path, f"describes no {about.architecture}: {reason}")) from error
