@@ -16,12 +16,13 @@ that both have: so neither can take the other's next message for one that is out
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.machine import Heard, Output, Step, Table, Transmit, Trigger
+from tacit.protocol.core.machine import Heard, Output, Send, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
@@ -87,6 +88,11 @@ class PassRounds:
         """Whether it is the peer's turn, as far as this side can know."""
         due, owed = self.arrivals.next, self.owed
         return due is not None and (owed is None or due <= owed)
+
+    @property
+    def told(self) -> bool:
+        """Whether the peer can know, by this side's word, if the pass is in range."""
+        return any(step == self._range for step, _ in self._owed[: self._given])
 
     def check(self, step: int, chunk: int, payload: Frame | None) -> None:
         """Refuse what is not due, or cannot be known to the peer yet."""
@@ -251,6 +257,14 @@ class InferenceSession(
             return [PassRefused(self.number)]
         self._spent = answered(self._spent, self._count_of(self.number))
         return [Charged(self.peer, self._spent)]
+
+    def _ended(self, code: Code | None, detail: str, culprit: str = "", *sends: Send) -> Step[InferenceState]:
+        step = super()._ended(code, detail, culprit, *sends)
+        if isinstance(self.data, PassRounds) and self.judged and not self.data.told:
+            # A pass that nobody can know the verdict of is no refusal, whoever has failed.
+            charged = Charged(self.peer, answered(self._spent, self._count_of(self.number)))
+            return replace(step, outputs=(charged, *step.outputs))
+        return step
 
     def _count_of(self, number: int) -> int:
         """How much of the quota a pass takes."""

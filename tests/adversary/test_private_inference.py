@@ -11,7 +11,7 @@ from tacit.protocol.inference.data_owner import InferencePolicy, InferenceReques
 from tacit.protocol.inference.messages import Opening, StartPass
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
-from tacit.protocol.inference.schedule import pass_rounds
+from tacit.protocol.inference.schedule import RANGE, pass_rounds
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -112,6 +112,33 @@ def test_a_data_owner_limits_verdicts_over_sessions_and_days() -> None:
             assert "its limit of 2 refused passes a day with model-owner is reached until 1970-01-03" in over.detail
             assert "raise refused_a_day" in over.detail
     assert run.spent[DATA_OWNER, MODEL_OWNER] == Spent(day=2, used=2, refused=1)
+
+
+def test_a_pass_that_ends_before_anybody_can_know_a_verdict_is_no_refusal() -> None:
+    """Whoever has failed: here the data owner leaves, in every round up to the verdict."""
+    verdict = [each.operation for each in pass_rounds(world().terms.sizes, 2)].index(RANGE)
+    kept = 0
+    for step in range(verdict + 1):
+        run = world()
+        run.clock = 86400.0
+        run.start(DATA_OWNER)
+
+        def has_given(side: str, wanted: int, run: MemoryInference = run) -> bool:
+            found = getattr(run, side).get(DATA_OWNER)
+            return found is not None and wanted in found.given
+
+        def either(step: int = step, has_given: Callable[[str, int], bool] = has_given) -> bool:
+            return has_given("served", step) or has_given("owners", step)
+
+        run.advance(either)
+        owner = run.owners[DATA_OWNER]
+        owner.tell("owners", owner.machine.give_up(RemoteProtocolError(Code.LOCAL, "it leaves"), run.now))
+        run.settle()
+        told = {side: has_given(side, verdict) for side in ("served", "owners")}
+        assert run.spent[MODEL_OWNER, DATA_OWNER] == Spent(day=1, used=2, refused=2 * told["served"])
+        assert run.spent[DATA_OWNER, MODEL_OWNER] == Spent(day=1, used=1, refused=1 * told["owners"])
+        kept += any(told.values())
+    assert 0 < kept < verdict
 
 
 @pytest.mark.threat("data-owner/asks-out-of-range")
