@@ -21,23 +21,41 @@ def keys() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Of the party in the roster: a-z, 0-9 and the hyphen.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Of the party in the roster: a-z, 0-9 and the hyphen.", show_default=False)
+    ] = None,
     role: Annotated[
-        Literal["server", "client", "dealer", "model-owner", "data-owner", "operator"],
+        Literal["server", "client", "dealer", "model-owner", "data-owner", "operator"] | None,
         typer.Option(help="What it is. A roster calls a model owner its server, and data owners clients."),
-    ],
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where both files go.")] = Path(),
+    simulation: Annotated[
+        int | None,
+        typer.Option(min=3, metavar="N", help="Instead: keys and roster of N clients, for a simulation in Flower."),
+    ] = None,
 ) -> None:
     """Make NAME.key, which never leaves this host, and NAME.card, for whoever makes the roster.
 
     The card holds the public keys, name and role, signed with the party's own key. An operator, who signs the versions
     of a roster, has none: the roster has its key. Nothing is overwritten.
 
+    With --simulation N, and without NAME and --role, DIR has the roster, and a folder for each of the partitions 0 to
+    N-1 of a simulation in Flower, with the keys of a client and the roster.
+
     Exit status: 0 done; 2 wrong input.
     """
     from tacit.parties.links.keys import KeyFileError, generate, save, save_operator
+    from tacit.parties.links.roster import RosterFileError, enrol_partitions
 
-    with complaining(((ValueError, KeyFileError), WRONG_INPUT)):
+    with complaining(((ValueError, KeyFileError, RosterFileError, OSError), WRONG_INPUT)):
+        if simulation is not None:
+            if name is not None or role is not None:
+                raise ValueError("--simulation makes the keys of all clients: leave out NAME and --role")
+            clients = enrol_partitions(out, simulation).clients
+            typer.echo(f"{out}: a roster, and folders 0 to {len(clients) - 1} with the keys of a client each")
+            return
+        if name is None or role is None:
+            raise ValueError("give the NAME of the party and its --role, or --simulation N")
         if role == "operator":
             typer.echo(f"{save_operator(generate(name), out)}: keep it where rosters are made, and nowhere else")
             return

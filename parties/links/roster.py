@@ -12,14 +12,25 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tacit.models.file_system import replace_file
-from tacit.parties.links.keys import PartyKeys, decode_key, decode_signature, encode_key, encode_signature
+from tacit.parties.links.keys import (
+    PartyKeys,
+    decode_key,
+    decode_signature,
+    encode_key,
+    encode_signature,
+    generate,
+    save,
+)
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import LINEAGE_BYTES, Member, Role, Roster, check_rules, group_numbers
+
+ROSTER_FILE: Final = "roster.toml"
 
 
 class RosterFileError(Exception):
@@ -37,6 +48,24 @@ def make_roster(cards: Sequence[Member], *, group_size: int = 0, operator: Party
         return Roster(members)
     lineage = os.urandom(LINEAGE_BYTES)
     return Roster.signed(members, version=1, operator=SigningKey(operator.signing_secret), lineage=lineage)
+
+
+def enrol_partitions(place: Path, clients: int) -> Roster:
+    """Make keys and roster for a simulation of another framework: the folder of partition n, from 0, is `place`/n, and
+    has the keys of client-n and the roster. KeyFileError and RosterFileError if something is there already, OSError."""
+    path = place / ROSTER_FILE
+    if path.exists():
+        raise RosterFileError(f"{path}: exists already; use another directory")
+    members = [generate("server").member("server")]
+    for number in range(clients):
+        own = generate(f"client-{number}")
+        (place / str(number)).mkdir(parents=True, exist_ok=True)
+        save(own, place / str(number), role="client")
+        members.append(own.member("client"))
+    roster = make_roster(members)
+    for folder in (*(place / str(number) for number in range(clients)), place):
+        write_roster(roster, folder / ROSTER_FILE)
+    return roster
 
 
 def with_members(

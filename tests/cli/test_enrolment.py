@@ -60,6 +60,23 @@ def test_no_secret_is_in_what_travels(hosts: Path, tacit: Invoke) -> None:
         assert not any(secret in travelling for secret in secrets)
 
 
+def test_keys_of_a_simulation(tmp_path: Path, tacit: Invoke) -> None:
+    made = tacit("keys", "new", "--simulation", 4, "--out", tmp_path / "keys")
+    assert made.stdout == f"{tmp_path / 'keys'}: a roster, and folders 0 to 3 with the keys of a client each\n"
+    whole = (tmp_path / "keys" / "roster.toml").read_bytes()
+    assert {path.name for path in (tmp_path / "keys").iterdir()} == {"0", "1", "2", "3", "roster.toml"}
+    for number in range(4):
+        folder = tmp_path / "keys" / str(number)
+        assert (folder / "roster.toml").read_bytes() == whole
+        checked = tacit("roster", "check", folder / "roster.toml", folder / f"client-{number}.key")
+        assert checked.exit_code == 0, checked.stderr
+    refused(
+        tacit("keys", "new", "--simulation", 4, "--out", tmp_path / "keys"), "exists already; use another directory"
+    )
+    refused(tacit("keys", "new", "ann", "--simulation", 4), "leave out NAME and --role")
+    refused(tacit("keys", "new", "ann"), "give the NAME of the party and its --role, or --simulation N")
+
+
 def test_everybody_finds_itself_in_the_roster_and_compares_its_fingerprint(hosts: Path, tacit: Invoke) -> None:
     made = make(tacit, hosts, "--group-size", 3)
     assert made.exit_code == 0
